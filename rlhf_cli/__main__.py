@@ -1,0 +1,7 @@
+"""`python -m rlhf_cli`."""
+
+import sys
+
+from rlhf_cli.cli import main
+
+sys.exit(main())

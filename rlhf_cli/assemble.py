@@ -1,0 +1,140 @@
+"""From an experiment to a ready trainer: the last place where a configuration object exists.
+
+Signatures decide what a trainer is given: one that takes `reward_funcs` gets the reward stack, one that takes
+`peft_config` the adapter. The order is that of the cheapest failure first: TRL's own value checks, then the reward
+functions, then data, then models.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import trl
+from transformers import AutoTokenizer
+
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.plan.sources import eval_sources, training_sources
+from rlhf_cli.data.load import load_split
+from rlhf_cli.data.rows import check_rows, hold_out
+from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.models.reward_model import RewardModelScorer
+from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.rewards.resolve import resolve
+from rlhf_cli.rewards.stack import Component, RewardStack
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.trainers.seams import with_our_seams
+
+_WARM_START_ROWS = 6000
+OnProgress = Callable[[str, int, int], None]
+"""Called with what is being done, the step and the number of steps."""
+
+
+def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_progress: OnProgress) -> Any:
+    """The trainer that runs `experiment` in `folder`, its data and models loaded.
+
+    Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
+    """
+    trl_trainer = getattr(trl, experiment.trainer.trl)
+    parameters = inspect.signature(trl_trainer).parameters
+    stack = RewardStack([]) if "reward_funcs" not in parameters else None
+    args = trl_args(experiment, folder, track_mode)
+    given: dict[str, Any] = {"args": args}
+    if "reward_funcs" in parameters:
+        stack = RewardStack(_components(experiment, args.device))
+        given["reward_funcs"] = stack.columns()
+    given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
+    given["model"] = policy_path(experiment, on_progress)
+    if experiment.model.tokenizer is not None:
+        given["processing_class"] = AutoTokenizer.from_pretrained(experiment.model.tokenizer, padding_side="left")
+    if experiment.model.lora is not None and "peft_config" in parameters:
+        from peft import LoraConfig
+
+        given["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **experiment.model.lora.model_dump())
+    trainer = with_our_seams(trl_trainer)(**given)
+    trainer.reward_stack = stack
+    trainer.table_log = folder.log
+    return trainer
+
+
+def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
+    """TRL's own config object, which makes TRL's own value checks. Raises ConfigError with what TRL says."""
+    trainer = experiment.trainer
+    config_class = getattr(trl, trainer.trl.removesuffix("Trainer") + "Config")
+    owned: dict[str, Any] = {
+        "output_dir": str(folder.path),
+        "run_name": folder.label,
+        "seed": experiment.seed,
+        "report_to": "none" if track_mode == "none" else "wandb",
+        "disable_tqdm": True,
+        "model_init_kwargs": {"dtype": experiment.model.dtype, "revision": experiment.model.revision},
+        **_precision(experiment),
+    }
+    if experiment.rewards:
+        owned["reward_weights"] = [reward.weight for reward in experiment.rewards.values()]
+    try:
+        return config_class(**owned, **trainer.args)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{config_class.__name__} refuses these arguments",
+            where="trainer.args",
+            got=str(error),
+            hint="rlhf check ... shows the batch arithmetic",
+        ) from error
+
+
+def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
+    """The path or hub id of the policy; an embedded one is built first."""
+    model = experiment.model
+    if model.build is None:
+        assert model.path is not None
+        return model.path
+    build = model.build.model_dump()
+    worlds = build["warm_start"]["worlds"] if build["warm_start"] else []
+
+    def demonstrate() -> list[dict[str, str]]:
+        key = "model.build.warm_start.worlds"
+        return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=0, name=key)]
+
+    return str(tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps)))
+
+
+def _precision(experiment: Experiment) -> dict[str, bool]:
+    """bf16 where the device has it, float32 on a CPU: what `auto` means can only be said here."""
+    use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
+    if experiment.launch.device == "cuda" and use_cpu:
+        raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")
+    precision = experiment.launch.precision
+    if precision == "auto":
+        precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
+    return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}
+
+
+def _components(experiment: Experiment, device: Any) -> list[Component]:
+    components = []
+    for name, reward in experiment.rewards.items():
+        if reward.fn is not None:
+            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
+        else:
+            assert reward.model is not None
+            score = RewardModelScorer(reward.model, device=device)
+        components.append(Component(name, score, reward.weight))
+    return components
+
+
+def _datasets(experiment: Experiment, *, needs_prompt: bool) -> tuple[Any, Any]:
+    data = experiment.data
+    prompt = data.model_dump()["prompt"]
+    train = load_split(training_sources(data), prompt=prompt, seed=experiment.seed)
+    held_out = None
+    if data.eval is not None and data.eval.fraction is not None:
+        train, held_out = hold_out(train, data.eval.fraction, experiment.seed)
+    elif data.eval is not None:
+        held_out = load_split(eval_sources(data), prompt=prompt, seed=experiment.seed)
+    for dataset, name in ((train, "data"), (held_out, "data.eval")):
+        if dataset is not None:
+            check_rows(dataset, ["prompt"] if needs_prompt else [], name)
+    return train, held_out

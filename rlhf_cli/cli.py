@@ -1,0 +1,75 @@
+"""The command line: which verb, and what its end means for the exit code. Imports a verb only when it is called.
+
+Exit codes: 0 done, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
+resumable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import rlhf_cli
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError
+
+VERBS = {
+    "train": "compose, check, freeze and run an experiment; -m sweeps",
+    "check": "everything that can be known before a run",
+    "show": "the resolved configuration, with where each value came from",
+    "list": "experiments, rewards, trainers, models, data: what there is",
+    "compare": "runs side by side",
+    "resume": "go on with an interrupted run",
+    "completion": "a completion script for bash or zsh",
+}
+
+_HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
+
+usage: rlhf VERB [words]
+
+{verbs}
+
+  rlhf train +exp=quickstart                                 two minutes on a laptop, nothing to download
+  rlhf train +exp=quickstart rewards.brevity.weight=0.5      override anything
+  rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
+
+rlhf VERB --help says more; rlhf --version.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {what}" for verb, what in VERBS.items())), end="")
+        return EXIT_OK
+    if words[0] in ("-V", "--version"):
+        print(f"rlhf {rlhf_cli.__version__}")
+        return EXIT_OK
+    verb, *rest = words
+    if verb not in VERBS:
+        from rlhf_cli.suggest import nearest
+
+        close = nearest(verb, VERBS)
+        print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
+    if any(word in ("-h", "--help") for word in rest):
+        print(module.__doc__.rstrip())
+        return EXIT_OK
+    try:
+        code: int = module.run(rest)
+    except RlhfError as error:
+        label = "stopped" if isinstance(error, Preempted) else "error"
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        print(f"{label}: {error}{notes}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return Preempted.exit_code
+    except BrokenPipeError:
+        return EXIT_OK  # `rlhf list | head`
+    except Exception:  # a bug of ours or of the user's reward: the traceback is the message
+        traceback.print_exc()
+        return EXIT_CRASH
+    return code

@@ -1,0 +1,122 @@
+"""Compose an experiment with Hydra into a plain dict, and remember where every value came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from rlhf_cli.config import groups
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.errors import ConfigError
+
+CONFIG_NAME = "train"
+
+
+class UserConfWins(SearchPathPlugin):  # type: ignore[misc]
+    """Puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        user = groups.user_dir()
+        if user is not None:
+            search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
+
+
+def register_user_conf() -> None:
+    """Tell Hydra about `./conf`; harmless when called twice."""
+    plugins = Plugins.instance()
+    if UserConfWins not in plugins.discover(SearchPathPlugin):
+        plugins.register(UserConfWins)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A composed experiment: `tree` is plain and resolved, not yet judged."""
+
+    tree: dict[str, Any]
+    choices: dict[str, str | None]
+    """Group -> chosen option, e.g. {"trainer": "grpo", "exp": "quickstart"}."""
+    origins: Origins
+    overrides: tuple[str, ...]
+
+
+def compose(typed: list[str]) -> Composed:
+    """Compose what the user typed.
+
+    Raises ConfigError when a file is not YAML, a group option does not exist or an interpolation does not resolve.
+    """
+    overrides = rewrite(typed)
+    with _teaching_errors(), _hydra():
+        config = hydra_compose(CONFIG_NAME, overrides=overrides, return_hydra_config=True)
+        choices = {str(key): value for key, value in config.hydra.runtime.choices.items()}
+        with open_dict(config):
+            config.pop("hydra")
+        tree = OmegaConf.to_container(config, resolve=True)
+        origins = _origins(overrides)
+    assert isinstance(tree, dict)
+    ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
+    return Composed({str(key): value for key, value in tree.items()}, ours, origins, tuple(overrides))
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """An initialised Hydra: the sweep's own when we run inside a job, else one of our own."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+        return
+    register_user_conf()
+    with initialize_config_dir(str(groups.shipped_dir()), version_base="1.3"):
+        yield
+
+
+def _origins(overrides: list[str]) -> Origins:
+    loader = GlobalHydra.instance().config_loader()
+    defaults = loader.compute_defaults_list(CONFIG_NAME, overrides, RunMode.RUN)
+    origins = Origins()
+    for default in defaults.defaults:
+        file = groups.find(default.config_path) if default.config_path else None
+        if file is not None:
+            origins.add_file(file, default.package or "")
+    values = [text.removeprefix("++").partition("=")[0] for text in overrides if text.startswith("++")]
+    origins.add_command_line(values)
+    return origins
+
+
+@contextmanager
+def _teaching_errors() -> Iterator[None]:
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None
+        raise ConfigError(
+            "a configuration file is not valid YAML",
+            where=where,
+            got=error.problem,
+            expected="`key: value` lines, indented with spaces",
+        ) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError("the configuration cannot be composed", got=_plain(error), hint="rlhf list") from error
+
+
+def _plain(error: Exception) -> str:
+    """Hydra's message without its pointers to Python calls and its search path listing."""
+    text = str(error).split("Config search path:")[0]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    kept = [line for line in lines if not re.match(r"\s*(full_key|object_type)", line)]
+    return "\n".join(kept) or type(error).__name__

@@ -1,0 +1,72 @@
+"""Where configuration files live: the shipped `conf/` and, ranking above it, the user's own `./conf`.
+
+A folder is a group, one question the user answers (`trainer`, `data`, ...); a file in it is an option.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+APPENDED_GROUPS = ("exp", "debug")
+"""Groups outside the defaults list of train.yaml: they are appended, so that they win over every default."""
+
+
+@cache
+def shipped_dir() -> Path:
+    """The `conf/` of this installation: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    # An editable install copies a stale snapshot into the package, so the checkout's own folder is preferred.
+    for candidate in (package.parent / "conf", package / "conf"):
+        if (candidate / "train.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"no conf/train.yaml beside or inside {package}: the installation is incomplete")
+
+
+def user_dir() -> Path | None:
+    """`./conf` of the folder the command was typed in, unless that is the shipped one."""
+    candidate = Path.cwd() / "conf"
+    if candidate.is_dir() and candidate.resolve() != shipped_dir().resolve():
+        return candidate
+    return None
+
+
+def search_dirs() -> list[Path]:
+    """Folders in order of precedence, the user's first."""
+    user = user_dir()
+    return [user, shipped_dir()] if user else [shipped_dir()]
+
+
+def find(config_path: str) -> Path | None:
+    """The file behind a config path such as `trainer/grpo`, or None."""
+    for folder in search_dirs():
+        file = folder / f"{config_path}.yaml"
+        if file.is_file():
+            return file
+    return None
+
+
+def groups() -> dict[str, dict[str, Path]]:
+    """Group name -> option name -> file. The user's file of the same name wins."""
+    found: dict[str, dict[str, Path]] = {}
+    for folder in reversed(search_dirs()):
+        for root, _, files in os.walk(folder):
+            group = Path(root).relative_to(folder).as_posix()
+            if group == ".":
+                continue
+            for file in sorted(files):
+                if file.endswith(".yaml"):
+                    found.setdefault(group, {})[file.removesuffix(".yaml")] = Path(root, file)
+    return dict(sorted(found.items()))
+
+
+def caption(file: Path) -> str:
+    """The first comment line of a configuration file: what `rlhf list` says about it."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        text = line.strip()
+        if text.startswith("#") and not text.startswith("# @package"):
+            return text.lstrip("# ").strip()
+        if text and not text.startswith("#"):
+            break
+    return ""

@@ -1,0 +1,228 @@
+"""Judge a composed configuration: every problem at once, each with its place and a way out."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment
+from rlhf_cli.suggest import nearest
+from rlhf_cli.errors import ConfigError, Problems, UserError
+
+_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
+_TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
+
+
+def judge(composed: Composed) -> Experiment:
+    """The experiment a composed configuration describes.
+
+    Raises Problems, or the one UserError there is, naming each key with its file and line.
+    """
+    tree, origins = composed.tree, composed.origins
+    problems: list[UserError] = [*_missing(tree, origins), *_forbidden(tree, origins)]
+    experiment: Experiment | None = None
+    try:
+        experiment = Experiment.model_validate(tree)
+    except ValidationError as error:
+        told = {problem.where for problem in problems}
+        problems += [found for found in _schema_problems(error, tree, origins) if found.where not in told]
+    problems += _trainer_problems(tree, origins)
+    if experiment is not None:
+        problems += _reward_problems(experiment, origins)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+    assert experiment is not None
+    return experiment
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every mapping entry, branches included."""
+    entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in entries:
+        key = f"{prefix}.{name}" if prefix else str(name)
+        yield key, value
+        yield from _leaves(value, key)
+
+
+def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    for key, value in _leaves(tree):
+        if value == "???":
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+
+
+def _forbidden(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    for key, value in _leaves(tree):
+        name = key.rpartition(".")[2]
+        if name == "_target_":
+            yield ConfigError(
+                "`_target_` would call any Python function a configuration names",
+                where=origins.where(key),
+                got=value,
+                expected="`fn: module:function` under a reward, which only ever scores completions",
+            )
+        elif name == "trust_remote_code" and value is True and str(origins.of(key)) != COMMAND_LINE:
+            yield ConfigError(
+                "trust_remote_code runs code from a model repository and is not accepted from a file",
+                where=origins.where(key),
+                hint=f"{key}=true on the command line, if you do trust it",
+            )
+        elif value is not None and _SECRET.search(name) and name not in _TOKENS_OF_TEXT:
+            yield ConfigError(
+                f"{key} would put a secret into the run folder",
+                where=origins.where(key),
+                expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
+                hint=f"~{key}",
+            )
+
+
+def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    by_key: dict[str, tuple[list[int | str], ErrorDetails]] = {}
+    for found in error.errors(include_url=False):
+        # A union reports every alternative; one message a key is enough.
+        path = _keys_of(found, tree)
+        by_key.setdefault(".".join(str(part) for part in path), (path, found))
+    for key, (path, found) in by_key.items():
+        if any(other.startswith(key + ".") for other in by_key):
+            continue  # the same trouble is told more precisely further down
+        if found["type"] == "extra_forbidden":
+            valid = sorted(_fields_at(path[:-1]))
+            close = nearest(str(path[-1]), valid)
+            parent = ".".join(str(part) for part in path[:-1])
+            yield ConfigError(
+                f"unknown key {key!r}",
+                where=origins.where(key),
+                expected=f"one of {', '.join(valid)}",
+                hint=f"{parent + '.' if parent else ''}{close}" if close else None,
+            )
+        elif found["type"] == "missing":
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+        else:
+            shown = found["input"] if not isinstance(found["input"], dict) else ", ".join(found["input"]) or "{}"
+            yield ConfigError(
+                f"wrong value for {key or 'the experiment'}",
+                where=origins.where(key),
+                got=f"{shown!r}" if not isinstance(found["input"], dict) else shown,
+                expected=_expected(found["msg"]),
+            )
+
+
+def _keys_of(found: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
+    """The keys in pydantic's location, without the names it inserts for a union's alternatives."""
+    keys: list[int | str] = []
+    node: Any = tree
+    for part in found["loc"]:
+        if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
+            keys.append(part)
+            node = node[part]
+    return [*keys, found["loc"][-1]] if found["type"] == "missing" else keys
+
+
+def _expected(message: str) -> str:
+    text = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
+
+
+def _fields_at(path: list[int | str]) -> list[str]:
+    """The valid keys of the section a path leads to."""
+    kind: Any = Experiment
+    for part in path:
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+            kind = _section(kind.model_fields[str(part)].annotation)
+        elif typing.get_origin(kind) is dict:
+            kind = _section(typing.get_args(kind)[1])
+        elif typing.get_origin(kind) is list:
+            kind = _section(typing.get_args(kind)[0])
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _section(annotation: Any) -> Any:
+    """The section, dict or list inside an optional or union annotation."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
+        return next((arm for arm in arms if typing.get_origin(arm) or hasattr(arm, "model_fields")), arms[0])
+    return annotation
+
+
+def _trainer_problems(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    section = tree.get("trainer")
+    if not isinstance(section, dict) or not isinstance(section.get("trl"), str):
+        return
+    shipped = trl_args.trainers()
+    if section["trl"] not in shipped:
+        close = nearest(section["trl"], shipped)
+        yield ConfigError(
+            f"TRL ships no trainer {section['trl']!r}",
+            where=origins.where("trainer.trl"),
+            expected="one of " + ", ".join(shipped),
+            hint=f"trainer.trl={close}" if close else None,
+        )
+        return
+    trainer = trl_args.trainer(section["trl"])
+    args = section.get("args") or {}
+    for name, value in args.items() if isinstance(args, dict) else ():
+        problem = _argument_problem(trainer, str(name), value, origins)
+        if problem is not None:
+            yield problem
+
+
+def _argument_problem(trainer: trl_args.TrlTrainer, name: str, value: Any, origins: Origins) -> UserError | None:
+    key = f"trainer.args.{name}"
+    if name in OWNED:
+        return ConfigError(f"{key} is set elsewhere", where=origins.where(key), hint=OWNED[name])
+    if name not in trainer.fields:
+        owners = trl_args.owner_of(name)
+        close = nearest(name, trainer.fields)
+        return ConfigError(
+            f"unknown option {name!r} for {trainer.config_class}",
+            where=origins.where(key),
+            expected=f"a field of {trainer.config_class}" + (f"; {name} belongs to {', '.join(owners)}" if owners else ""),
+            hint=f"trainer.args.{close}" if close and close not in OWNED else None,
+        )
+    complaint = trl_args.complaint(trainer.fields[name], value)
+    if complaint is None:
+        return None
+    expected, close = complaint
+    return ConfigError(
+        f"wrong value for {key}",
+        where=origins.where(key),
+        got=repr(value),
+        expected=expected,
+        hint=f"{key}={close}" if close else None,
+    )
+
+
+def _reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    takes_rewards = "reward_funcs" in trl_args.trainer(experiment.trainer.trl).parameters
+    if takes_rewards and not experiment.rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} needs at least one reward",
+            where="rewards",
+            expected="named entries under `rewards:`, each with `fn` or `model`",
+            hint="rlhf list reward, then for example +reward@rewards.short=brevity",
+        )
+    if experiment.rewards and not takes_rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} does not use rewards",
+            where=origins.where("rewards"),
+            got=", ".join(experiment.rewards),
+            hint="trainer=grpo, or '~rewards'",
+        )
+    for name in experiment.rewards:
+        if name in RESERVED_REWARD_NAMES:
+            yield ConfigError(
+                f"a reward cannot be named {name!r}",
+                where=origins.where(f"rewards.{name}"),
+                expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
+            )

@@ -1,0 +1,83 @@
+"""Where each value of a composed configuration came from: a file and line, or the command line.
+
+Hydra merges the files of the defaults list in order and the command line last, so the last one that sets a key
+is its origin. `rlhf show` prints it and every error about a key names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A place a user can go to: `file` is None for the command line."""
+
+    file: Path | None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return COMMAND_LINE
+        relative = os.path.relpath(self.file)
+        shown = relative if not relative.startswith("../..") else f"{self.file.parent.name}/{self.file.name}"
+        return f"{shown}:{self.line}" if self.line else shown
+
+
+@dataclass
+class Origins:
+    """Dotted key -> Origin, in the order of the merge."""
+
+    by_key: dict[str, Origin] = field(default_factory=dict)
+
+    def add_file(self, file: Path, package: str) -> None:
+        """Record every key of a YAML file whose content lands under `package` ('' for the top)."""
+        with file.open(encoding="utf-8") as stream:
+            root = yaml.compose(stream, Loader=yaml.SafeLoader)
+        if package:
+            self.by_key.setdefault(package, Origin(file))
+        if not isinstance(root, yaml.MappingNode):
+            return
+        for key, line in _keys(root, package):
+            self.by_key[key] = Origin(file, line)
+
+    def add_command_line(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            # A value given on the command line replaces what the files said below it, too.
+            for known in [known for known in self.by_key if known.startswith(key + ".")]:
+                self.by_key[known] = Origin(None)
+            self.by_key[key] = Origin(None)
+
+    def of(self, key: str) -> Origin | None:
+        """The origin of `key`, or of something below it, or of the nearest parent that has one."""
+        below = [known for known in self.by_key if known.startswith(key + ".")]
+        if below and key not in self.by_key:
+            return self.by_key[below[-1]]
+        while key:
+            if key in self.by_key:
+                return self.by_key[key]
+            key = key.rpartition(".")[0]
+        return None
+
+    def where(self, key: str) -> str:
+        """`rewards.x.weight (conf/exp/mine.yaml:12)`, the form every error message uses."""
+        origin = self.of(key)
+        return f"{key} ({origin})" if origin else key
+
+
+def _keys(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int]]:
+    for key_node, value_node in node.value:
+        name = str(key_node.value)
+        if not prefix and name == "defaults":
+            continue
+        dotted = f"{prefix}.{name}" if prefix else name
+        yield dotted, key_node.start_mark.line + 1
+        if isinstance(value_node, yaml.MappingNode):
+            yield from _keys(value_node, dotted)

@@ -1,0 +1,87 @@
+"""From what a user types to what Hydra understands.
+
+Left alone, Hydra wants `+` for what is new and nothing for what is there, which asks the user to know the tree.
+Here every value override becomes `++key=value` (set it, whether or not it is there) and pydantic judges the key
+afterwards. Group choices, deletions (`~key`) and `hydra.*` keep Hydra's own meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rlhf_cli.config.groups import APPENDED_GROUPS, groups
+from rlhf_cli.suggest import did_you_mean, nearest
+from rlhf_cli.errors import ConfigError
+
+_OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
+Groups = dict[str, dict[str, Path]]
+
+_PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
+
+
+def rewrite(typed: list[str]) -> list[str]:
+    """Hydra overrides for what the user typed, in the order Hydra applies them.
+
+    Raises ConfigError for a word that is no override and for a group option that does not exist.
+    """
+    known = groups()
+    rewritten: list[str] = []
+    appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
+    for text in typed:
+        override = _rewrite_one(text, known)
+        group = override.lstrip("+").partition("=")[0]
+        appended.get(group, rewritten).append(override)
+    # `exp` before `debug`: what is composed last wins.
+    return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]
+
+
+def _rewrite_one(text: str, known: Groups) -> str:
+    if text.startswith("~"):
+        return text
+    match = _OVERRIDE.match(text)
+    if match is None:
+        raise _not_an_override(text, known)
+    key, value = match["key"].strip(), match["value"]
+    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+        return text
+    group, at, _ = key.partition("@")
+    if group in known:
+        _require_options(group, value, known[group])
+        is_appended = bool(at) or group in APPENDED_GROUPS
+        return f"{'+' if is_appended else ''}{key}={value}"
+    if at or "/" in group:
+        raise ConfigError(
+            f"unknown group {group!r}",
+            where="command line",
+            got=text,
+            expected="one of " + ", ".join(known),
+            hint=did_you_mean(group, known),
+        )
+    return f"++{key}={value}"
+
+
+def _require_options(group: str, value: str, options: dict[str, Path]) -> None:
+    if not _PLAIN_OPTIONS.match(value):
+        return  # glob(...), choice(...), null: Hydra's own grammar decides
+    for option in value.split(","):
+        if option in options or option == "null":
+            continue
+        close = nearest(option, options)
+        raise ConfigError(
+            f"there is no {group} named {option!r}",
+            where="command line",
+            got=f"{group}={value}",
+            expected="one of " + ", ".join(options),
+            hint=f"{group}={close}" if close else f"rlhf list {group}",
+        )
+
+
+def _not_an_override(text: str, known: Groups) -> ConfigError:
+    hint = f"+exp={text}" if text in known.get("exp", {}) else "rlhf list exp"
+    return ConfigError(
+        f"{text!r} is not an override",
+        where="command line",
+        expected="key=value, such as trainer.args.learning_rate=1e-5, or a group choice, such as +exp=quickstart",
+        hint=hint,
+    )

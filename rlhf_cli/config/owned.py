@@ -1,0 +1,24 @@
+"""TRL arguments that have one home of ours, so that no setting exists in two places."""
+
+from __future__ import annotations
+
+OWNED: dict[str, str] = {
+    "reward_weights": "rewards.NAME.weight",
+    "seed": "seed",
+    "data_seed": "seed",
+    "output_dir": "run.root and run.name",
+    "run_name": "run.name",
+    "resume_from_checkpoint": "run.resume=auto, or `rlhf resume RUN`",
+    "report_to": "track=wandb|wandb_offline|none",
+    "bf16": "launch.precision",
+    "fp16": "launch.precision",
+    "use_cpu": "launch.device",
+    "fsdp": "launch",
+    "fsdp_config": "launch",
+    "deepspeed": "launch",
+    "model_init_kwargs": "model.dtype, model.revision",
+    "trust_remote_code": "model.trust_remote_code, on the command line",
+    "hub_token": "the environment variable HF_TOKEN",
+    "push_to_hub_token": "the environment variable HF_TOKEN",
+}
+"""TRL field -> where to set it instead."""

@@ -1,0 +1,169 @@
+"""The sections of an experiment that are ours. TRL's own arguments live in `trainer.args` (see trl_args.py).
+
+Strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, `yes` is not a boolean.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """A part of the configuration; immutable once judged."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Trainer(Section):
+    """Which TRL trainer runs, and what of its config class we set."""
+
+    name: str
+    trl: str
+    args: dict[str, Any] = {}
+
+
+class WarmStart(Section):
+    """The short supervised training that gives a freshly built model something to improve."""
+
+    worlds: list[str]
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+
+
+class Build(Section):
+    """A small byte-level transformer made on the spot instead of downloaded."""
+
+    hidden_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    context_tokens: int = Field(gt=8)
+    warm_start: WarmStart | None = None
+
+
+class Lora(Section):
+    """A LoRA adapter (arXiv 2106.09685) on the policy; the names are peft.LoraConfig's."""
+
+    r: int = Field(default=16, gt=0)
+    lora_alpha: int = Field(default=32, gt=0)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class Model(Section):
+    """The policy: a `path` (local folder or hub id) or a `build`."""
+
+    path: str | None = None
+    build: Build | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    tokenizer: str | None = None
+    trust_remote_code: bool = False
+    lora: Lora | None = None
+
+    @model_validator(mode="after")
+    def _one_of_path_and_build(self) -> Model:
+        if (self.path is None) == (self.build is None):
+            raise ValueError("either `path` (a folder or hub id) or `build`, not both and not neither")
+        return self
+
+
+class Message(Section):
+    """One turn of a conversational prompt template."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Source(Section):
+    """Where rows come from: a generated `world`, or a `path` (file, folder, glob, hub id)."""
+
+    world: str | None = None
+    args: dict[str, Any] = {}
+    path: str | list[str] | None = None
+    subset: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    rename: dict[str, str] = {}
+    select: int | list[int] | None = None
+    weight: float = Field(default=1.0, gt=0)
+
+
+class Eval(Source):
+    """Held-out rows: a `fraction` of the training rows, or a source of their own."""
+
+    fraction: float | None = Field(default=None, gt=0, lt=1)
+
+
+class Data(Source):
+    """Training rows: one source, or a `mix` of named ones."""
+
+    mix: dict[str, Source] | None = None
+    prompt: str | list[Message] | None = None
+    eval: Eval | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Data:
+        if sum(origin is not None for origin in (self.world, self.path, self.mix)) != 1:
+            raise ValueError("exactly one of `world`, `path` and `mix`")
+        return self
+
+
+class Reward(Section):
+    """One named reward: a function or a reward model, and what its value weighs in the total."""
+
+    fn: str | None = None
+    model: str | None = None
+    args: dict[str, Any] = {}
+    weight: float = 1.0
+
+    @model_validator(mode="after")
+    def _one_of_fn_and_model(self) -> Reward:
+        if (self.fn is None) == (self.model is None):
+            raise ValueError("either `fn` (module:function or ./file.py:function) or `model` (a folder or hub id)")
+        return self
+
+
+class Launch(Section):
+    """On what and in how many processes."""
+
+    processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+
+
+class Track(Section):
+    """wandb; `metrics.jsonl` in the run folder is written whatever this says."""
+
+    mode: Literal["online", "offline", "none"] = "offline"
+    project: str = "rlhf"
+    entity: str | None = None
+    tags: list[str] = []
+    notes: str | None = None
+
+
+class Run(Section):
+    """The run folder."""
+
+    root: str = "runs"
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    resume: Literal["never", "auto"] = "never"
+
+
+class Experiment(Section):
+    """Everything one run needs to know."""
+
+    seed: int = Field(ge=0, lt=2**32)
+    trainer: Trainer
+    model: Model
+    data: Data
+    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Reward] = {}
+    launch: Launch
+    track: Track
+    run: Run
+
+
+RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
+"""Components the trainer itself adds to a reward; they share the rewards' place in the logs."""

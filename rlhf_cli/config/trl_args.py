@@ -1,0 +1,219 @@
+"""What the installed TRL accepts, read from its source without importing it.
+
+Importing a TRL config class costs seconds; reading the same dataclass with `ast` costs a fraction of one and gives
+the same fields (a contract test holds the two against each other). From the source come the field names, their
+annotations, the values a docstring lists for a `str` field, and the parameters of a trainer's constructor.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import typing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from rlhf_cli.suggest import nearest
+
+_ANY = re.compile(r"\b(?!(?:None|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class TrlField:
+    """One field of a TRL config class. `choices` is empty when any value of the type is accepted."""
+
+    name: str
+    annotation: str
+    default: Any
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrlTrainer:
+    """What a TRL trainer takes: the fields of its config class and the parameters of its constructor."""
+
+    name: str
+    config_class: str
+    fields: dict[str, TrlField]
+    parameters: tuple[str, ...]
+
+
+@cache
+def package_dir(package: str) -> Path:
+    """The folder of an installed package, found without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{package} is not installed: pip install -e . -c constraints.txt")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+@cache
+def trainers() -> dict[str, Path]:
+    """Every trainer class TRL ships -> the file that defines it."""
+    found = {}
+    for file in sorted((package_dir("trl") / "trainer").glob("*_trainer.py")):
+        for name in re.findall(r"^class (\w+Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
+            if not name.startswith("_"):
+                found[name] = file
+    return found
+
+
+@cache
+def trainer(name: str) -> TrlTrainer:
+    """Raises KeyError when TRL ships no trainer of that name."""
+    file = trainers()[name]
+    node = _class(_parse(file), name)
+    init = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+    parameters = tuple(arg.arg for arg in [*init.args.args, *init.args.kwonlyargs] if arg.arg != "self")
+    config_class = name.removesuffix("Trainer") + "Config"
+    return TrlTrainer(name, config_class, config_fields(config_class), parameters)
+
+
+@cache
+def config_fields(config_class: str) -> dict[str, TrlField]:
+    """The fields of a TRL config class, inherited ones included, in the order of the dataclass."""
+    fields: dict[str, TrlField] = {}
+    for file, name in _bases(config_class):
+        node = _class(_parse(file), name)
+        docstring = ast.get_docstring(node) or ""
+        choices = _documented_choices(docstring)
+        # `scale_rewards: str` is documented, and handled, as "`str` or `bool`".
+        also_bool = set(re.findall(r"^ *(\w+) \(`str` or `bool`", docstring, re.MULTILINE))
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                annotation = ast.unparse(item.annotation)
+                if "ClassVar" in annotation or _is_not_init(item):
+                    continue
+                field = item.target.id
+                closed = _enum_values(annotation) or choices.get(field, ())
+                if field in also_bool and "bool" not in annotation:
+                    annotation += " | bool"
+                fields[field] = TrlField(field, annotation, _default(item), closed)
+    return fields
+
+
+def owner_of(field: str) -> list[str]:
+    """Names of the TRL config classes that have `field`."""
+    names = [name.removesuffix("Trainer") + "Config" for name in trainers()]
+    return [name for name in names if field in config_fields(name)]
+
+
+def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
+    """(what is expected, nearest valid value) when `value` does not fit `field`, else None."""
+    if isinstance(value, str) and field.choices and value not in field.choices:
+        return "one of " + ", ".join(field.choices), nearest(value, field.choices)
+    if isinstance(value, list) and field.choices:
+        for item in value:
+            if isinstance(item, str) and item not in field.choices:
+                return "values among " + ", ".join(field.choices), nearest(item, field.choices)
+    try:
+        _adapter(field.annotation).validate_python(value)
+    except ValidationError:
+        return field.annotation, None
+    return None
+
+
+@cache
+def _adapter(annotation: str) -> TypeAdapter[Any]:
+    """A strict pydantic judge for an annotation; types only TRL or torch knows accept anything."""
+    text = _ANY.sub("Any", annotation.replace("'", "").replace('"', ""))
+    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL wraps a scalar into the list itself
+    names = {"Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
+    try:
+        # The text comes from the installed TRL's own annotations, reduced to the names above; no user text gets here.
+        annotated = eval(scalar_too, {"__builtins__": {}}, {**names, **_BUILTIN_TYPES})
+    except (TypeError, SyntaxError, NameError):
+        annotated = Any
+    return TypeAdapter(annotated, config=ConfigDict(strict=True))
+
+
+_BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "tuple": tuple}
+
+
+def _bases(config_class: str) -> list[tuple[Path, str]]:
+    """(file, class) from transformers' TrainingArguments down to `config_class`."""
+    trl, transformers = package_dir("trl") / "trainer", package_dir("transformers")
+    homes = {"TrainingArguments": transformers / "training_args.py", "_BaseConfig": trl / "base_config.py"}
+    chain: list[tuple[Path, str]] = []
+    name: str | None = config_class
+    while name:
+        file = homes.get(name) or trl / f"{name.removesuffix('Config').lower()}_config.py"
+        chain.append((file, name))
+        bases = [base.id for base in _class(_parse(file), name).bases if isinstance(base, ast.Name)]
+        name = next((base for base in bases if base.endswith("Config") or base in homes), None)
+    return chain[::-1]
+
+
+@cache
+def _parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _class(module: ast.Module, name: str) -> ast.ClassDef:
+    return next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def _is_not_init(item: ast.AnnAssign) -> bool:
+    call = item.value
+    return isinstance(call, ast.Call) and any(
+        keyword.arg == "init" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        for keyword in call.keywords
+    )
+
+
+def _default(item: ast.AnnAssign) -> Any:
+    value: ast.expr | None = item.value
+    if isinstance(value, ast.Call):
+        value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
+    try:
+        return ast.literal_eval(value) if value is not None else None
+    except ValueError:
+        return None
+
+
+def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
+    """Field -> values, for the fields whose documentation lists them.
+
+    Two forms occur: a bullet a value (- `"grpo"`: ...) and "one of `"a"`, `"b"`". A list with a single value is no
+    closed set and is left open.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    blocks = re.split(r"^ {4,8}(\w+) \(`", docstring, flags=re.MULTILINE)
+    for name, block in zip(blocks[1::2], blocks[2::2], strict=True):
+        kind = block.splitlines()[0]
+        bullets = re.findall(r'^\s*- (?:`\w+` or )?`"([\w-]+)"`', block, re.MULTILINE)
+        listed = re.search(r'one of ((?:`"[\w-]+"`(?:,\s+| or\s+|,\s+or\s+)?){2,})', block)
+        values = bullets or (re.findall(r'"([\w-]+)"', listed.group(1)) if listed else [])
+        if len(values) > 1 and "str" in kind and "dict" not in kind:
+            found[name] = tuple(dict.fromkeys(values))
+    return found
+
+
+def _enum_values(annotation: str) -> tuple[str, ...]:
+    """The values of a transformers enum named in the annotation (`SchedulerType | str` -> linear, cosine, ...)."""
+    for name in re.findall(r"\w+", annotation):
+        if name in _enums():
+            return _enums()[name]
+    return ()
+
+
+@cache
+def _enums() -> dict[str, tuple[str, ...]]:
+    found = {}
+    for file in ("trainer_utils.py", "training_args.py"):
+        for node in _parse(package_dir("transformers") / file).body:
+            if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "ExplicitEnum" for base in node.bases):
+                values = [item.value.value for item in node.body if _is_text_assignment(item)]  # type: ignore[attr-defined]
+                found[node.name] = tuple(values)
+    return found
+
+
+def _is_text_assignment(item: ast.stmt) -> bool:
+    return (
+        isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+    )

@@ -1,0 +1,46 @@
+"""Which columns the trainer will see, from the names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlhf_cli.data.files import Preview
+from rlhf_cli.data.template import Template, missing_column, template_columns
+from rlhf_cli.errors import DataError
+
+
+def column_names_after(
+    preview: Preview, rename: Mapping[str, str], prompt: Template | None, *, name: str = "data"
+) -> tuple[str, ...]:
+    """The columns of a previewed source after `rename` (new -> old) and the prompt template.
+
+    Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the
+    template names and the source has not.
+    """
+    needed = template_columns(prompt) if prompt is not None else set()
+    if not preview.columns:
+        return ()
+    columns = renamed(preview.columns, rename, name=name)
+    for column in sorted(needed - set(columns)):
+        raise missing_column(column, columns, "data.prompt")
+    return columns if prompt is None or "prompt" in columns else (*columns, "prompt")
+
+
+def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
+    """`columns` under their new names, in their old order. Raises DataError where two would share a name."""
+    new_names: dict[str, str] = {}
+    for new, old in rename.items():
+        where = f"{name}.rename.{new}"
+        if old not in columns:
+            raise missing_column(old, columns, where)
+        if old in new_names:
+            raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
+        if new in columns and new not in rename.values():
+            raise DataError(
+                f"there is a column {new!r} already",
+                where=where,
+                got=f"{new}: {old}",
+                hint=f"give the old one another name too: {name}.rename.old_{new}={new}",
+            )
+        new_names[old] = new
+    return tuple(new_names.get(column, column) for column in columns)

@@ -1,0 +1,90 @@
+"""CSV with a header line.
+
+A column is integer, number or true/false only if every filled cell of it is, and written canonically (`007` and `1,5`
+stay text, and so do `NA` and `None`, which are answers people ask for); an empty cell is a null.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_cli.data.formats.text import numbered_lines, shorten
+from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, merge
+from rlhf_cli.errors import DataError
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+# A completion in a cell is easily longer than the csv module's default of 128 KiB.
+csv.field_size_limit(1 << 30)
+
+
+def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """The rows with the `file:line` on which each ends. Reads the file twice: the first time to type the columns.
+
+    Raises DataError on a row with more or fewer cells than the header, and on an empty or repeated column name.
+    """
+    kinds: dict[str, Kind] = {}
+    for _, cells in _cells(path):
+        for column, cell in cells.items():
+            kind = merge(kinds.get(column, NULL), _kind_of_cell(cell))
+            kinds[column] = kind if kind in (NULL, BOOL, INTEGER, NUMBER) else TEXT
+    for where, cells in _cells(path):
+        yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}
+
+
+def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    reader = csv.reader((line for _, line in numbered_lines(path)), strict=True)
+    header: list[str] = []
+    try:
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if not row:  # a blank line
+                continue
+            if not header:
+                header = _checked_header(row, where)
+            elif len(row) != len(header):
+                raise DataError(
+                    f"{len(row)} cells in a table of {len(header)} columns",
+                    where=where,
+                    got=shorten(",".join(row)),
+                    expected=f"{', '.join(header)}",
+                    hint="a comma or a line break inside a cell needs quotes around the cell",
+                )
+            else:
+                yield where, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        hint = 'a quote inside a quoted cell is written twice: ""'
+        raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", hint=hint) from None
+
+
+def _checked_header(header: list[str], where: str) -> list[str]:
+    for position, column in enumerate(header):
+        if not column.strip():
+            raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)))
+        if column in header[:position]:
+            raise DataError(f"two columns are named {column!r}", where=where, got=shorten(",".join(header)))
+    return header
+
+
+def _kind_of_cell(cell: str) -> Kind:
+    if cell == "":
+        return NULL
+    if cell.lower() in ("true", "false"):
+        return BOOL
+    if _INTEGER.fullmatch(cell):
+        return INTEGER
+    return NUMBER if _NUMBER.fullmatch(cell) else TEXT
+
+
+def _convert(cell: str, kind: Kind) -> object:
+    if cell == "":
+        return None
+    if kind == BOOL:
+        return cell.lower() == "true"
+    if kind == INTEGER:
+        return int(cell)
+    return float(cell) if kind == NUMBER else cell

@@ -1,0 +1,53 @@
+"""Parquet: schema, row count and first rows, from the file's footer, without reading the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.errors import DataError
+
+
+def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[str, object]], int]:
+    """`(columns, first rows, number of rows of all files)`.
+
+    Raises DataError on a file that is not Parquet and on files whose columns or types differ.
+    """
+    # Here, not above: `rlhf check` needs no Arrow where no Parquet is read.
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    first: Any = None
+    rows: list[dict[str, object]] = []
+    num_rows = 0
+    for path in paths:
+        try:
+            file = pq.ParquetFile(path)
+            num_rows += file.metadata.num_rows
+            if len(rows) < limit:
+                for batch in file.iter_batches(batch_size=limit):
+                    rows += batch.to_pylist()[: limit - len(rows)]
+                    if len(rows) == limit:
+                        break
+        except (pa.ArrowException, OSError) as error:
+            raise DataError("not a readable Parquet file", where=str(path), got=str(error).splitlines()[0]) from None
+        schema = file.schema_arrow
+        if first is None:
+            first = schema
+        elif not schema.equals(first):
+            raise _differs(paths[0], first, path, schema)
+    return tuple(first.names), rows, num_rows
+
+
+def _differs(one: Path, one_schema: Any, other: Path, other_schema: Any) -> DataError:
+    ours = dict(zip(one_schema.names, map(str, one_schema.types), strict=True))
+    theirs = dict(zip(other_schema.names, map(str, other_schema.types), strict=True))
+    names = [name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)]
+    column = names[0] if names else "(order of the columns)"
+    return DataError(
+        f"two Parquet files disagree about the column {column!r}",
+        where=str(other),
+        got=theirs.get(column, "no such column"),
+        expected=f"{ours.get(column, 'no such column')}, as in {one}",
+    )

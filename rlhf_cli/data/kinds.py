@@ -1,0 +1,75 @@
+"""What a column holds, learnt from its values: enough to notice a column that changes its mind, and to type a table.
+
+A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = "null", "true/false", "integer", "number", "text", "mixed"
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list whose items are of one kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True)
+class Record:
+    """A JSON object; a field that some rows lack is null there."""
+
+    fields: Mapping[str, Kind]
+
+
+Kind = str | ListOf | Record
+
+
+def kind_of(value: object) -> Kind:
+    """The kind of one value, as JSON gives it."""
+    if isinstance(value, str):
+        return TEXT
+    if value is None:
+        return NULL
+    if isinstance(value, bool):  # before int, of which bool is a subclass
+        return BOOL
+    if isinstance(value, int):
+        return INTEGER
+    if isinstance(value, float):
+        return NUMBER
+    if isinstance(value, list):
+        item: Kind = NULL
+        for element in value:
+            item = merge(item, kind_of(element))
+        return ListOf(item)
+    if isinstance(value, dict):
+        return Record({key: kind_of(field) for key, field in value.items()})
+    return MIXED
+
+
+def merge(one: Kind, other: Kind) -> Kind:
+    """The kind of a column that holds both: null joins any, integer and number make number, else `mixed`."""
+    if one == other or other == NULL:
+        return one
+    if one == NULL:
+        return other
+    if {label(one), label(other)} == {INTEGER, NUMBER}:
+        return NUMBER
+    if isinstance(one, ListOf) and isinstance(other, ListOf):
+        return ListOf(merge(one.item, other.item))
+    if isinstance(one, Record) and isinstance(other, Record):
+        names = [*one.fields, *(name for name in other.fields if name not in one.fields)]
+        return Record({name: merge(one.fields.get(name, NULL), other.fields.get(name, NULL)) for name in names})
+    return MIXED
+
+
+def label(kind: Kind) -> str:
+    """One word for messages: `text`, `integer`, `list`, `object` ..."""
+    if isinstance(kind, ListOf):
+        return "list"
+    if isinstance(kind, Record):
+        return "object"
+    return kind

@@ -1,0 +1,144 @@
+"""From what the user wrote under `path` to the files it means, or to the knowledge that it is a hub id."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".json": "json",
+    ".json.gz": "json",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+}
+"""File ending -> format."""
+
+# Endings people give to files of rows which we do not read: `prompts/mine.txt` is a missing file, not a hub id.
+_OTHER_FILES = (
+    ".txt",
+    ".tsv",
+    ".gz",
+    ".zst",
+    ".zip",
+    ".tar",
+    ".arrow",
+    ".xlsx",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".pkl",
+    ".db",
+)
+_HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
+
+
+def is_hub(source: Source) -> bool:
+    """Whether `path` is a hub id: it looks like `owner/name` or `name`, has no file ending, and is not on disk."""
+    if len(source.paths) != 1:
+        return False
+    path = source.paths[0]
+    looks_like_file = path.lower().endswith((*SUFFIXES, *_OTHER_FILES))
+    return _HUB_ID.fullmatch(path) is not None and not looks_like_file and not Path(path).exists()
+
+
+def format_of(path: Path) -> str | None:
+    """`jsonl`, `json`, `csv` or `parquet` by the file's ending; None for any other."""
+    name = path.name.lower()
+    return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+def find_files(source: Source) -> tuple[tuple[Path, ...], str]:
+    """The files `path` means, in the order written (sorted within a folder or glob), and their one format.
+
+    Raises DataError for a file that does not exist, an unknown ending, and files of several formats.
+    """
+    where = f"{source.name}.path"
+    files = [file for path in source.paths for file in _expand(path, where)]
+    for file in files:
+        if format_of(file) is None:
+            raise DataError(
+                f"{file.name}: no reader for this kind of file",
+                where=where,
+                got=str(file),
+                expected=", ".join(SUFFIXES),
+                hint="convert it, one JSON object a line in a .jsonl file is the simplest",
+            )
+    formats = sorted({str(format_of(file)) for file in files})
+    if len(formats) > 1:
+        raise _several_formats(files, formats, where)
+    for key in ("subset", "revision"):
+        if getattr(source, key) is not None:
+            raise DataError(
+                f"`{key}` belongs to a hub dataset; this path is a local file",
+                where=f"{source.name}.{key}",
+                got=str(files[0]),
+                hint=f"~{source.name}.{key}",
+            )
+    return tuple(files), formats[0]
+
+
+def _expand(written: str, where: str) -> list[Path]:
+    path = Path(written).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file() and format_of(file) is not None)
+        if not files:
+            names = sorted(file.name for file in path.iterdir())
+            raise DataError(
+                f"{written}: no data file in this folder",
+                where=where,
+                got=f"{path.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}",
+                expected=f"files ending in {', '.join(SUFFIXES)}",
+                hint=f"for folders below it: {where}='{path / '**' / '*.jsonl'}'",
+            )
+        return files
+    if path.exists():
+        return [path]
+    if any(sign in written for sign in "*?["):
+        files = sorted(Path(found) for found in glob.glob(str(path), recursive=True) if Path(found).is_file())
+        if not files:
+            raise DataError(
+                f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", hint=_near(path)
+            )
+        return files
+    raise DataError(
+        f"{written}: no such file",
+        where=where,
+        got=f"{path.absolute()} (working directory {Path.cwd()})",
+        expected="a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k",
+        hint=_near(path),
+    )
+
+
+def _near(path: Path) -> str:
+    folder = path.absolute().parent
+    while not folder.is_dir():
+        folder = folder.parent
+    if folder != path.absolute().parent:
+        return f"the folder {path.parent} does not exist; the nearest one that does is {folder}"
+    names = sorted(entry.name for entry in folder.iterdir())
+    matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
+    if matches:
+        return " or ".join(str(path.parent / match) for match in matches)
+    readable = [name for name in names if format_of(Path(name)) is not None]
+    return f"data files in {folder}: {', '.join(readable[:8]) or 'none'}"
+
+
+def _several_formats(files: Sequence[Path], formats: Sequence[str], where: str) -> DataError:
+    examples = {str(format_of(file)): file.name for file in reversed(files)}
+    pattern = files[0].parent / f"*.{formats[0]}"
+    return DataError(
+        f"files of {len(formats)} formats in one source",
+        where=where,
+        got=", ".join(f"{kind}: {examples[kind]}" for kind in formats),
+        expected="one format",
+        hint=f"a pattern for one of them, such as {where}='{pattern}', or two sources under mix",
+    )

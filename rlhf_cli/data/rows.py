@@ -1,0 +1,94 @@
+"""What is done to a loaded dataset's rows: held out for evaluation, and looked through before a model is paid for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+from rlhf_cli.data.template import missing_column
+from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+    Dataset: TypeAlias = datasets.Dataset
+
+_BATCH = 1000
+_SHOWN = 5
+
+
+def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.eval") -> tuple[Dataset, Dataset]:
+    """Split into (train, eval), eval about `fraction` of the rows; the same rows for the same seed, in their order.
+
+    All rows of one prompt fall on one side (rows of a dataset without a `prompt` column count as different), else a
+    task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction
+    outside (0, 1), and where there are too few prompts to have both sides.
+    """
+    if not 0 < fraction < 1:
+        raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
+    groups: dict[str, list[int]] = {}
+    for index, key in enumerate(_prompt_keys(dataset)):
+        groups.setdefault(key, []).append(index)
+    order = list(groups)
+    Random(seed).shuffle(order)
+    wanted = round(fraction * len(dataset))
+    held: list[int] = []
+    for key in order:
+        if len(held) >= wanted:
+            break
+        held += groups[key]
+    if not held or len(held) == len(dataset):
+        raise DataError(
+            f"too few prompts to hold out {fraction:g} of them",
+            where=name,
+            got=f"{len(dataset)} rows, {len(groups)} different prompts",
+            hint="a larger dataset, another share, or a source of its own for evaluation",
+        )
+    out = set(held)
+    train = [index for index in range(len(dataset)) if index not in out]
+    return dataset.select(train), dataset.select(sorted(held))
+
+
+def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> None:
+    """Raise DataError unless there are rows and every one has something in each of `columns`.
+
+    Nothing is a null, blank text, an empty list, or messages without any text. Rows are numbered from 1.
+    """
+    if len(dataset) == 0:
+        raise DataError(
+            "an empty dataset", where=name, got="0 rows", hint="look at split, select and the held-out share"
+        )
+    for column in columns:
+        if column not in dataset.column_names:
+            raise missing_column(column, dataset.column_names, name)
+        empty = [number for number, value in enumerate(_values(dataset, column), 1) if _is_empty(value)]
+        if empty:
+            shown = ", ".join(map(str, empty[:_SHOWN])) + (", ..." if len(empty) > _SHOWN else "")
+            raise DataError(
+                f"nothing in the column {column!r} of {len(empty)} of {len(dataset)} rows",
+                where=f"{name}, row{'s' if len(empty) > 1 else ''} {shown} (the first row is 1)",
+                got=repr(dataset[empty[0] - 1][column]),
+                expected="text or messages",
+                hint="drop these rows from the file, or name another column with `rename`",
+            )
+
+
+def _values(dataset: Dataset, column: str) -> Iterable[object]:
+    for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
+        yield from batch[column]
+
+
+def _prompt_keys(dataset: Dataset) -> Iterable[str]:
+    if "prompt" not in dataset.column_names:
+        return map(str, range(len(dataset)))
+    return (json.dumps(prompt, sort_keys=True, default=str) for prompt in _values(dataset, "prompt"))
+
+
+def _is_empty(value: object) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, list):
+        return all(_is_empty(item.get("content")) if isinstance(item, dict) else _is_empty(item) for item in value)
+    return value is None

@@ -1,0 +1,88 @@
+"""Where rows come from: one embedded world, or one set of files, or one dataset of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlhf_cli.errors import DataError
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source of rows, in plain Python values. Raises DataError where its parts contradict each other.
+
+    world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
+    path: a file, a folder, a glob, a list of these, or a hub id; `locate.is_hub` says which.
+    subset, revision: of a hub dataset. split: in the hub's grammar (`train`, `train[:90%]`); None is `train`.
+    rename: new column name -> name in the source.
+    select: the first n rows, or [start, stop); applied after split and rename.
+    weight: this source's share of a mixture, in any unit; 0 leaves it out.
+    name: the config key of this source, with which its errors begin.
+    """
+
+    world: str | None = None
+    args: Mapping[str, object] = field(default_factory=dict)
+    path: str | Sequence[str] | None = None
+    subset: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    select: int | Sequence[int] | None = None
+    weight: float = 1.0
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        if (self.world is None) == (self.path is None):
+            raise DataError(
+                "a data source has exactly one of `world` and `path`",
+                where=self.name,
+                got="neither" if self.world is None else f"world={self.world!r} and path={self.path!r}",
+                hint=f"{self.name}.world=toy_sums, or {self.name}.path=FILE",
+            )
+        if self.path is not None and not self.paths:
+            raise DataError("an empty list of paths", where=f"{self.name}.path")
+        if self.path is not None and self.args:
+            raise DataError(
+                "`args` are the arguments of a world; a path takes none",
+                where=f"{self.name}.args",
+                got=dict(self.args),
+                hint=f"~{self.name}.args, or {self.name}.select for fewer rows",
+            )
+        if self.world is not None:
+            for key in ("subset", "revision"):
+                if getattr(self, key) is not None:
+                    raise DataError(f"`{key}` belongs to a hub dataset, not to a world", where=f"{self.name}.{key}")
+        if self.weight < 0:
+            raise DataError("a weight below 0", where=f"{self.name}.weight", got=self.weight)
+        start, stop = self.bounds or (0, 1)
+        if not 0 <= start < stop:
+            raise DataError(
+                "`select` names no rows",
+                where=f"{self.name}.select",
+                got=self.select,
+                expected="a number of rows above 0, or [start, stop] with 0 <= start < stop",
+            )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """`path` as a tuple; empty for a world."""
+        if self.path is None:
+            return ()
+        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """`select` as [start, stop) in rows; None is all of them."""
+        if self.select is None:
+            return None
+        if isinstance(self.select, int):
+            return 0, self.select
+        if len(self.select) != 2:
+            raise DataError(
+                "`select` is one number or two",
+                where=f"{self.name}.select",
+                got=list(self.select),
+                expected="n, or [start, stop]",
+            )
+        return self.select[0], self.select[1]

@@ -1,0 +1,107 @@
+"""Embedded worlds: small tasks of which everything is known, any number of rows, the same rows for the same seed.
+
+A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. Where a
+tiny model is to be warm-started for it, it also has `demonstrations(num_rows, seed, **args)`: texts good and bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, get_type_hints
+
+from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.data.worlds import toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.errors import DataError
+
+DEFAULT_NUM_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class World:
+    """The generators of one world. Each takes `(num_rows, seed, **args)` and returns that many rows."""
+
+    generate: Callable[..., list[dict[str, Any]]]
+    demonstrations: Callable[..., list[dict[str, Any]]] | None = None
+
+
+WORLDS = {
+    "toy_preferences": World(toy_preferences.generate),
+    "toy_speakers": World(toy_speakers.generate, toy_speakers.demonstrations),
+    "toy_sums": World(toy_sums.generate, toy_sums.demonstrations),
+}
+
+
+def generate(
+    world: str, args: Mapping[str, object], *, seed: int, name: str = "data", limit: int | None = None
+) -> list[dict[str, object]]:
+    """The rows of a world; `num_rows` (1000) and `seed` (the one given) may be among `args`.
+
+    limit: at most so many, the same as the first of all. name: config key for messages. Raises DataError for an
+    unknown world, an unknown argument and a value that it cannot take.
+    """
+    checked = _checked(world, args, name)
+    count = num_rows(world, args, name=name)
+    checked.setdefault("seed", seed)
+    checked["num_rows"] = count if limit is None else min(limit, count)
+    try:
+        return WORLDS[world].generate(**checked)
+    except DataError as error:
+        # The world knows its argument's name, we know the key above it.
+        error.where = f"{name}.args.{error.where}"
+        raise
+
+
+def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, Any]]:
+    """`prompt` and `completion`, good and bad ones, to warm a model up for a world.
+
+    name: config key for messages. Raises DataError for an unknown world and for one without demonstrations.
+    """
+    able = [other for other, made in WORLDS.items() if made.demonstrations is not None]
+    if world not in able:
+        raise DataError(
+            f"there are no demonstrations of a world {world!r}",
+            where=name,
+            got=world,
+            expected=f"one of {', '.join(able)}",
+            hint=did_you_mean(world, able),
+        )
+    generator = WORLDS[world].demonstrations
+    assert generator is not None
+    return generator(num_rows, seed)
+
+
+def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
+    """How many rows `generate` gives without a limit. Raises as `generate` does."""
+    count = _checked(world, args, name).get("num_rows", DEFAULT_NUM_ROWS)
+    if count < 1:
+        raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
+    return int(count)
+
+
+def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, Any]:
+    """A copy of `args`, every name and type held against the generator's signature."""
+    if world not in WORLDS:
+        raise DataError(
+            f"no world named {world!r}",
+            where=f"{name}.world",
+            got=world,
+            expected=f"one of {', '.join(WORLDS)}",
+            hint=did_you_mean(world, WORLDS),
+        )
+    hints = get_type_hints(WORLDS[world].generate)
+    valid = list(signature(WORLDS[world].generate).parameters)
+    for key, value in args.items():
+        where = f"{name}.args.{key}"
+        if key not in valid:
+            raise DataError(
+                f"the world {world} has no argument {key!r}",
+                where=where,
+                got=key,
+                expected=f"one of {', '.join(valid)}",
+                hint=did_you_mean(key, valid),
+            )
+        if isinstance(value, bool) or not isinstance(value, hints[key]):
+            raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=hints[key].__name__)
+    return dict(args)

@@ -1,0 +1,73 @@
+"""Preferences over answers to sums, in a world whose true reward is known.
+
+A reward model learns from (chosen, rejected); `true_score` says what it should have learnt. A policy trained on the
+reward model can be held against it: where the learnt reward still rises and the true one falls is over-optimisation.
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from rlhf_cli.data.worlds.toy_sums import draw_pairs, near_miss
+
+_SHORT = ("it is {}.", "I think {}", "the sum is {}")
+_LONG = ("well, if I add the two then I think I get {}", "let me see, the two of them together make {} or so")
+_DODGES = ("not sure", "a number", "who knows, it could be anything really")
+
+
+def true_score(prompt: str, completion: str) -> float:
+    """The true reward of this world, in [-0.4, 1.5]:
+
+        1.0  if the completion contains exactly one number and it is the sum asked for in `prompt` ("17+5=")
+      + 0.5  if it is nothing but digits
+      - 0.05 for each word after the first, at most 0.4 (so a rambling right answer still beats a bare wrong one)
+
+    Listing numbers until one fits does not score, and neither does length.
+    """
+    addends = re.match(r"([0-9]+)\+([0-9]+)=", prompt)
+    numbers = re.findall(r"[0-9]+", completion)
+    # Compared as text: int() of a number a model wrote may be arbitrarily long.
+    total = str(int(addends[1]) + int(addends[2])) if addends else None
+    right = numbers == [total]
+    concise = re.fullmatch(r"[0-9]+", completion.strip()) is not None
+    extra_words = max(0, len(completion.split()) - 1)
+    return 1.0 * right + 0.5 * concise - min(0.4, 0.05 * extra_words)
+
+
+def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | float]]:
+    """Rows of `prompt`, `chosen`, `rejected`, `score_chosen`, `score_rejected`; the first score is strictly higher.
+
+    Both answers are drawn from seven levels of quality, from bare right digits to a long-winded dodge.
+    """
+    rng = Random(seed)
+    # A stream of its own, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.
+    style = Random(rng.getrandbits(64))
+    rows: list[dict[str, str | float]] = []
+    for a, b in draw_pairs(num_rows, max_value, rng):
+        prompt = f"{a}+{b}="
+        scored = {true_score(prompt, text): text for text in _candidates(a + b, style)}
+        worse, better = sorted(style.sample(sorted(scored), 2))
+        rows.append(
+            {
+                "prompt": prompt,
+                "chosen": scored[better],
+                "rejected": scored[worse],
+                "score_chosen": better,
+                "score_rejected": worse,
+            }
+        )
+    return rows
+
+
+def _candidates(total: int, rng: Random) -> list[str]:
+    wrong = near_miss(total, rng)
+    return [
+        str(total),
+        rng.choice(_SHORT).format(total),
+        rng.choice(_LONG).format(total),
+        str(wrong),
+        rng.choice(_SHORT).format(wrong),
+        rng.choice(_LONG).format(wrong),
+        rng.choice(_DODGES),
+    ]

@@ -1,0 +1,66 @@
+"""Two speakers in one completion: `A and B:` wants `A: 4`, a line break, `B: 7`.
+
+The credit-assignment task in small: parts of one completion belong to different parties, so a reward may go to the
+tokens of one of them only (say, of the one who names the larger number).
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import NamedTuple
+
+from rlhf_cli.data.worlds.draw import check_fraction, check_max_value, without_repeats
+
+SPEAKERS = ("A", "B", "C", "D", "E", "F")
+_SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y}")
+
+
+class Utterance(NamedTuple):
+    """One speaker's line; `completion[start:end]` is `A: 4`, without the line break."""
+
+    speaker: str
+    number: int
+    start: int
+    end: int
+
+
+def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
+    """Rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b`, `max_value` (the largest number a speaker may say)."""
+    check_max_value(max_value)
+    return [
+        {"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value}
+        for a, b in _draw_speakers(num_rows, Random(seed))
+    ]
+
+
+def demonstrations(num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5) -> list[dict[str, str]]:
+    """Rows of `prompt`, `completion` without an end-of-text token: numbers random in 0..max_value, a share
+    `sloppy_fraction` of the completions in a form that `parse_speakers` does not read as two lines.
+    """
+    check_max_value(max_value)
+    check_fraction("sloppy_fraction", sloppy_fraction)
+    rng = Random(seed)
+    style = Random(rng.getrandbits(64))
+    rows = []
+    for a, b in _draw_speakers(num_rows, rng):
+        form = style.choice(_SLOPPY) if style.random() < sloppy_fraction else "{a}: {x}\n{b}: {y}"
+        text = form.format(a=a, b=b, x=style.randint(0, max_value), y=style.randint(0, max_value))
+        rows.append({"prompt": f"{a} and {b}:", "completion": text})
+    return rows
+
+
+def parse_speakers(completion: str, speaker_a: str, speaker_b: str) -> list[Utterance]:
+    """Every line that is exactly `NAME: NUMBER` with one of the two names, in order; other lines are passed over.
+
+    A speaker who speaks twice comes twice: whether that is allowed is the reward's to say. Numbers have one to nine
+    ASCII digits.
+    """
+    names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
+    lines = re.finditer(rf"^({names}): ([0-9]{{1,9}})$", completion, re.MULTILINE)
+    return [Utterance(line[1], int(line[2]), line.start(), line.end()) for line in lines]
+
+
+def _draw_speakers(count: int, rng: Random) -> list[tuple[str, str]]:
+    pairs = [(a, b) for a in SPEAKERS for b in SPEAKERS if a != b]
+    return [pairs[index] for index in without_repeats(len(pairs), count, rng)]

@@ -1,0 +1,114 @@
+"""The error tree.
+
+    RlhfError                 anything this project raises on purpose
+    ├── UserError             the user's config, data or files are wrong: one message, exit code 2
+    │   ├── ConfigError       a key, a value, a combination of settings
+    │   ├── DataError         a dataset file, a column, a row
+    │   ├── RewardError       a reward function that cannot be found, imported or called
+    │   ├── ModelError        a model folder, tokenizer or checkpoint
+    │   ├── RunError          a run folder that exists, is busy, or is not one
+    │   └── Problems          several of the above, found in one go
+    ├── RankFailed            a training process died: its traceback is shown, exit code 1
+    └── Preempted             stopped from outside, resumable: exit code 75
+
+A message answers the same questions in the same order: what is wrong, where, what was got, what was
+expected, what to type next. This module imports nothing of the project and is importable by all of it.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_CRASH = 1
+EXIT_USER_ERROR = 2
+EXIT_PREEMPTED = 75
+
+
+class RlhfError(Exception):
+    """Base of everything raised on purpose.
+
+    `what` is the headline; the other parts are printed one a line under it when they are given.
+    """
+
+    exit_code = EXIT_CRASH
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        got: object | None = None,
+        expected: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.got = got
+        self.expected = expected
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries in a sweep; keyword-only arguments do not pickle by default.
+        return _rebuild, (type(self), self.__dict__.copy())
+
+    def __str__(self) -> str:
+        labelled = (("where", self.where), ("got", self.got), ("expected", self.expected), ("try", self.hint))
+        lines = [self.what]
+        for label, text in labelled:
+            if text is not None:
+                lines.append(f"  {label + ':':<10}" + str(text).replace("\n", "\n" + " " * 12))
+        return "\n".join(lines)
+
+
+def _rebuild(kind: type[RlhfError], state: dict[str, object]) -> RlhfError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state["what"])
+    error.__dict__.update(state)
+    return error
+
+
+class UserError(RlhfError):
+    """The user can mend this; no traceback is shown."""
+
+    exit_code = EXIT_USER_ERROR
+
+
+class ConfigError(UserError):
+    """A key, a value or a combination of settings is wrong."""
+
+
+class DataError(UserError):
+    """A dataset file, a column or a row is wrong."""
+
+
+class RewardError(UserError):
+    """A reward function cannot be found, imported or called."""
+
+
+class ModelError(UserError):
+    """A model folder, tokenizer or checkpoint is wrong."""
+
+
+class RunError(UserError):
+    """A run folder exists already, is busy, or is not a run folder."""
+
+
+class Problems(ConfigError):
+    """Several user errors found in one go, printed one after another."""
+
+    def __init__(self, problems: list[UserError]) -> None:
+        super().__init__(f"{len(problems)} problems")
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class RankFailed(RlhfError):
+    """A training process died; `what` names the rank, the traceback has been shown."""
+
+
+class Preempted(RlhfError):
+    """The run was stopped from outside and can be resumed."""
+
+    exit_code = EXIT_PREEMPTED

@@ -1,0 +1,33 @@
+"""How many processes `auto` means on this machine, found without importing torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Literal
+
+_PROBE_TIMEOUT_S = 20
+
+
+def count_processes(asked: int | Literal["auto"], device: str) -> int:
+    """One a GPU, or one where there is none or the device is the CPU; an explicit number is itself."""
+    if asked != "auto":
+        return asked
+    return 1 if device == "cpu" else max(1, num_gpus())
+
+
+def num_gpus() -> int:
+    """Visible NVIDIA GPUs: CUDA_VISIBLE_DEVICES when it is set, else what nvidia-smi lists."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())

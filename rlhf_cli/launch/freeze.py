@@ -1,0 +1,118 @@
+"""Make the run folder and freeze into it everything the ranks will read."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.provenance import write_provenance
+from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
+
+
+def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
+    """The run folder this experiment would go on with, None when it starts anew.
+
+    Raises RunError when a run of that name exists and is not to be resumed, or is being trained right now.
+    """
+    if experiment.run.name is None:
+        return None
+    folder = RunFolder(_parent(experiment, composed).resolve() / experiment.run.name)
+    if not folder.path.exists():
+        return None
+    status = read_status(folder)
+    if status.state == RUNNING:
+        raise RunError(
+            f"run {experiment.run.name!r} is being trained right now",
+            where=str(folder.path),
+            got=f"process {status.pid} on {status.host}, step {status.step}",
+            hint="run.name=ANOTHER",
+        )
+    if experiment.run.resume == "never" or not folder.config.is_file():
+        say = {FINISHED: "it finished", KILLED: "it was killed"}.get(status.state, f"it is {status.state}")
+        raise RunError(
+            f"run {experiment.run.name!r} exists already",
+            where=str(folder.path),
+            got=f"{say}, at step {status.step}",
+            expected="a name that is free, or run.resume=auto to go on with that run",
+            hint="run.resume=auto" if status.state != FINISHED else f"run.name={experiment.run.name}-2",
+        )
+    return folder
+
+
+def create_run(
+    experiment: Experiment, composed: Composed, *, files: dict[str, Path], sweep_dir: Path | None = None, job: str = ""
+) -> RunFolder:
+    """Make the folder, write config.yaml, provenance.json and a status of `created`.
+
+    `files` are the reward code and data whose hashes go into the provenance. A job of a sweep lives in
+    `sweep_dir`/`job`. Raises RunError when the folder cannot be made.
+    """
+    parent = sweep_dir or _parent(experiment, composed)
+    name = job or experiment.run.name or _fresh_name(parent)
+    folder = RunFolder(parent.resolve() / name)
+    try:
+        folder.path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
+    except OSError as error:
+        raise RunError(
+            "the run folder cannot be made",
+            where=str(folder.path),
+            got=error.strerror,
+            expected="a folder that can be written to",
+            hint="run.root=SOMEWHERE_ELSE",
+        ) from error
+    frozen = absolute_paths(experiment.model_dump(mode="json"))
+    folder.config.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_provenance(
+        folder,
+        choices=composed.choices,
+        overrides=list(composed.overrides),
+        seed=experiment.seed,
+        files=files,
+    )
+    update_status(folder, state=CREATED)
+    return folder
+
+
+def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same tree with every local path made absolute, so that the run can be resumed from any folder."""
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: _absolute(value) if key in ("path", "fn", "model", "tokenizer") else walk(value) for key, value in node.items()}
+        return [walk(item) for item in node] if isinstance(node, list) else node
+
+    def _absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [_absolute(item) for item in value]
+        if not isinstance(value, str):
+            return walk(value)
+        head, colon, tail = value.partition(".py:")
+        local = Path(head + ".py" if colon else value).expanduser()
+        return f"{local.resolve()}{colon and ':'}{tail}" if local.exists() else value
+
+    absolute: dict[str, Any] = walk(tree)
+    return absolute
+
+
+def _parent(experiment: Experiment, composed: Composed) -> Path:
+    return Path(experiment.run.root).expanduser() / experiment_name(composed)
+
+
+def experiment_name(composed: Composed) -> str:
+    """The chosen experiment, or the trainer where none was named."""
+    return composed.choices.get("exp") or composed.choices.get("trainer") or "run"
+
+
+def _fresh_name(parent: Path) -> str:
+    name = time.strftime("%Y%m%d-%H%M%S")
+    return name if not (parent / name).exists() else f"{name}-{secrets.token_hex(2)}"

@@ -1,0 +1,130 @@
+"""Build the embedded tiny policy: a byte-level transformer, warm-started on given demonstrations, kept in a cache.
+
+The warm start is supervised and deliberately short: the model then adds small numbers, but sloppily, in several
+styles and often wrongly, because the demonstrations are. That leaves reinforcement learning something to improve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import torch
+from filelock import FileLock
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rlhf_cli.models.tokenizer import byte_tokenizer
+
+Demonstration = dict[str, str]
+"""`prompt` and `completion`, texts."""
+
+_RECIPE_VERSION = 1  # part of the cache key: raise it when the same settings build other weights
+_SEED = 0  # the starting point is one and the same for every run, whatever the run's seed
+
+
+def cache_dir() -> Path:
+    """Where built models are kept: $RLHF_CACHE, else the user's cache folder."""
+    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf"))
+
+
+def tiny_model_path(
+    build: dict[str, Any], demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
+) -> Path:
+    """The folder of the model that `build` describes, made on first use.
+
+    `build`: hidden_size, num_layers, num_heads, context_tokens, and warm_start (steps, batch_size, learning_rate,
+    worlds) or None. `on_progress(step, steps)` is called during the warm start. Safe to call from several processes
+    at once: one builds, the others wait.
+    """
+    key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_dir() / "models" / f"tiny-{key}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "config.json").is_file():
+            # Built aside and renamed, so that an interrupted build leaves no half-written model behind.
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                unfinished = Path(temporary, "model")
+                _build(build, demonstrations, on_progress, unfinished)
+                unfinished.rename(folder)
+    return folder
+
+
+def _build(
+    build: dict[str, Any],
+    demonstrations: Callable[[], list[Demonstration]],
+    on_progress: Callable[[int, int], None],
+    folder: Path,
+) -> None:
+    tokenizer = byte_tokenizer(build["context_tokens"])
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=build["hidden_size"],
+        intermediate_size=4 * build["hidden_size"],
+        num_hidden_layers=build["num_layers"],
+        num_attention_heads=build["num_heads"],
+        max_position_embeddings=build["context_tokens"],
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        model = LlamaForCausalLM(config)
+        if build["warm_start"]:
+            _warm_start(model, tokenizer, demonstrations(), build["warm_start"], on_progress)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _warm_start(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    demonstrations: list[Demonstration],
+    settings: dict[str, Any],
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Next-token cross-entropy on the completions only; AdamW, the learning rate rising for a while, then falling."""
+    steps = settings["steps"]
+    rising = max(1, steps // 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / rising, 1) * (1 - step / steps))
+    input_ids, labels = _tensors(tokenizer, demonstrations)
+    model.train()
+    for step in range(steps):
+        rows = torch.randint(len(input_ids), (settings["batch_size"],))
+        width = int((input_ids[rows] != tokenizer.pad_token_id).sum(dim=1).max())
+        batch, targets = input_ids[rows, :width], labels[rows, :width]
+        loss = model(input_ids=batch, attention_mask=batch.ne(tokenizer.pad_token_id), labels=targets).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        on_progress(step + 1, steps)
+    model.eval()
+
+
+def _tensors(
+    tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded (input_ids, labels), both (rows, longest); labels are -100 on prompt and padding."""
+    encoded = [
+        (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row["completion"]), tokenizer.eos_token_id])
+        for row in demonstrations
+    ]
+    width = max(len(prompt) + len(completion) for prompt, completion in encoded)
+    input_ids = torch.full((len(encoded), width), tokenizer.pad_token_id)
+    labels = torch.full((len(encoded), width), -100)
+    for row, (prompt, completion) in enumerate(encoded):
+        end = len(prompt) + len(completion)
+        input_ids[row, :end] = torch.tensor([*prompt, *completion])
+        labels[row, len(prompt) : end] = torch.tensor(completion)
+    return input_ids, labels

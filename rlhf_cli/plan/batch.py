@@ -1,0 +1,153 @@
+"""Batch arithmetic of TRL's on-policy trainers: how many prompts, completions and steps, and whether they divide.
+
+In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions; all
+processes together must hold whole groups of `num_generations` completions of one prompt. A round feeds
+`steps_per_generation x num_iterations` micro-batches, of which `gradient_accumulation_steps` make an optimizer step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.trl_args import TrlTrainer
+from rlhf_cli.errors import ConfigError, UserError
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One run's numbers. `completions_a_round` counts all processes; `steps` are optimizer steps."""
+
+    per_device: int
+    processes: int
+    accumulation: int
+    steps_per_generation: int
+    num_iterations: int
+    num_generations: int
+    completions_a_round: int
+    prompts_a_round: int
+    steps: int | None
+
+    def describe(self) -> str:
+        """`4 x 1 process x 8 steps = 32 completions a round: 8 prompts x 4 generations`"""
+        noun = "process" if self.processes == 1 else "processes"
+        return (
+            f"{self.per_device} a device x {self.processes} {noun} x {self.steps_per_generation} micro-batches"
+            f" = {self.completions_a_round} completions a round: {self.prompts_a_round} prompts"
+            f" x {self.num_generations} generations"
+        )
+
+
+def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
+    """The value an argument will have: the experiment's, else TRL's default, else None."""
+    field = trainer.fields.get(name)
+    return args.get(name, field.default if field else None)
+
+
+def plan_batches(
+    trainer: TrlTrainer, args: dict[str, Any], *, processes: int, num_rows: int | None, origins: Origins
+) -> BatchPlan:
+    """The arithmetic for a trainer that generates. `num_rows` is None where the dataset is not known yet.
+
+    Raises ConfigError when the numbers do not divide (with the nearest values that do) or the dataset holds fewer
+    prompts than one round takes.
+    """
+    per_device = int(setting(trainer, args, "per_device_train_batch_size"))
+    accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
+    num_generations = int(setting(trainer, args, "num_generations"))
+    num_iterations = int(setting(trainer, args, "num_iterations") or 1)
+    round_size = setting(trainer, args, "generation_batch_size")
+    steps_per_generation = setting(trainer, args, "steps_per_generation")
+    for name, value in (
+        ("per_device_train_batch_size", per_device),
+        ("gradient_accumulation_steps", accumulation),
+        ("num_iterations", num_iterations),
+    ):
+        _require_at_least(1, name, value, origins)
+    _require_at_least(2, "num_generations", num_generations, origins)
+    if round_size is not None and steps_per_generation is not None:
+        raise ConfigError(
+            "generation_batch_size and steps_per_generation say the same thing twice",
+            where=origins.where("trainer.args.generation_batch_size"),
+            expected="one of them",
+            hint="'~trainer.args.generation_batch_size'",
+        )
+    global_batch = per_device * processes
+    if round_size is None:
+        round_size = global_batch * int(steps_per_generation or accumulation)
+    elif round_size % global_batch:
+        raise _does_not_divide("generation_batch_size", round_size, global_batch, "per_device_train_batch_size x processes", origins)
+    if round_size % num_generations:
+        raise _no_whole_groups(per_device, processes, round_size // global_batch, num_generations, origins)
+    prompts = round_size // num_generations
+    if num_rows is not None and num_rows < prompts:
+        raise ConfigError(
+            f"one round takes {prompts} prompts and the dataset has {num_rows}",
+            where="data",
+            got=f"{num_rows} rows",
+            expected=f"at least {prompts} rows ({round_size} completions / {num_generations} generations)",
+            hint=f"trainer.args.num_generations={num_generations * math.ceil(prompts / max(num_rows, 1))}, or more rows",
+        )
+    micro_batches = round_size // global_batch
+    return BatchPlan(
+        per_device=per_device,
+        processes=processes,
+        accumulation=accumulation,
+        steps_per_generation=micro_batches,
+        num_iterations=num_iterations,
+        num_generations=num_generations,
+        completions_a_round=round_size,
+        prompts_a_round=prompts,
+        steps=_steps(trainer, args, num_rows, prompts, micro_batches * num_iterations, accumulation),
+    )
+
+
+def _steps(
+    trainer: TrlTrainer, args: dict[str, Any], num_rows: int | None, prompts: int, micro_batches: int, accumulation: int
+) -> int | None:
+    max_steps = int(setting(trainer, args, "max_steps"))
+    if max_steps > 0:
+        return max_steps
+    if num_rows is None:
+        return None
+    an_epoch = max(1, math.ceil((num_rows // prompts) * micro_batches / accumulation))
+    return math.ceil(float(setting(trainer, args, "num_train_epochs")) * an_epoch)
+
+
+def _require_at_least(least: int, name: str, value: int, origins: Origins) -> None:
+    if value < least:
+        key = f"trainer.args.{name}"
+        why = " (a completion is judged against the others of its prompt)" if name == "num_generations" else ""
+        raise ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=f"at least {least}{why}")
+
+
+def _does_not_divide(name: str, value: int, divisor: int, meaning: str, origins: Origins) -> UserError:
+    below, above = value // divisor * divisor, (value // divisor + 1) * divisor
+    key = f"trainer.args.{name}"
+    return ConfigError(
+        f"{key} does not divide",
+        where=origins.where(key),
+        got=value,
+        expected=f"a multiple of {divisor} ({meaning})",
+        hint=f"{key}={above}" + (f" or {key}={below}" if below else ""),
+    )
+
+
+def _no_whole_groups(
+    per_device: int, processes: int, micro_batches: int, num_generations: int, origins: Origins
+) -> UserError:
+    """Both ways out: the nearest batch size that holds whole groups, and the nearest group size that fits."""
+    round_size = per_device * processes * micro_batches
+    batch = next(size for size in range(per_device + 1, per_device + num_generations + 1) if size * processes * micro_batches % num_generations == 0)
+    groups = [size for size in range(2, round_size + 1) if round_size % size == 0]
+    nearest = min(groups, key=lambda size: abs(size - num_generations)) if groups else None
+    key = "trainer.args.per_device_train_batch_size"
+    return ConfigError(
+        f"{round_size} completions a round are no whole groups of {num_generations}",
+        where=origins.where(key),
+        got=f"{per_device} a device x {processes} process(es) x {micro_batches} micro-batches = {round_size}",
+        expected=f"a multiple of trainer.args.num_generations={num_generations}",
+        hint=f"{key}={batch}" + (f" or trainer.args.num_generations={nearest}" if nearest else ""),
+    )

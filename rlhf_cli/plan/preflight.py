@@ -1,0 +1,199 @@
+"""Everything about an experiment that can be known before torch is imported, found and checked in one go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema import Experiment, Reward
+from rlhf_cli.suggest import nearest
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.files import Preview, peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserError
+from rlhf_cli.launch.devices import count_processes
+from rlhf_cli.models.locate import describe_model
+from rlhf_cli.plan.batch import BatchPlan, plan_batches
+from rlhf_cli.plan.sources import eval_sources, training_sources
+from rlhf_cli.rewards.resolve import required_columns, resolve, source_file
+from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do. `columns` is empty and `num_rows` None where a hub dataset decides."""
+
+    model: str
+    data: str
+    columns: tuple[str, ...]
+    num_rows: int | None
+    rewards: dict[str, str]
+    """Name -> what scores it."""
+    processes: int
+    batches: BatchPlan | None
+    tracking: TrackingPlan
+    files: dict[str, Path]
+    """Reward code and data files, for the hashes in the provenance."""
+
+
+def preflight(experiment: Experiment, composed: Composed) -> Plan:
+    """Check an experiment as far as that is possible without torch.
+
+    Raises Problems, or the one UserError there is: a data file, a column, a reward function, a model folder, batch
+    sizes that do not divide, a run folder that cannot be written to.
+    """
+    problems: list[UserError] = []
+    trainer = trl_args.trainer(experiment.trainer.trl)
+    processes = count_processes(experiment.launch.processes, experiment.launch.device)
+    model = data = ""
+    columns: tuple[str, ...] = ()
+    num_rows: int | None = None
+    batches = None
+    try:
+        model = _model(experiment, composed)
+    except UserError as error:
+        problems.append(error)
+    try:
+        columns, num_rows, data = _data(experiment)
+    except UserError as error:
+        problems.append(error)
+    required: dict[str, list[str]] = {}
+    files = _local_files(experiment)
+    for name, reward in experiment.rewards.items():
+        try:
+            required[name] = _reward(name, reward, composed, files)
+        except UserError as error:
+            problems.append(error)
+    if "reward_funcs" in trainer.parameters:
+        if columns:
+            problems += _missing_columns({f"trainer={experiment.trainer.name}": ["prompt"], **{f"rewards.{name}": needs for name, needs in required.items()}}, columns)
+        try:
+            batches = plan_batches(
+                trainer, experiment.trainer.args, processes=processes, num_rows=num_rows, origins=composed.origins
+            )
+        except UserError as error:
+            problems.append(error)
+    problems += _unwritable_root(experiment.run.root)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+    return Plan(
+        model=model,
+        data=data,
+        columns=columns,
+        num_rows=num_rows,
+        rewards={name: reward.fn or f"reward model {reward.model}" for name, reward in experiment.rewards.items()},
+        processes=processes,
+        batches=batches,
+        tracking=plan_tracking(experiment.track.mode),
+        files=files,
+    )
+
+
+def _model(experiment: Experiment, composed: Composed) -> str:
+    model = experiment.model
+    if model.build is not None:
+        for world in model.build.warm_start.worlds if model.build.warm_start else ():
+            demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
+        return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded"
+    assert model.path is not None
+    described = describe_model(
+        model.path, where=composed.origins.where("model.path"), needs_tokenizer=model.tokenizer is None
+    )
+    return described + (f" + LoRA r={model.lora.r}" if model.lora else "")
+
+
+def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
+    """(columns the trainer will see, training rows, a description). Both sources, training and eval, are looked at."""
+    data = experiment.data
+    prompt = data.model_dump()["prompt"]
+    seen: list[tuple[Source, Preview, tuple[str, ...]]] = []
+    for source in [*training_sources(data), *eval_sources(data)]:
+        preview = peek(source)
+        seen.append((source, preview, column_names_after(preview, source.rename, prompt, name=source.name)))
+    training = seen[: len(training_sources(data))]
+    shared = [columns for _, _, columns in training]
+    columns = tuple(name for name in shared[0] if all(name in other for other in shared))
+    rows = training[0][1].num_rows if len(training) == 1 else None
+    if rows is not None:
+        rows = _selected(rows, training[0][0])
+        if data.eval is not None and data.eval.fraction is not None:
+            rows -= round(rows * data.eval.fraction)
+    described = " + ".join(preview.origin for _, preview, _ in training)
+    return columns, rows, described
+
+
+def _selected(rows: int, source: Source) -> int | None:
+    if source.split is not None and "[" in source.split:
+        return None  # a slice of a split: the datasets library counts it
+    if source.select is None:
+        return rows
+    return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
+
+
+def _reward(name: str, reward: Reward, composed: Composed, files: dict[str, Path]) -> list[str]:
+    """The dataset columns a reward cannot do without."""
+    if reward.model is not None:
+        describe_model(reward.model, where=composed.origins.where(f"rewards.{name}.model"))
+        if reward.args:
+            raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
+        return []
+    assert reward.fn is not None
+    function = resolve(reward.fn, reward.args, where=composed.origins.where(f"rewards.{name}.fn"))
+    file = source_file(reward.fn)
+    if file is not None:
+        files[f"rewards.{name}"] = file
+    return required_columns(function)
+
+
+def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str]) -> list[UserError]:
+    problems: list[UserError] = []
+    for who, needs in wanted.items():
+        for column in needs:
+            if column not in columns:
+                close = nearest(column, columns)
+                problems.append(
+                    DataError(
+                        f"the data has no column {column!r}",
+                        where="data",
+                        got="columns " + ", ".join(columns),
+                        expected=f"{column}, which {who} reads"
+                        + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
+                        hint=f"data.rename.{column}={close or 'EXISTING_COLUMN'}"
+                        + (", or data.prompt='... {%s} ...'" % columns[0] if column == "prompt" else ""),
+                    )
+                )
+    return problems
+
+
+def _local_files(experiment: Experiment) -> dict[str, Path]:
+    files = {}
+    for source in [*training_sources(experiment.data), *eval_sources(experiment.data)]:
+        for path in (source.path,) if isinstance(source.path, str) else source.path or ():
+            local = Path(path).expanduser()
+            if local.exists():
+                files[source.name] = local.resolve()
+    return files
+
+
+def _unwritable_root(root: str) -> list[UserError]:
+    folder = Path(root).expanduser().resolve()
+    while not folder.exists():
+        folder = folder.parent
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return []
+    return [
+        RunError(
+            "the run folder cannot be made",
+            where="run.root",
+            got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
+            expected="a folder that can be written to",
+            hint="run.root=SOMEWHERE_ELSE",
+        )
+    ]

@@ -1,0 +1,67 @@
+"""The text of a completion, whichever of TRL's two shapes it has.
+
+Every ready-made reward is a pure `score_...` function of one string inside a thin function of TRL's shape; this
+file is all they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from rlhf_cli.errors import RewardError
+
+Message: TypeAlias = Mapping[str, Any]
+"""One chat message: `{"role": "assistant", "content": ...}`."""
+
+Completion: TypeAlias = str | Sequence[Message]
+"""Plain text, or for conversational data the messages the completion consists of."""
+
+# TRL 1.16's response parsers put a thinking block into one of these; the name depends on the model's chat template.
+_REASONING_KEYS = ("reasoning_content", "thinking")
+
+
+def text_of(completion: Completion, *, reasoning: bool = False) -> str:
+    """The text the policy wrote.
+
+    Of a conversation only the assistant's messages count (a message without a role is the assistant's, as in TRL's
+    own examples), joined by newlines: what a tool or an environment answered in between is not the policy's doing.
+
+    Args:
+        completion: a string, or a list of messages whose content is a string, None (a bare tool call) or a list of
+            parts, of which those of type `text` count.
+        reasoning: also include thinking that the tokenizer's response parser moved out of `content` into
+            `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such
+            a parser; otherwise the thinking is in the content anyway.
+    """
+    if isinstance(completion, str):
+        return completion
+    _check(completion)
+    texts: list[str] = []
+    for message in completion:
+        if message.get("role", "assistant") != "assistant":
+            continue
+        if reasoning:
+            texts += [str(message[key]) for key in _REASONING_KEYS if message.get(key)]
+        texts.append(content_text(message))
+    return "\n".join(text for text in texts if text)
+
+
+def content_text(message: Message) -> str:
+    """The text of one message: its content, or the text parts of a content made of parts."""
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+
+
+def _check(completion: object) -> None:
+    if isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion):
+        return
+    raise RewardError(
+        "a completion is neither text nor a list of messages",
+        got=repr(completion)[:200],
+        expected="a string, or [{'role': 'assistant', 'content': ...}, ...]",
+    )

@@ -1,0 +1,130 @@
+"""Language consistency: does the completion keep to the language it was asked in?
+
+After the reward of DeepSeek-R1 (arXiv:2501.12948v1, section 2.3.2): the share of the words of the chain of thought that
+are in the target language. **Scripts are told apart here, not languages**: Chinese from English, Russian from Arabic,
+but not English from French nor Russian from Bulgarian. In return it needs no model, no network, no extra package.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import Completion, Message, content_text, text_of
+
+# Name in the config -> how the Unicode names of its letters begin.
+_SCRIPTS: dict[str, tuple[str, ...]] = {
+    "han": ("CJK", "IDEOGRAPHIC"),
+    "japanese": ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "IDEOGRAPHIC"),
+}
+_SAME_NAME = """latin cyrillic greek arabic hebrew armenian georgian ethiopic devanagari bengali gurmukhi gujarati tamil
+telugu kannada malayalam sinhala thai lao khmer myanmar tibetan mongolian hangul"""
+_SCRIPTS.update({name: (name.upper(),) for name in _SAME_NAME.split()})
+LANGUAGES = ("auto", *_SCRIPTS)
+
+# Written without spaces between words: every letter counts as a word.
+_UNSPACED = {"CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR"}
+_KANA = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}
+# Chinese has the odd kana (the fashionable の); Japanese prose is never without many.
+_JAPANESE_KANA_SHARE = 0.1
+
+# In Latin letters whatever the language: fenced code, format tags, LaTeX commands, single letters (the x of a formula).
+_NO_LANGUAGE = re.compile(
+    r"```.*?```|</?[A-Za-z][A-Za-z0-9_-]*>|\\[A-Za-z]+|(?<![^\W\d_])[A-Za-z](?![^\W\d_])", re.DOTALL
+)
+_MARK = "mark"
+_APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
+
+
+def score_language(text: str, language: str) -> float | None:
+    """The share of the words of `text` that are written in the script of `language`, 0.0 to 1.0.
+
+    A word is a run of letters of one script; in scripts written without spaces every letter is a word. Digits,
+    punctuation, code fences, `<tags>`, LaTeX commands and single Latin letters do not count.
+
+    None where there are no words at all (`42`): nothing is in the wrong language, but 1.0 would make silence the safest
+    way to the full reward.
+
+    Args:
+        text: what the policy wrote.
+        language: a key of the table above: latin, han, japanese, hangul, cyrillic, arabic, ...
+    """
+    if language not in _SCRIPTS:
+        raise RewardError("no such script", where="args.language", got=language, expected=", ".join(LANGUAGES))
+    words = Counter(_words(text))
+    if not words:
+        return None
+    return sum(words[script] for script in _SCRIPTS[language]) / words.total()
+
+
+def language_of(text: str) -> str | None:
+    """The key of the script most words of `text` are in; the first in the text at a tie, None where there is none.
+
+    Han together with a tenth or more of kana is `japanese`, else `han`.
+    """
+    words = Counter(_words(text))
+    num_kana = sum(words[script] for script in _KANA)
+    num_east = num_kana + words["CJK"] + words["IDEOGRAPHIC"]
+    east = "japanese" if num_kana >= _JAPANESE_KANA_SHARE * num_east else "han"
+    languages: Counter[str] = Counter()
+    for script, num in words.items():
+        if script in _SCRIPTS["japanese"]:
+            languages[east] += num
+        else:
+            languages.update({name: num for name, scripts in _SCRIPTS.items() if script in scripts})
+    return max(languages, key=languages.__getitem__, default=None)
+
+
+def language_consistency(
+    prompts: Sequence[Completion], completions: Sequence[Completion], *, language: str = "auto", **kwargs: object
+) -> list[float | None]:
+    """The share of the completion's words that are in the target's script; None where that cannot be told.
+
+    Thinking counts. Not applicable (None) are completions without words and, with `auto`, prompts without words.
+
+    Args:
+        prompts: one a row; of a conversation its last user message is read.
+        completions: one a row.
+        language: a script's name, or `auto` = the one that dominates the prompt.
+    """
+    if language not in LANGUAGES:
+        raise RewardError("no such script", where="args.language", got=language, expected=", ".join(LANGUAGES))
+    rewards: list[float | None] = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        target = language_of(_question(prompt)) if language == "auto" else language
+        rewards.append(None if target is None else score_language(text_of(completion, reasoning=True), target))
+    return rewards
+
+
+def _question(prompt: str | Sequence[Message]) -> str:
+    """The system prompt is often English whatever the user writes, so the user's last message decides."""
+    if isinstance(prompt, str):
+        return prompt
+    asked = [content_text(message) for message in prompt if message.get("role") == "user"]
+    return asked[-1] if asked else ""
+
+
+def _words(text: str) -> Iterator[str]:
+    """The script of every word of the text, in order."""
+    # NFKC: full-width, half-width and mathematical letters become the ordinary ones.
+    text = _NO_LANGUAGE.sub(" ", _APOSTROPHE.sub("", unicodedata.normalize("NFKC", text)))
+    previous: str | None = None
+    for letter in text:
+        script = _script(letter)
+        if script == _MARK:
+            continue  # an accent or vowel sign belongs to the letter before it
+        if script is not None and (script != previous or script in _UNSPACED):
+            yield script
+        previous = script
+
+
+@cache
+def _script(letter: str) -> str | None:
+    category = unicodedata.category(letter)
+    if category.startswith("M"):
+        return _MARK
+    return unicodedata.name(letter, "?").split()[0] if category.startswith("L") else None

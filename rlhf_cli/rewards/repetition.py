@@ -1,0 +1,51 @@
+"""A penalty for repeating oneself, by the share of n-grams that occurred before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import Completion, text_of
+
+NgramUnit: TypeAlias = Literal["words", "characters"]
+
+
+def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words") -> float:
+    """Minus the share of the n-grams of `text` that are repeats, in (-1.0, 0.0].
+
+        -(1 - U / T)    T = number of n-grams, U = number of different ones
+
+    0.0 where none repeats, and where the text is too short to have an n-gram; -(1 - 1/T) where all are the same, so -1
+    is approached with length and never reached.
+
+    The scalar repetition penalty in the code of "Demystifying Long Chain-of-Thought Reasoning in LLMs" (Yeo et al.
+    2025, arXiv:2502.03373) with maximum -1: lower-cased words, split at white space. The paper's own experiments
+    (appendix C.2) use a dense variant that puts the penalty on every token of a repeated n-gram; that is not this.
+
+    Args:
+        text: what the policy wrote.
+        ngram_size: words or characters in an n-gram, 1 or more. The smaller, the more ordinary prose is penalised.
+        unit: `words`, or `characters` for writing without spaces (Chinese, Japanese, Thai); white space is dropped.
+
+    TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
+    """
+    if ngram_size < 1:
+        raise RewardError("an n-gram has no size", where="args.ngram_size", got=ngram_size, expected="1 or more")
+    if unit not in get_args(NgramUnit):
+        raise RewardError("no such unit", where="args.unit", got=unit, expected=" or ".join(get_args(NgramUnit)))
+    words = text.lower().split()
+    items: Sequence[str] = words if unit == "words" else "".join(words)
+    num_ngrams = len(items) - ngram_size + 1
+    if num_ngrams < 1:
+        return 0.0
+    num_different = len({tuple(items[start : start + ngram_size]) for start in range(num_ngrams)})
+    return num_different / num_ngrams - 1.0
+
+
+def repetition(
+    completions: Sequence[Completion], *, ngram_size: int = 3, unit: NgramUnit = "words", **kwargs: object
+) -> list[float]:
+    """Between 0.0 (nothing repeated) and -1.0 (nothing but). Arguments as in `score_repetition`; thinking counts."""
+    texts = [text_of(completion, reasoning=True) for completion in completions]
+    return [score_repetition(text, ngram_size=ngram_size, unit=unit) for text in texts]

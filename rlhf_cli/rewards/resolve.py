@@ -1,0 +1,178 @@
+"""From `fn: module:function` or `fn: ./file.py:function` to something that can be called. No torch of its own."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.errors import RewardError
+
+RewardFunction = Callable[..., Any]
+
+TRL_SUPPLIES = frozenset(
+    {
+        "prompts",
+        "completions",
+        "completion_ids",
+        "trainer_state",
+        "log_extra",
+        "log_metric",
+        "environments",
+    }
+)
+"""Arguments every reward function may ask for; anything else it requires is a dataset column."""
+
+
+def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
+    """The reward function that `fn` names, with `args` bound to it.
+
+    A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
+    class) is a factory: it is called once with `args`, and what it returns is the reward.
+
+    Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`.
+    """
+    target = _import(fn, where=where)
+    signature = inspect.signature(target)
+    is_factory = not _takes_completions(signature)
+    try:
+        if is_factory:
+            reward = target(**args)
+        else:
+            _refuse_unnamed(args, signature)
+            reward = functools.partial(target, **args) if args else target
+    except TypeError as error:
+        valid = [
+            name
+            for name, parameter in signature.parameters.items()
+            if name not in TRL_SUPPLIES and parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        raise RewardError(
+            f"{fn} does not take these arguments",
+            where=f"{where}.args",
+            got=f"{args} ({error})",
+            expected=", ".join(valid) or "no arguments",
+        ) from error
+    if not callable(reward):
+        raise RewardError(
+            f"{fn} made no reward function", where=where, got=type(reward).__name__, expected="a callable"
+        )
+    found: RewardFunction = reward
+    return found
+
+
+def required_columns(reward: RewardFunction) -> list[str]:
+    """Dataset columns a reward function cannot do without: its parameters that have no default."""
+    return [
+        name
+        for name, parameter in inspect.signature(reward).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in TRL_SUPPLIES
+    ]
+
+
+def source_file(fn: str) -> Path | None:
+    """The Python file that holds `fn`, for its hash; None when it has none (a builtin, an extension)."""
+    module, _, _ = fn.rpartition(":")
+    if module.endswith(".py"):
+        return Path(module).expanduser().resolve()
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
+
+
+def _refuse_unnamed(args: dict[str, Any], signature: inspect.Signature) -> None:
+    """A reward's **kwargs takes the dataset's columns; a misspelt argument would vanish in it."""
+    named = [name for name, parameter in signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+    for name in args:
+        if name not in named:
+            raise TypeError(f"unknown argument {name!r}")
+
+
+def _takes_completions(signature: inspect.Signature) -> bool:
+    return any(
+        parameter.kind is parameter.VAR_KEYWORD or name in ("prompts", "completions", "completion_ids")
+        for name, parameter in signature.parameters.items()
+    )
+
+
+def _import(fn: str, *, where: str) -> Callable[..., Any]:
+    module_name, colon, attribute = fn.rpartition(":")
+    if not colon or not attribute.isidentifier() or not module_name:
+        raise RewardError(
+            "this is no function name",
+            where=where,
+            got=fn,
+            expected="package.module:function, or ./file.py:function",
+        )
+    try:
+        module = _module_of_file(module_name) if module_name.endswith(".py") else _module(module_name)
+    except FileNotFoundError as error:
+        raise RewardError(
+            "there is no such reward file", where=where, got=str(error), expected="./file.py:function"
+        ) from None
+    except Exception as error:  # whatever a user's module does on import, it is theirs to mend: show the real error
+        raise RewardError(
+            f"{module_name} cannot be imported",
+            where=where,
+            got=_import_error(error),
+            expected="a module that `python -c 'import ...'` can import from this folder",
+        ) from error
+    target = getattr(module, attribute, None)
+    if target is None or not callable(target):
+        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise RewardError(
+            f"{module_name} has no function {attribute!r}",
+            where=where,
+            got=fn,
+            expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
+        )
+    function: Callable[..., Any] = target
+    return function
+
+
+def _module(name: str) -> Any:
+    # A console script does not have the current folder on its path; `python -m` has, and a user expects it.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+def _module_of_file(file: str) -> Any:
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    name = f"rlhf_user_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_error(error: Exception) -> str:
+    """`ImportError: No module named 'x' (rewards.py:3)`: the error and the last line of theirs it came from."""
+    traceback = error.__traceback__
+    place = None
+    while traceback is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if file != Path(__file__) and "importlib" not in str(file):
+            place = f"{file.name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    if isinstance(error, SyntaxError):
+        place = f"{Path(error.filename or '').name}:{error.lineno}"
+    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")

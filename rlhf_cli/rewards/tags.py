@@ -1,0 +1,83 @@
+"""Format tags: reasoning and answer in the markup asked for, `<think>...</think><answer>...</answer>`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import Completion, text_of
+
+TagMode: TypeAlias = Literal["strict", "soft"]
+
+DEFAULT_TAGS = ("think", "answer")
+"""The template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
+
+
+def score_tags(
+    text: str, tags: Sequence[str] = DEFAULT_TAGS, *, mode: TagMode = "strict", prefilled: bool = False
+) -> float:
+    """How well `text` keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
+
+    A tag is *in place* when its opening and its closing mark each occur exactly once, in that order, after the end of
+    the tags before it that are in place. What is between the marks may be empty: pair this with a reward for content.
+
+    Args:
+        text: what the policy wrote.
+        tags: names, in the order wanted.
+        mode: `strict` = 1.0 if all tags are in place and nothing but white space is outside them, else 0.0.
+            `soft` = the share of the tags that is in place, whatever is outside; some credit early in training.
+        prefilled: the prompt already ends with the first opening mark, as some chat templates do (the policy then
+            never writes it itself, and without this would never score).
+    """
+    _check(tags, mode)
+    if prefilled:
+        text = f"<{tags[0]}>" + text
+    if mode == "soft":
+        return _num_in_place(text, tags) / len(tags)
+    if _num_in_place(text, tags) < len(tags):
+        return 0.0
+    # Only now the pattern: with every mark there once it cannot backtrack far.
+    blocks = r"\s*".join(rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>" for tag in tags)
+    return float(re.fullmatch(rf"\s*{blocks}\s*", text, flags=re.DOTALL) is not None)
+
+
+def format_tags(
+    completions: Sequence[Completion],
+    *,
+    tags: Sequence[str] = DEFAULT_TAGS,
+    mode: TagMode = "strict",
+    prefilled: bool = False,
+    **kwargs: object,
+) -> list[float]:
+    """1.0 where the completion is laid out in the tags, less where it is not. Arguments as in `score_tags`.
+
+    Reads the content of the messages: where the tokenizer has a response parser that moves the thinking out of the
+    content, there are no think tags left to find.
+    """
+    return [score_tags(text_of(completion), tags, mode=mode, prefilled=prefilled) for completion in completions]
+
+
+def _num_in_place(text: str, tags: Sequence[str]) -> int:
+    num_in_place, end = 0, 0
+    for tag in tags:
+        opening, closing = f"<{tag}>", f"</{tag}>"
+        if text.count(opening) != 1 or text.count(closing) != 1:
+            continue
+        start, stop = text.index(opening), text.index(closing)
+        if end <= start < stop:
+            num_in_place, end = num_in_place + 1, stop + len(closing)
+    return num_in_place
+
+
+def _check(tags: Sequence[str], mode: str) -> None:
+    if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
+        raise RewardError(
+            "the tags are not a list of different names",
+            where="args.tags",
+            got=tags,
+            expected="one name or more, without brackets: [think, answer]",
+        )
+    if mode not in get_args(TagMode):
+        raise RewardError("no such mode", where="args.mode", got=mode, expected=" or ".join(get_args(TagMode)))

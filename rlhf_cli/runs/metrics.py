@@ -1,0 +1,84 @@
+"""metrics.jsonl: one JSON object per log event, under TRL's own names plus `step` and `time_s`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
+TOTAL = "reward"
+"""TRL's name for the weighted sum of all rewards."""
+
+
+class MetricsWriter:
+    """Appends log events. `time_s` counts training seconds and goes on where an earlier attempt stopped."""
+
+    def __init__(self, path: Path) -> None:
+        earlier = read_metrics(path)
+        self._path = path
+        self._offset_s = float(earlier[-1]["time_s"]) if earlier else 0.0
+        self._started = time.monotonic()
+
+    def write(self, step: int, logs: dict[str, Any]) -> None:
+        """Add one event. A value that is no finite number is written as null: JSON has no NaN."""
+        time_s = round(self._offset_s + time.monotonic() - self._started, 3)
+        event = {"step": step, "time_s": time_s, **{key: _plain(value) for key, value in logs.items()}}
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(event) + "\n")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole event; a last line cut by a kill is left out."""
+    if not path.is_file():
+        return []
+    events = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return events
+
+
+def rewind(path: Path, step: int) -> None:
+    """Forget events after `step`: a resumed run writes them again."""
+    kept = [event for event in read_metrics(path) if event["step"] <= step and "train_runtime" not in event]
+    path.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
+
+
+def series(events: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """(steps, values) of one metric, without the events that lack it."""
+    points = [(event["step"], event[name]) for event in events if isinstance(event.get(name), int | float)]
+    return [step for step, _ in points], [float(value) for _, value in points]
+
+
+def start_and_end(values: list[float]) -> tuple[float, float] | None:
+    """Mean of the first and of the last tenth of a series (at least one value each), None for an empty one."""
+    if not values:
+        return None
+    width = max(1, len(values) // 10)
+    return sum(values[:width]) / width, sum(values[-width:]) / width
+
+
+def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
+    """Names of the reward components in the order they were first logged."""
+    names: dict[str, None] = {}
+    for event in events:
+        for key in event:
+            match = _REWARD_MEAN.match(key)
+            if match:
+                names.setdefault(match["name"])
+    return list(names)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

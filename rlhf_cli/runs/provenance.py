@@ -1,0 +1,92 @@
+"""provenance.json: what it would take to make this run again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import rlhf_cli
+from rlhf_cli.runs.folder import RunFolder, read_json, write_json
+
+_PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
+
+
+def write_provenance(
+    folder: RunFolder, *, choices: dict[str, str | None], overrides: list[str], seed: int, files: dict[str, Path]
+) -> None:
+    """What the parent knows before the first rank starts.
+
+    `choices` are the group options (exp, model, data, ...), `files` name -> file or folder whose content decides the
+    result: reward code and data.
+    """
+    content = {
+        "command": shlex.join(["rlhf", *sys.argv[1:]]),
+        "cwd": str(Path.cwd()),
+        "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "choices": choices,
+        "overrides": overrides,
+        "seed": seed,
+        "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
+        "host": {"name": socket.gethostname(), "platform": platform.platform(), "cpus": os.cpu_count()},
+        "git": git_state(Path.cwd()),
+        "sha256": {"config": sha256(folder.config), **{name: sha256(path) for name, path in files.items()}},
+    }
+    write_json(folder.provenance, content)
+
+
+def add_to_provenance(folder: RunFolder, **seen: Any) -> None:
+    """What only the worker sees: the world size, the devices, the dtype."""
+    write_json(folder.provenance, {**read_json(folder.provenance), **seen})
+
+
+def git_state(cwd: Path) -> dict[str, Any] | None:
+    """Commit and whether the tree differs from it; None outside a repository or without git."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def sha256(path: Path) -> str | None:
+    """Hash of a file's bytes, or of the names and bytes of a folder's files; None when there is neither."""
+    digest = hashlib.sha256()
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    else:
+        return None
+    for file in files:
+        if path.is_dir():
+            digest.update(file.relative_to(path).as_posix().encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found

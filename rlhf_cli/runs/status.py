@@ -1,0 +1,69 @@
+"""status.json: what state a run is in, by its own last word and by whether its process still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from rlhf_cli.runs.folder import RunFolder, read_json, write_json
+
+CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
+KILLED = "killed"
+"""Never written: concluded by a reader from a status of `running` whose process is gone."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """One run's state. Times are seconds since the epoch."""
+
+    state: str
+    step: int = 0
+    max_steps: int | None = None
+    reason: str | None = None
+    failing_rank: int | None = None
+    last_checkpoint: str | None = None
+    warnings: int = 0
+    pid: int | None = None
+    host: str | None = None
+    updated_at: float = 0.0
+
+
+def read_status(folder: RunFolder) -> Status:
+    """The run's state; a `running` one whose process is dead on this machine is reported as killed."""
+    content = read_json(folder.status)
+    known = {field.name for field in fields(Status)}
+    status = Status(**{key: value for key, value in {"state": CREATED, **content}.items() if key in known})
+    if status.state == RUNNING and status.host == socket.gethostname() and not _is_alive(status.pid):
+        return replace(status, state=KILLED, reason=f"process {status.pid} is gone without a last word")
+    return status
+
+
+def update_status(folder: RunFolder, **changes: Any) -> Status:
+    """Merge `changes` into status.json and stamp them."""
+    content = {**read_json(folder.status), **changes}
+    known = {field.name for field in fields(Status)}
+    status = Status(**{**{key: value for key, value in content.items() if key in known}, "updated_at": time.time()})
+    write_json(folder.status, asdict(status))
+    return status
+
+
+def claim(folder: RunFolder) -> None:
+    """Say that this very process now works on the run."""
+    update_status(
+        folder, state=RUNNING, pid=os.getpid(), host=socket.gethostname(), reason=None, failing_rank=None, warnings=0
+    )
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,90 @@
+"""wandb as a mirror of the run folder: it may be absent, logged out or offline, and the run does not notice."""
+
+from __future__ import annotations
+
+import hashlib
+import netrc
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlparse
+
+from rlhf_cli.runs.folder import RunFolder, read_json
+
+_CONNECT_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class TrackingPlan:
+    """What wandb will really do: `mode` online, offline or none, and why it is not what was asked for."""
+
+    mode: str
+    notice: str | None = None
+
+
+def plan_tracking(mode: str) -> TrackingPlan:
+    """Online only where there is a login and a server that answers; decided in seconds, before anything is loaded."""
+    if mode != "online":
+        return TrackingPlan(mode)
+    url = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    host, port = url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
+    offline = "recording offline instead; `wandb sync RUN/wandb/offline-*` uploads it, track=wandb_offline asks for it"
+    if not _has_login(host):
+        return TrackingPlan("offline", f"no wandb login (`wandb login`, or set WANDB_API_KEY): {offline}")
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        return TrackingPlan("offline", f"{host} does not answer ({error}): {offline}")
+    return TrackingPlan("online")
+
+
+@contextmanager
+def tracked(folder: RunFolder, config: dict[str, Any], mode: str) -> Iterator[None]:
+    """A wandb run around a training run, on the main process. `config` is the resolved experiment, nested.
+
+    TRL's and transformers' callbacks log into the wandb run they find. Its id is the run folder's, so that a resumed
+    run goes on in it.
+    """
+    if mode == "none":
+        yield
+        return
+    import wandb
+
+    track = config["track"]
+    provenance = read_json(folder.provenance)
+    choices = provenance.get("choices", {})
+    settings: dict[str, Any] = {
+        "project": track["project"],
+        "entity": track["entity"],
+        "name": folder.label,
+        "group": folder.sweep_group,
+        "job_type": config["trainer"]["name"],
+        "tags": [*(choices[group] for group in ("exp", "model", "data") if choices.get(group)), *track["tags"]],
+        "notes": track["notes"],
+        "config": {**config, "provenance": provenance},
+        "dir": str(folder.path),
+        "id": hashlib.sha256(str(folder.path).encode()).hexdigest()[:10],
+        "resume": "allow",
+    }
+    quiet = wandb.Settings(silent=True, console="off", init_timeout=30)
+    try:
+        wandb.init(**settings, mode=mode, settings=quiet)
+    except wandb.errors.Error:
+        # The server answered a minute ago and does not now. A run is worth more than its mirror.
+        wandb.init(**settings, mode="offline", settings=quiet)
+    try:
+        yield
+    finally:
+        wandb.finish()
+
+
+def _has_login(host: str) -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

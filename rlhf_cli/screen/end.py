@@ -1,0 +1,105 @@
+"""The panel after a run: each reward at start and end, the curve, some completions, what to type next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import plotext
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.runs.compare import summarise
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.metrics import TOTAL, read_metrics, series
+
+_PLOT_COLUMNS, _PLOT_ROWS = 64, 12
+_SAMPLES = 3
+
+
+def show_end(console: Console, folder: RunFolder) -> None:
+    """Print how the run in `folder` went. A run without rewards shows its loss."""
+    run = summarise(folder)
+    events = read_metrics(folder.metrics)
+    metric = TOTAL if TOTAL in run.rewards else "loss"
+    parts: list[Any] = []
+    if run.rewards:
+        parts.append(_rewards(run.rewards, {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}))
+    steps, values = series(events, metric)
+    if len(values) > 1:
+        parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
+    samples = _samples(folder)
+    if samples is not None:
+        parts += ["", samples]
+    if run.status.warnings:
+        parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
+    title = f"[bold]{run.status.state} after {run.status.step} steps"
+    console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
+    _show_next(console, folder)
+
+
+def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("reward", style="bold")
+    for column in ("weight", "start", "end", "change"):
+        table.add_column(column, justify="right")
+    for name, (start, end) in spans.items():
+        colour = "green" if end > start else "red" if end < start else "dim"
+        weight = weights.get(name)
+        table.add_row(
+            "total" if name == TOTAL else name,
+            "" if weight is None else f"{weight:g}",
+            f"{start:.3f}",
+            f"{end:.3f}",
+            f"[{colour}]{end - start:+.3f}",
+        )
+    return table
+
+
+def _curve(steps: list[int], values: list[float]) -> str:
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
+    plotext.plot(steps, values, marker="braille")
+    built: str = plotext.build()
+    return built.rstrip("\n")
+
+
+def _samples(folder: RunFolder) -> Table | None:
+    """A few completions of the last log event, with the total each was given."""
+    files = sorted((folder.path / "completions").glob("*.parquet"))
+    if not files:
+        return None
+    import pyarrow.parquet
+
+    rows = pyarrow.parquet.read_table(files[-1]).slice(0, _SAMPLES).to_pylist()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("prompt", max_width=28)
+    table.add_column("completion at the end", max_width=44)
+    table.add_column("advantage", justify="right")
+    for row in rows:
+        table.add_row(Text(_text(row["prompt"])), Text(_text(row["completion"])), f"{row['advantage']:+.2f}")
+    return table
+
+
+def _text(value: Any) -> str:
+    """A prompt or completion on one line; of a conversation the last message."""
+    if isinstance(value, list):
+        value = value[-1]["content"] if value else ""
+    return repr(str(value))[1:-1]
+
+
+def _show_next(console: Console, folder: RunFolder) -> None:
+    path = os.path.relpath(folder.path) if folder.path.is_relative_to(Path.cwd()) else str(folder.path)
+    commands = {
+        f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
+        f"head -3 {path}/metrics.jsonl": "every metric that was logged",
+        "rlhf list": "what else can be put together",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for command, why in commands.items():
+        grid.add_row(Text("  " + command, style="cyan"), Text(why, style="dim"))
+    console.print(grid)

@@ -1,0 +1,59 @@
+"""The panel before a run: what will happen, so that a mistake is seen before it costs anything."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.plan.preflight import Plan
+
+
+def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
+    """`title` names the experiment; `folder` is where it will write, None when nothing is written (`rlhf check`)."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    facts.add_row("trainer", f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})")
+    facts.add_row("model", plan.model)
+    facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
+    for name, line in zip(("batch", "steps"), _arithmetic(plan), strict=False):
+        facts.add_row(name, line)
+    facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
+    facts.add_row("wandb", plan.tracking.mode)
+    if folder is not None:
+        facts.add_row("run folder", Text(folder, overflow="fold"))
+    parts: list[object] = [facts]
+    if experiment.rewards:
+        parts += ["", _rewards(experiment, plan)]
+    console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    if plan.tracking.notice is not None:
+        console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
+
+
+def _arithmetic(plan: Plan) -> list[str]:
+    if plan.batches is None:
+        return []
+    steps = plan.batches.steps
+    return [
+        plan.batches.describe(),
+        "known when the data is read" if steps is None else f"{steps} optimizer steps of {plan.batches.accumulation} micro-batches",
+    ]
+
+
+def _device(experiment: Experiment) -> str:
+    launch = experiment.launch
+    return f"device {launch.device}, precision {launch.precision}"
+
+
+def _rewards(experiment: Experiment, plan: Plan) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("reward", style="bold")
+    table.add_column("weight", justify="right")
+    table.add_column("scored by", overflow="fold")
+    for name, reward in experiment.rewards.items():
+        args = ", ".join(f"{key}={value}" for key, value in reward.args.items())
+        table.add_row(name, f"{reward.weight:g}", plan.rewards[name] + (f" ({args})" if args else ""))
+    return table

@@ -1,0 +1,49 @@
+"""rlhf show +exp=NAME [overrides]      the resolved configuration, each value with the file and line it came from
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.judge import judge
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.errors import EXIT_OK
+
+_ORIGIN_COLUMN = 56
+
+
+def run(argv: list[str]) -> int:
+    composed = compose(argv)
+    experiment = judge(composed)
+    console = Console()
+    _show(console, experiment.model_dump(mode="json"), composed.origins, "", 0)
+    return EXIT_OK
+
+
+def _show(console: Console, node: dict[str, Any], origins: Origins, prefix: str, depth: int) -> None:
+    for name, value in node.items():
+        key = f"{prefix}.{name}" if prefix else name
+        line = Text("  " * depth)
+        line.append(f"{name}:", style="bold")
+        if isinstance(value, dict) and value:
+            console.print(line)
+            _show(console, value, origins, key, depth + 1)
+            continue
+        line.append(f" {_yaml(value)}")
+        # Only a key that was written somewhere has an origin; the rest is our default.
+        origin = origins.by_key.get(key)
+        line.append(" " * max(2, _ORIGIN_COLUMN - len(line.plain)))
+        line.append(f"# {origin}" if origin else "# default", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str) and (not value or value != value.strip()) else str(value)

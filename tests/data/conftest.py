@@ -1,0 +1,54 @@
+"""Shared by the tests of the data room."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import datasets
+import pytest
+
+from rlhf_cli.errors import DataError
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and an Arrow cache of this test's own."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return folder
+
+
+@pytest.fixture
+def refusal() -> Callable[..., str]:
+    """`refusal(function, *args, **kwargs)`: the text of the DataError that the call ends in."""
+
+    def call(function: Callable[..., object], *args: object, **kwargs: object) -> str:
+        with pytest.raises(DataError) as caught:
+            function(*args, **kwargs)
+        return str(caught.value)
+
+    return call
+
+
+@pytest.fixture
+def jsonl(workplace: Path) -> Callable[..., str]:
+    """`jsonl(rows, name)`: writes the rows into the working directory, returns the name."""
+
+    def write(rows: Iterable[object], name: str = "rows.jsonl") -> str:
+        (workplace / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return name
+
+    return write
+
+
+@pytest.fixture
+def shared() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("real data files (../shared/data) are not on this machine")
+    return SHARED

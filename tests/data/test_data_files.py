@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_cli.data import Source, peek
+
+GOOD = '{"prompt": "one", "n": 1}\n'
+
+
+def write(workplace: Path, name: str, content: str | bytes) -> Source:
+    raw = content.encode() if isinstance(content, str) else content
+    (workplace / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    return Source(path=name)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "json", "json.gz", "csv", "csv.gz", "parquet"])
+def test_every_format_gives_the_same_preview(workplace: Path, suffix: str) -> None:
+    rows = [{"prompt": f"é{number}", "n": number} for number in range(20)]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
+    else:
+        lines = [f'{{"prompt": "é{number}", "n": {number}}}' for number in range(20)]
+        content = {
+            "jsonl": "\n".join(lines),
+            "json": f"[{', '.join(lines)}]",
+            "csv": "prompt,n\n" + "".join(f"é{number},{number}\n" for number in range(20)),
+        }[suffix.removesuffix(".gz")]
+        write(workplace, f"rows.{suffix}", content)
+    found = peek(Source(path=f"rows.{suffix}"), limit=3)
+    assert (found.columns, found.rows, found.num_rows) == (("prompt", "n"), rows[:3], 20)
+    assert found.origin == f"rows.{suffix}"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+@pytest.mark.parametrize(
+    ("bad_line", "expected"),
+    [
+        ('{"prompt": "two", "n": 2,, }\n', ["malformed JSON", '"n": 2,,']),
+        ('["prompt"]\n', ["not a JSON object", '["prompt"]']),
+        ('{"prompt": "two", "n": "2"}\n', ["column 'n' holds integer", "and text", "2 (text)", "1 in rows.jsonl"]),
+        ('{"prompt": ["two"], "n": 2}\n', ["column 'prompt'", "list", "one in rows.jsonl"]),
+        ('{"prompt": "two", "n": true}\n', ["column 'n'", "true/false"]),
+        (b'{"prompt": "caf\xe9", "n": 2}\n', ["byte 0xe9 at position 16", "not UTF-8", "caf"]),
+        ('{"prompt": "cut \\ud83d", "n": 2}\n', ["\\ud83d is half of a character"]),
+    ],
+)
+def test_jsonl_faults_name_file_line_and_text(workplace: Path, bad_line, expected, suffix: str, refusal) -> None:
+    raw = bad_line if isinstance(bad_line, bytes) else bad_line.encode()
+    # Row 12 on line 13: past the previewed rows, and after a blank line, which counts as a line.
+    source = write(workplace, f"rows.{suffix}", (GOOD * 6 + "\n" + GOOD * 5).encode() + raw + GOOD.encode())
+    message = refusal(peek, source, limit=2)
+    assert f"where:    rows.{suffix}:13\n" in message
+    for part in expected:
+        assert part in message
+
+
+def test_jsonl_sound_neighbours_of_the_faults(workplace: Path) -> None:
+    """Negative control: nulls, integer beside float, missing keys, blank lines, a BOM, no last line end, emoji."""
+    text = '\ufeff{"a": 1, "b": null}\n\n   \n{"a": 2.5, "b": "x"}\r\n'
+    text += '{"b": "\\ud83d\\ude00", "c": [{"k": 1}]}\n{"a": null}'
+    found = peek(write(workplace, "rows.jsonl", text))
+    assert (found.columns, found.num_rows) == (("a", "b", "c"), 4)
+    assert found.rows[2]["b"] == "😀"
+
+
+def test_cut_off_last_line(workplace: Path, refusal) -> None:
+    message = refusal(peek, write(workplace, "rows.jsonl", GOOD * 3 + '{"prompt": "tw'))
+    assert "the last line is cut off" in message
+    assert "rows.jsonl:4" in message
+    assert '{"prompt": "tw' in message
+
+
+def test_long_lines_are_shortened_around_the_fault(workplace: Path, refusal) -> None:
+    message = refusal(peek, write(workplace, "rows.jsonl", '{"a": "' + "x" * 5000 + '", BAD' + "y" * 5000 + "}\n"))
+    assert "BAD" in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", ""), ("a.jsonl", "\n\n"), ("a.json", ""), ("a.json", "[]"), ("a.csv", ""), ("a.csv", "p,q\n")],
+)
+def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) -> None:
+    message = refusal(peek, write(workplace, name, content))
+    assert "no rows" in message
+    assert f"where:    {name}" in message
+
+
+def test_an_empty_shard_among_others_is_named(workplace: Path, refusal) -> None:
+    write(workplace, "a.jsonl", GOOD)
+    write(workplace, "b.jsonl", "")
+    assert "where:    b.jsonl" in refusal(peek, Source(path="*.jsonl"))
+
+
+def test_broken_gzip(workplace: Path, refusal) -> None:
+    whole = gzip.compress("".join(f'{{"prompt": "{number}"}}\n' for number in range(5000)).encode())
+    (workplace / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (workplace / "not.jsonl.gz").write_text(GOOD)
+    assert "gzip file is cut off" in refusal(peek, Source(path="cut.jsonl.gz"))
+    assert "gzip file is damaged" in refusal(peek, Source(path="not.jsonl.gz"))
+
+
+def test_json_list_faults(workplace: Path, refusal) -> None:
+    message = refusal(peek, write(workplace, "rows.json", '[\n {"a": 1},\n {"a": }\n]'))
+    assert "rows.json:3" in message
+    assert '{"a": }' in message
+    assert "rename the file to .jsonl" in refusal(peek, write(workplace, "lines.json", GOOD * 2))
+    assert "rows.json: item 2" in refusal(peek, write(workplace, "rows.json", '[{"a": 1}, 7]'))
+    assert "the keys 'data'" in refusal(peek, write(workplace, "rows.json", '{"data": [{"a": 1}]}'))
+    message = refusal(peek, write(workplace, "list.jsonl", '[{"a": 1}]'))
+    assert ".json" in message.split("try:")[1]
+
+
+def test_csv_faults(workplace: Path, refusal) -> None:
+    message = refusal(peek, write(workplace, "rows.csv", 'q,a\n"two\nlines",1\nwhy, oh why,2\n'))
+    assert "3 cells in a table of 2 columns" in message
+    assert "rows.csv:4" in message
+    assert "why, oh why,2" in message
+    assert "two columns are named 'q'" in refusal(peek, write(workplace, "rows.csv", "q,q\n1,2\n"))
+    assert "column 2 has no name" in refusal(peek, write(workplace, "rows.csv", "q,\n1,2\n"))
+    message = refusal(peek, write(workplace, "rows.csv", 'q,a\nx,1\n"open,2\n'))
+    assert "malformed CSV" in message
+    assert "rows.csv:3" in message
+    assert "rows.csv:2" in refusal(peek, write(workplace, "rows.csv", b"q,a\ncaf\xe9,1\n"))
+
+
+def test_csv_cells_keep_what_they_say(workplace: Path) -> None:
+    source = write(workplace, "rows.csv", "zip,na,int,num,flag,gap\n007,NA,1,1,true,\n8,None,-2,2.5,False,x\n")
+    assert peek(source).rows == [
+        {"zip": "007", "na": "NA", "int": 1, "num": 1.0, "flag": True, "gap": None},
+        {"zip": "8", "na": "None", "int": -2, "num": 2.5, "flag": False, "gap": "x"},
+    ]
+
+
+def test_parquet_faults(workplace: Path, refusal) -> None:
+    (workplace / "not.parquet").write_text("no")
+    assert "not.parquet" in refusal(peek, Source(path="not.parquet"))
+    pq.write_table(pa.table({"prompt": ["x"], "n": [1]}), workplace / "a.parquet")
+    pq.write_table(pa.table({"prompt": ["x"], "n": ["1"]}), workplace / "b.parquet")
+    message = refusal(peek, Source(path=["a.parquet", "b.parquet"]))
+    assert "disagree about the column 'n'" in message
+    assert "int64, as in a.parquet" in message
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), workplace / "none.parquet")
+    assert "no rows" in refusal(peek, Source(path="none.parquet"))
+
+
+def test_real_files(shared: Path) -> None:
+    found = peek(Source(path=str(shared / "gsm8k-test.jsonl")))
+    assert (found.columns, found.num_rows) == (("question", "answer"), 1319)
+    found = peek(Source(path=str(shared / "hh-harmless.jsonl.gz")))
+    assert (set(found.columns), found.num_rows) == ({"chosen", "rejected"}, 1156)
+    assert peek(Source(path=str(shared / "gsm8k-model-solutions.jsonl"))).num_rows == 600

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.data import Preview, column_names_after, render, template_columns
+
+ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}
+
+
+def test_a_text_gives_a_plain_prompt_and_values_are_not_read_as_templates() -> None:
+    assert render("Q{n}: {question}\n{{json}} A:{answer}", ROW) == "Q3: 2+2?\n{json} A:{question}"
+
+
+def test_messages_give_a_conversational_prompt() -> None:
+    template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{question}"}]
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    assert render(template, ROW) == expected
+    assert template_columns(template) == {"question"}
+    assert template_columns("{a} {{b}} {c}") == {"a", "c"}
+
+
+def test_a_missing_column_is_named_with_key_columns_and_neighbour(refusal) -> None:
+    message = refusal(render, "{quesion}", ROW)
+    assert "no column 'quesion'" in message
+    assert "where:    data.prompt" in message
+    assert "question, answer, n" in message
+    assert "did you mean 'question'?" in message
+    assert "data.prompt[1]" in refusal(render, [{"role": "a", "content": ""}, {"role": "b", "content": "{x}"}], ROW)
+
+
+@pytest.mark.parametrize("field", ["{n.__class__}", "{chat[0]}", "{n!r}", "{n:>8}", "{}", "{n:{question}}"])
+def test_only_plain_fields(field: str, refusal) -> None:
+    message = refusal(render, f"x {field}", ROW)
+    assert "plain column name" in message
+    assert field in message
+    assert "plain column name" in refusal(template_columns, f"x {field}")
+
+
+@pytest.mark.parametrize("template", ['{"json": 1', "}", "{question"])
+def test_single_braces(template: str, refusal) -> None:
+    assert "{{ and }}" in refusal(template_columns, template)
+
+
+@pytest.mark.parametrize(("column", "got"), [("none", "nothing (null)"), ("chat", "a list")])
+def test_what_is_not_text_is_refused(column: str, got: str, refusal) -> None:
+    message = refusal(render, f"{{{column}}}", ROW)
+    assert f"{column!r} cannot be put into a prompt" in message
+    assert got in message
+
+
+@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "user", "content": 3}, "user: {question}"])
+def test_malformed_messages(message, refusal) -> None:
+    assert "where:    data.prompt[0]" in refusal(template_columns, [message])
+
+
+def preview(*columns: str) -> Preview:
+    return Preview(columns, [], 0, "here")
+
+
+def test_columns_after_rename_and_template() -> None:
+    assert column_names_after(preview("q", "a"), {}, None) == ("q", "a")
+    assert column_names_after(preview("q", "a"), {"question": "q"}, "{question}") == ("question", "a", "prompt")
+    assert column_names_after(preview("prompt", "a"), {}, "Q: {prompt}") == ("prompt", "a")
+    assert column_names_after(preview("q", "a"), {"a": "q", "q": "a"}, None) == ("a", "q")
+    assert column_names_after(preview(), {"question": "q"}, "{question}") == ()
+
+
+def test_columns_that_rename_or_template_lack(refusal) -> None:
+    message = refusal(column_names_after, preview("qestion", "a"), {"prompt": "question"}, None, name="data.mix.x")
+    assert "no column 'question'" in message
+    assert "where:    data.mix.x.rename.prompt" in message
+    assert "did you mean 'qestion'?" in message
+    # The old name is gone after a rename.
+    assert "no column 'q'" in refusal(column_names_after, preview("q", "a"), {"question": "q"}, "{q}")
+    assert "plain column name" in refusal(column_names_after, preview(), {}, "{q.x}")
+
+
+def test_renames_that_collide(refusal) -> None:
+    assert "a column 'a' already" in refusal(column_names_after, preview("q", "a"), {"a": "q"}, None)
+    assert "renamed twice" in refusal(column_names_after, preview("q", "a"), {"x": "q", "y": "q"}, None)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.length import (
+    Unit,
+    length_ramp,
+    length_target,
+    lengths_of,
+    score_length_ramp,
+    score_length_target,
+)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(100, 1.0), (75, 0.5), (125, 0.5), (50, 0.0), (150, 0.0), (0, 0.0), (10_000, 0.0)]
+)
+def test_target(length: int, expected: float) -> None:
+    assert score_length_target(length, target=100, width=50) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "shorter", "longer"), [(0, 1.0, 0.0), (50, 1.0, 0.0), (75, 0.75, 0.25), (150, 0.0, 1.0), (999, 0.0, 1.0)]
+)
+def test_ramp(length: int, shorter: float, longer: float) -> None:
+    assert score_length_ramp(length, full=50, zero=150) == shorter
+    assert score_length_ramp(length, full=150, zero=50) == longer
+
+
+COMPLETIONS = ["one two  three", [{"role": "assistant", "content": "four", "reasoning_content": "hm hm"}], ""]
+IDS = [[5, 6, 7, 2], [8, 2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"), [("tokens", [4, 2, 1]), ("words", [3, 3, 0]), ("characters", [14, 10, 0])]
+)
+def test_units(unit: Unit, expected: list[int]) -> None:
+    assert lengths_of(COMPLETIONS, IDS, unit) == expected
+
+
+def test_rows() -> None:
+    assert length_target(COMPLETIONS, IDS, target=2, width=2) == [0.0, 1.0, 0.5]
+    assert length_target(COMPLETIONS, target=3, width=3, unit="words") == [1.0, 1.0, 0.0]
+    assert length_ramp(COMPLETIONS, completion_ids=IDS, full=0, zero=4) == [0.0, 0.5, 0.75]
+    assert length_ramp(COMPLETIONS, full=4, zero=0, unit="characters") == [1.0, 1.0, 0.0]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(RewardError, match=r"unit=words"):
+        length_target(["x"], target=1, width=1)
+    with pytest.raises(RewardError, match="tokens, characters, words"):
+        length_target(["x"], target=1, width=1, unit="lines")  # type: ignore[arg-type]
+    with pytest.raises(RewardError, match=r"args\.width"):
+        length_target(["x"], [[1]], target=1, width=0)
+    with pytest.raises(RewardError, match="no slope"):
+        length_ramp(["x"], [[1]], full=5, zero=5)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.numeric import Fallback, answer_in, gold_number, numeric_answer, score_numeric
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "with_fallback"),
+    [
+        ("9 * 2 = 18\n#### 18", 18, 18),
+        (r"#### 18, so \boxed{20} is wrong", None, None),  # the mark comes first, and it cannot be read
+        ("\\boxed{20}\n#### 18", 18, 18),
+        (r"so \boxed{18}. Check: 9 * 2", 18, 18),
+        (r"#### Step 1: add" "\n" r"\boxed{18} eggs in 2 days", 18, 18),
+        (r"#### \boxed{18}", 18, 18),
+        ("The answer is 18.", None, 18),
+        ("no idea", None, None),
+        ("#### 1 2 3 18", None, None),  # a list of guesses is no answer
+        (r"\boxed{17, 18}", None, None),
+        (r"\boxed{\text{eighteen}} or 18", None, None),
+        (r"\boxed{18", None, 18),
+        ("", None, None),
+    ],
+)
+def test_where_the_answer_is(text: str, marked: int | None, with_fallback: int | None) -> None:
+    assert answer_in(text, fallback="none") == marked
+    assert answer_in(text) == with_fallback
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("16 - 3 = 13\n#### 1,234", Fraction(1234)),
+        ("18", Fraction(18)),
+        ("$18", Fraction(18)),
+        (r"Hence \boxed{\frac{1}{2}}", Fraction(1, 2)),
+        (18, Fraction(18)),
+        (0.1, Fraction(1, 10)),
+        (-2.5, Fraction(-5, 2)),
+        ("16 - 3 = 13", None),  # prose is no gold answer
+        ("unknown", None),
+        (float("nan"), None),
+        (True, None),
+        (None, None),
+    ],
+)
+def test_gold(answer: object, expected: Fraction | None) -> None:
+    assert gold_number(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "tolerance", "expected"),
+    [
+        ("18.0", Fraction(18), 0.0, 1.0),
+        ("36/2", Fraction(18), 0.0, 1.0),
+        ("0.3", Fraction(3, 10), 0.0, 1.0),
+        ("18.01", Fraction(18), 0.0, 0.0),
+        ("18.01", Fraction(18), 0.01, 1.0),  # binary floats would put it just outside
+        ("18.011", Fraction(18), 0.01, 0.0),
+        ("0.333", Fraction(1, 3), 0.0, 0.0),
+        ("0.333", Fraction(1, 3), 0.001, 1.0),
+        ("-18", Fraction(18), 0.0, 0.0),
+        ("", Fraction(0), 0.0, 0.0),
+    ],
+)
+def test_score(text: str, gold: Fraction, tolerance: float, expected: float) -> None:
+    assert score_numeric(text, gold, tolerance=tolerance) == expected
+
+
+def test_rows() -> None:
+    completions = ["18", "17", [{"role": "assistant", "content": "It is $18."}], "18", "18"]
+    answer = ["so\n#### 18", "18", 18, "no number", None]
+    assert numeric_answer(completions, answer) == [1.0, 0.0, 1.0, None, None]
+    assert numeric_answer(completions, answer, fallback="none") == [0.0, 0.0, 0.0, None, None]
+    assert numeric_answer(completions, answer, tolerance=1) == [1.0, 1.0, 1.0, None, None]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(RewardError, match="last_number or none"):
+        score_numeric("18", Fraction(18), fallback="first")  # type: ignore[arg-type]
+    with pytest.raises(RewardError, match=r"args\.tolerance"):
+        score_numeric("18", Fraction(18), tolerance=-1)
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"needs shared/data/{name} (openai/grade-school-math) beside the repository")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_gold_answer_of_gsm8k_is_read() -> None:
+    rows = rows_of("gsm8k-test.jsonl")
+    expected = [int(row["answer"].split("#### ")[1].replace(",", "")) for row in rows]
+    assert len(rows) == 1319
+    assert [gold_number(row["answer"]) for row in rows] == expected
+    assert numeric_answer([row["answer"] for row in rows], expected) == [1.0] * 1319
+    # Control: the answer next door is right only where it happens to be the same number.
+    assert sum(map(bool, numeric_answer([row["answer"] for row in rows], expected[1:] + expected[:1]))) < 40
+
+
+def as_written(solution: str) -> str:
+    return solution
+
+
+def with_mark(solution: str) -> str:
+    return solution.replace("\nA: ", "\n#### ")
+
+
+def in_a_box(solution: str) -> str:
+    return re.sub(r"\nA: (.*)$", r"\nThe answer is $\\boxed{\1}$. (1 of 2)", solution)
+
+
+def without_its_last_line(solution: str) -> str:
+    return re.sub(r"\n?A: .*$", "", solution)
+
+
+MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "fallback", "false_zeros", "false_ones"),
+    [
+        # 2394 of the 2400 solutions end with `A: 18`, 6 ran into a length limit.
+        (as_written, "last_number", 0, 0),
+        (with_mark, "none", 0, 0),
+        (in_a_box, "none", 0, 0),
+        # Prose alone. Zeros: another number follows (`8 centimeters shorter from 1:00 PM to 5:00 PM`) or the sum was
+        # not rounded yet (`5.27 bags`). Ones: the prose is right and the graded line cut at a comma (`A: 5` of 5,600).
+        (without_its_last_line, "last_number", 23, 5),
+        # Control: unmarked answers and no fallback, so all 906 right ones are missed.
+        (as_written, "none", 906, 0),
+    ],
+)
+def test_agreement_with_the_verdicts_on_2400_model_solutions(
+    rewrite: Callable[[str], str], fallback: Fallback, false_zeros: int, false_ones: int
+) -> None:
+    seen: Counter[tuple[float | None, bool]] = Counter()
+    for row in rows_of("gsm8k-model-solutions.jsonl"):
+        gold = row["ground_truth"].rsplit("A:", 1)[1]
+        verdicts = [row[model]["is_correct"] for model in MODELS]
+        completions = [rewrite(row[model]["solution"]) for model in MODELS]
+        seen.update(zip(numeric_answer(completions, [gold] * 4, fallback=fallback), verdicts, strict=True))
+    assert seen.total() == 2400
+    assert seen[None, True] == seen[None, False] == 0
+    assert (seen[0.0, True], seen[1.0, False]) == (false_zeros, false_ones)
+    assert seen[1.0, True] == 906 - false_zeros
+    assert seen[0.0, False] == 1494 - false_ones

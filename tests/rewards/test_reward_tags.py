@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.tags import format_tags, score_tags
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "soft"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0, 1.0),
+        (" <think>\na\n</think>\n\n<answer>b</answer>\n", 1.0, 1.0),
+        ("<think></think><answer></answer>", 1.0, 1.0),
+        ("Sure! <think>a</think><answer>b</answer>", 0.0, 1.0),
+        ("<think>a</think> so <answer>b</answer>", 0.0, 1.0),
+        ("<think>a</think><answer>b</answer> done", 0.0, 1.0),
+        ("<think>a</think>b", 0.0, 0.5),
+        ("<answer>b</answer>", 0.0, 0.5),
+        ("<answer>b</answer><think>a</think>", 0.0, 0.5),  # the second is before the first
+        ("<think>a<answer>b</answer></think>", 0.0, 0.5),  # inside, so not after
+        ("<think>a</think><think>c</think><answer>b</answer>", 0.0, 0.5),
+        ("</think>a<think><answer>b</answer>", 0.0, 0.5),
+        ("<think>a</think><answer>b", 0.0, 0.5),  # cut off
+        ("<Think>a</Think><answer>b</answer>", 0.0, 0.5),
+        ("b", 0.0, 0.0),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_think_answer(text: str, strict: float, soft: float) -> None:
+    assert score_tags(text) == strict
+    assert score_tags(text, mode="soft") == soft
+
+
+@pytest.mark.parametrize(
+    ("text", "prefilled", "expected"),
+    [
+        ("a</think><answer>b</answer>", True, 1.0),
+        ("a</think><answer>b</answer>", False, 0.0),
+        ("<think>a</think><answer>b</answer>", True, 0.0),  # opened twice
+    ],
+)
+def test_prefilled(text: str, prefilled: bool, expected: float) -> None:
+    assert score_tags(text, prefilled=prefilled) == expected
+
+
+def test_other_tags_and_rows() -> None:
+    completions = ["<plan>p</plan>", [{"role": "assistant", "content": "<plan>p</plan>!"}]]
+    assert format_tags(completions, tags=["plan"]) == [1.0, 0.0]
+    assert format_tags(completions, tags=["plan"], mode="soft") == [1.0, 1.0]
+    assert score_tags("<a.b>x</a.b>", ["a.b"]) == 1.0
+    assert score_tags("<acb>x</acb>", ["a.b"]) == 0.0  # a name, not a pattern
+
+
+@pytest.mark.parametrize("tags", ["think", [], ["think", "think"]])
+def test_bad_tags(tags: list[str]) -> None:
+    with pytest.raises(RewardError, match=r"args\.tags"):
+        format_tags(["x"], tags=tags)
+
+
+def test_bad_mode() -> None:
+    with pytest.raises(RewardError, match="strict or soft"):
+        format_tags(["x"], mode="loose")  # type: ignore[arg-type]
