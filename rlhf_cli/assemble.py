@@ -16,13 +16,13 @@ import trl
 from transformers import AutoTokenizer
 
 from rlhf_cli.config.schema import Experiment
-from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.data.load import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import resolve
 from rlhf_cli.rewards.stack import Component, RewardStack
 from rlhf_cli.runs.folder import RunFolder
@@ -99,7 +99,9 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
         key = "model.build.warm_start.worlds"
         return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=0, name=key)]
 
-    return str(tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps)))
+    return str(
+        tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps))
+    )
 
 
 def _precision(experiment: Experiment) -> dict[str, bool]:

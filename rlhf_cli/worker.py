@@ -20,6 +20,7 @@ from typing import Any
 from rlhf_cli.config.schema import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError
 from rlhf_cli.runs.folder import RunFolder, open_run, write_json
+from rlhf_cli.runs.metrics import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import plan_tracking, tracked
@@ -76,6 +77,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     checkpoint = folder.last_checkpoint() if resume else None
     if is_main:
         add_to_provenance(folder, **_seen(trainer))
+        rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ProgressBar())
     with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
@@ -160,24 +162,27 @@ def _environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging(folder: RunFolder, rank: int) -> Iterator[Any]:
-    """Everything libraries log or warn goes to log.txt; yields a count of the warnings."""
+    """Everything libraries log or warn goes to log.txt, a repeated warning once; yields a count of the warnings."""
     handler = logging.FileHandler(folder.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
-    count = 0
+    warned: set[str] = set()
 
-    def counting(record: logging.LogRecord) -> bool:
-        nonlocal count
-        count += record.levelno >= logging.WARNING
-        return True
+    def is_new(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        message = record.getMessage()
+        is_first = message not in warned
+        warned.add(message)
+        return is_first
 
-    handler.addFilter(counting)
+    handler.addFilter(is_new)
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     try:
-        yield lambda: count
+        yield lambda: len(warned)
     finally:
         logging.captureWarnings(False)
         root.setLevel(level)

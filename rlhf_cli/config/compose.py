@@ -21,7 +21,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_cli.config import groups
-from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
 
@@ -69,8 +69,23 @@ def compose(typed: list[str]) -> Composed:
         tree = OmegaConf.to_container(config, resolve=True)
         origins = _origins(overrides)
     assert isinstance(tree, dict)
+    if isinstance(tree.get("data"), dict):
+        _take_the_dataset_s_place(tree["data"], origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
     return Composed({str(key): value for key, value in tree.items()}, ours, origins, tuple(overrides))
+
+
+def _take_the_dataset_s_place(data: dict[str, Any], origins: Origins) -> None:
+    """`data.path=FILE` on the command line stands for another dataset: what belonged to the one in the file goes."""
+
+    def is_typed(name: str) -> bool:
+        return str(origins.by_key.get(f"data.{name}")) == COMMAND_LINE
+
+    if is_typed("path"):
+        for name in ("subset", "revision", "split"):
+            if data.get(name) is not None and not is_typed(name):
+                data[name] = None
+                origins.by_key[f"data.{name}"] = origins.by_key["data.path"]
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.owned import OWNED
 from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment
-from rlhf_cli.suggest import nearest
 from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.suggest import nearest
 
 _SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
 _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
@@ -187,7 +187,8 @@ def _argument_problem(trainer: trl_args.TrlTrainer, name: str, value: Any, origi
         return ConfigError(
             f"unknown option {name!r} for {trainer.config_class}",
             where=origins.where(key),
-            expected=f"a field of {trainer.config_class}" + (f"; {name} belongs to {', '.join(owners)}" if owners else ""),
+            expected=f"a field of {trainer.config_class}"
+            + (f"; {name} belongs to {', '.join(owners)}" if owners else ""),
             hint=f"trainer.args.{close}" if close and close not in OWNED else None,
         )
     complaint = trl_args.complaint(trainer.fields[name], value)

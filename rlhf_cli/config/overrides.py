@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from rlhf_cli.config.groups import APPENDED_GROUPS, groups
-from rlhf_cli.suggest import did_you_mean, nearest
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.suggest import did_you_mean, nearest
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 Groups = dict[str, dict[str, Path]]

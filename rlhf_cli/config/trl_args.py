@@ -214,6 +214,4 @@ def _enums() -> dict[str, tuple[str, ...]]:
 
 
 def _is_text_assignment(item: ast.stmt) -> bool:
-    return (
-        isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
-    )
+    return isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)

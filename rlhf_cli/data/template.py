@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import Formatter
 from typing import TypeAlias
 
-from rlhf_cli.suggest import did_you_mean
 from rlhf_cli.errors import DataError
+from rlhf_cli.suggest import did_you_mean
 
 Message: TypeAlias = Mapping[str, str]
 Template: TypeAlias = str | Sequence[Message]

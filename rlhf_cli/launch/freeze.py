@@ -59,7 +59,8 @@ def create_run(
     name = job or experiment.run.name or _fresh_name(parent)
     folder = RunFolder(parent.resolve() / name)
     try:
-        folder.path.mkdir(parents=True)
+        # Hydra's launcher makes the folder of a job itself.
+        folder.path.mkdir(parents=True, exist_ok=bool(job) and not folder.config.exists())
     except FileExistsError:
         raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     except OSError as error:
@@ -88,7 +89,10 @@ def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
 
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
-            return {key: _absolute(value) if key in ("path", "fn", "model", "tokenizer") else walk(value) for key, value in node.items()}
+            return {
+                key: _absolute(value) if key in ("path", "fn", "model", "tokenizer") else walk(value)
+                for key, value in node.items()
+            }
         return [walk(item) for item in node] if isinstance(node, list) else node
 
     def _absolute(value: Any) -> Any:

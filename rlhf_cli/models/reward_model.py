@@ -28,7 +28,9 @@ class RewardModelScorer:
 
     def __call__(self, prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
         if is_conversational({"prompt": prompts[0]}):
-            messages = [{"messages": prompt + completion} for prompt, completion in zip(prompts, completions, strict=True)]
+            messages = [
+                {"messages": prompt + completion} for prompt, completion in zip(prompts, completions, strict=True)
+            ]
             texts = [apply_chat_template(example, self._tokenizer)["text"] for example in messages]
         else:
             texts = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]

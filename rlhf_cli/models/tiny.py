@@ -95,7 +95,9 @@ def _warm_start(
     steps = settings["steps"]
     rising = max(1, steps // 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / rising, 1) * (1 - step / steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rising, 1) * (1 - step / steps)
+    )
     input_ids, labels = _tensors(tokenizer, demonstrations)
     model.train()
     for step in range(steps):

@@ -31,13 +31,16 @@ class BatchPlan:
     steps: int | None
 
     def describe(self) -> str:
-        """`4 x 1 process x 8 steps = 32 completions a round: 8 prompts x 4 generations`"""
-        noun = "process" if self.processes == 1 else "processes"
+        """`4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`"""
         return (
-            f"{self.per_device} a device x {self.processes} {noun} x {self.steps_per_generation} micro-batches"
-            f" = {self.completions_a_round} completions a round: {self.prompts_a_round} prompts"
-            f" x {self.num_generations} generations"
+            f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"
+            f" x {_count(self.steps_per_generation, 'micro-batch', 'es')} = {self.completions_a_round} a round:"
+            f" {_count(self.prompts_a_round, 'prompt')} x {self.num_generations} generations"
         )
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural if number != 1 else ''}"
 
 
 def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
@@ -78,7 +81,9 @@ def plan_batches(
     if round_size is None:
         round_size = global_batch * int(steps_per_generation or accumulation)
     elif round_size % global_batch:
-        raise _does_not_divide("generation_batch_size", round_size, global_batch, "per_device_train_batch_size x processes", origins)
+        raise _does_not_divide(
+            "generation_batch_size", round_size, global_batch, "per_device_train_batch_size x processes", origins
+        )
     if round_size % num_generations:
         raise _no_whole_groups(per_device, processes, round_size // global_batch, num_generations, origins)
     prompts = round_size // num_generations
@@ -140,7 +145,11 @@ def _no_whole_groups(
 ) -> UserError:
     """Both ways out: the nearest batch size that holds whole groups, and the nearest group size that fits."""
     round_size = per_device * processes * micro_batches
-    batch = next(size for size in range(per_device + 1, per_device + num_generations + 1) if size * processes * micro_batches % num_generations == 0)
+    batch = next(
+        size
+        for size in range(per_device + 1, per_device + num_generations + 1)
+        if size * processes * micro_batches % num_generations == 0
+    )
     groups = [size for size in range(2, round_size + 1) if round_size % size == 0]
     nearest = min(groups, key=lambda size: abs(size - num_generations)) if groups else None
     key = "trainer.args.per_device_train_batch_size"

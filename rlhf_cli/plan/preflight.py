@@ -10,7 +10,6 @@ from pathlib import Path
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema import Experiment, Reward
-from rlhf_cli.suggest import nearest
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.files import Preview, peek
 from rlhf_cli.data.source import Source
@@ -22,6 +21,7 @@ from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import required_columns, resolve, source_file
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
+from rlhf_cli.suggest import nearest
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,13 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             problems.append(error)
     if "reward_funcs" in trainer.parameters:
         if columns:
-            problems += _missing_columns({f"trainer={experiment.trainer.name}": ["prompt"], **{f"rewards.{name}": needs for name, needs in required.items()}}, columns)
+            problems += _missing_columns(
+                {
+                    f"trainer={experiment.trainer.name}": ["prompt"],
+                    **{f"rewards.{name}": needs for name, needs in required.items()},
+                },
+                columns,
+            )
         try:
             batches = plan_batches(
                 trainer, experiment.trainer.args, processes=processes, num_rows=num_rows, origins=composed.origins

@@ -69,7 +69,9 @@ class RunFolder:
 
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint that was written to its end."""
-        found = [(int(match[1]), path) for path in self.checkpoints.glob("*") if (match := _CHECKPOINT.match(path.name))]
+        found = [
+            (int(match[1]), path) for path in self.checkpoints.glob("*") if (match := _CHECKPOINT.match(path.name))
+        ]
         whole = [(step, path) for step, path in found if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return max(whole)[1] if whole else None
 

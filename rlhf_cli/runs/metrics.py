@@ -47,6 +47,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def rewind(path: Path, step: int) -> None:
     """Forget events after `step`: a resumed run writes them again."""
+    if not path.is_file():
+        return
     kept = [event for event in read_metrics(path) if event["step"] <= step and "train_runtime" not in event]
     path.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
 

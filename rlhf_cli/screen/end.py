@@ -64,21 +64,25 @@ def _curve(steps: list[int], values: list[float]) -> str:
     plotext.theme("clear")
     plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
     plotext.plot(steps, values, marker="braille")
+    plotext.xticks(sorted({steps[round(part * (len(steps) - 1) / 4)] for part in range(5)}))
     built: str = plotext.build()
     return built.rstrip("\n")
 
 
 def _samples(folder: RunFolder) -> Table | None:
-    """A few completions of the last log event, with the total each was given."""
+    """A few completions of the last log event, one a prompt, with their advantage."""
     files = sorted((folder.path / "completions").glob("*.parquet"))
     if not files:
         return None
     import pyarrow.parquet
 
-    rows = pyarrow.parquet.read_table(files[-1]).slice(0, _SAMPLES).to_pylist()
+    first_of_prompt: dict[str, dict[str, Any]] = {}
+    for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
+        first_of_prompt.setdefault(_text(row["prompt"]), row)
+    rows = list(first_of_prompt.values())[:_SAMPLES]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("prompt", max_width=28)
-    table.add_column("completion at the end", max_width=44)
+    table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
+    table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
     table.add_column("advantage", justify="right")
     for row in rows:
         table.add_row(Text(_text(row["prompt"])), Text(_text(row["completion"])), f"{row['advantage']:+.2f}")
@@ -96,10 +100,8 @@ def _show_next(console: Console, folder: RunFolder) -> None:
     path = os.path.relpath(folder.path) if folder.path.is_relative_to(Path.cwd()) else str(folder.path)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
-        f"head -3 {path}/metrics.jsonl": "every metric that was logged",
+        f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }
-    grid = Table.grid(padding=(0, 2))
     for command, why in commands.items():
-        grid.add_row(Text("  " + command, style="cyan"), Text(why, style="dim"))
-    console.print(grid)
+        console.print(f"  [cyan]{command}[/]  [dim]# {why}[/]", soft_wrap=True, highlight=False)

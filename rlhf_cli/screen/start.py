@@ -39,7 +39,9 @@ def _arithmetic(plan: Plan) -> list[str]:
     steps = plan.batches.steps
     return [
         plan.batches.describe(),
-        "known when the data is read" if steps is None else f"{steps} optimizer steps of {plan.batches.accumulation} micro-batches",
+        "known when the data is read"
+        if steps is None
+        else f"{steps}, {plan.batches.accumulation} x {plan.batches.per_device} a device each",
     ]
 
 

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow
+import pyarrow.parquet
 from torch import Tensor
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
@@ -48,13 +50,40 @@ class WithRewardStack(InRunFolder):
     reward_stack: Stack
 
     def _calculate_rewards(
-        self, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids_list: list[list[int]]
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids_list: list[list[int]],
     ) -> Tensor:
         """TRL's matrix, (rows of all ranks, rewards), NaN where a reward does not apply."""
         with self.reward_stack.batch():
             rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)  # type: ignore[misc]
         self._log_dataset_columns(inputs)
         return rewards
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        args = self.args  # type: ignore[attr-defined]
+        if args.log_completions and self.accelerator.is_main_process:  # type: ignore[attr-defined]
+            folder, step = Path(args.output_dir, "completions"), self.state.global_step  # type: ignore[attr-defined]
+            self._write_completions(folder / f"completions_{step:05d}.parquet")
+
+    def _write_completions(self, file: Path) -> None:
+        """TRL's GRPOTrainer keeps its completions table on disk, its RLOOTrainer only in wandb: here all do."""
+        logs = self._logs  # type: ignore[attr-defined]
+        if file.exists() or not logs["prompt"]:
+            return
+        columns = {
+            "step": [self.state.global_step] * len(logs["prompt"]),  # type: ignore[attr-defined]
+            "prompt": logs["prompt"],
+            "completion": logs["completion"],
+            **logs["rewards"],
+            **logs["extra"],
+            "advantage": logs["advantages"],
+        }
+        file.parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), file)
 
     def _log_dataset_columns(self, inputs: list[dict[str, Any]]) -> None:
         """Put the dataset's columns into the completions table, which TRL leaves out."""

@@ -1,5 +1,4 @@
-"""rlhf list [group]                    what there is to choose from: experiments, rewards, trainers, models, data
-"""
+"""rlhf list [group]                    what there is to choose from: experiments, rewards, trainers, models, data"""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rlhf_cli.config.groups import caption, groups, user_dir
-from rlhf_cli.suggest import nearest
 from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
 

@@ -1,5 +1,4 @@
-"""rlhf resume RUN                      go on with an interrupted run from its last checkpoint
-"""
+"""rlhf resume RUN                      go on with an interrupted run from its last checkpoint"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""rlhf show +exp=NAME [overrides]      the resolved configuration, each value with the file and line it came from
-"""
+"""rlhf show +exp=NAME [overrides]      the resolved configuration, each value with the file and line it came from"""
 
 from __future__ import annotations
 

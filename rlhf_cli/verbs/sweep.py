@@ -96,7 +96,9 @@ def _check(overrides: list[str]) -> Path:
     A typo is then told once and at once, not by every job in turn.
     """
     parsed = OverridesParser.create().parse_overrides(overrides)
-    values = [_values(one.input_line or text, one.is_sweep_override()) for one, text in zip(parsed, overrides, strict=True)]
+    values = [
+        _values(one.input_line or text, one.is_sweep_override()) for one, text in zip(parsed, overrides, strict=True)
+    ]
     first = [options[0] for options in values]
     composed = compose(first)
     experiment = judge(composed)

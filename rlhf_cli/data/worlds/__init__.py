@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, get_type_hints
 
-from rlhf_cli.suggest import did_you_mean
 from rlhf_cli.data.worlds import toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.errors import DataError
+from rlhf_cli.suggest import did_you_mean
 
 DEFAULT_NUM_ROWS = 1000
 
