@@ -12,16 +12,8 @@ import traceback
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError
-
-VERBS = {
-    "train": "compose, check, freeze and run an experiment; -m sweeps",
-    "check": "everything that can be known before a run",
-    "show": "the resolved configuration, with where each value came from",
-    "list": "experiments, rewards, trainers, models, data: what there is",
-    "compare": "runs side by side",
-    "resume": "go on with an interrupted run",
-    "completion": "a completion script for bash or zsh",
-}
+from rlhf_cli.suggest import nearest
+from rlhf_cli.verbs import VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -48,14 +40,12 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        from rlhf_cli.suggest import nearest
-
         close = nearest(verb, VERBS)
         print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
         return EXIT_USER_ERROR
     module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
     if any(word in ("-h", "--help") for word in rest):
-        print(module.__doc__.rstrip())
+        print((module.__doc__ or "").rstrip())
         return EXIT_OK
     try:
         code: int = module.run(rest)

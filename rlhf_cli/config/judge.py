@@ -125,7 +125,7 @@ def _keys_of(found: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
     for part in found["loc"]:
         if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
             keys.append(part)
-            node = node[part]
+            node = node[part]  # type: ignore[index]
     return [*keys, found["loc"][-1]] if found["type"] == "missing" else keys
 
 

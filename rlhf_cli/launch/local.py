@@ -1,4 +1,4 @@
-"""Start a frozen run on this machine: in this very process when there is one, through accelerate when there are more."""
+"""Start a frozen run on this machine: one process is this very one, several go through accelerate."""
 
 from __future__ import annotations
 

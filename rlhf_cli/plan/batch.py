@@ -93,7 +93,7 @@ def plan_batches(
             where="data",
             got=f"{num_rows} rows",
             expected=f"at least {prompts} rows ({round_size} completions / {num_generations} generations)",
-            hint=f"trainer.args.num_generations={num_generations * math.ceil(prompts / max(num_rows, 1))}, or more rows",
+            hint=_smaller_batch(global_batch, round_size // global_batch, processes, num_generations, num_rows),
         )
     micro_batches = round_size // global_batch
     return BatchPlan(
@@ -119,6 +119,15 @@ def _steps(
         return None
     an_epoch = max(1, math.ceil((num_rows // prompts) * micro_batches / accumulation))
     return math.ceil(float(setting(trainer, args, "num_train_epochs")) * an_epoch)
+
+
+def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_generations: int, num_rows: int) -> str:
+    """The largest batch size a device whose round is whole groups and takes no more prompts than there are."""
+    for per_device in range(global_batch // processes - 1, 0, -1):
+        prompts, rest = divmod(per_device * processes * micro_batches, num_generations)
+        if not rest and prompts <= num_rows:
+            return f"trainer.args.per_device_train_batch_size={per_device}, or more rows"
+    return "more rows"
 
 
 def _require_at_least(least: int, name: str, value: int, origins: Origins) -> None:

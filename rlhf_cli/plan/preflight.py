@@ -128,9 +128,9 @@ def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
     columns = tuple(name for name in shared[0] if all(name in other for other in shared))
     rows = training[0][1].num_rows if len(training) == 1 else None
     if rows is not None:
-        rows = _selected(rows, training[0][0])
-        if data.eval is not None and data.eval.fraction is not None:
-            rows -= round(rows * data.eval.fraction)
+        # A fraction is held out by prompt, so how many rows are left is known when they are read.
+        is_split = data.eval is not None and data.eval.fraction is not None
+        rows = None if is_split else _selected(rows, training[0][0])
     described = " + ".join(preview.origin for _, preview, _ in training)
     return columns, rows, described
 
@@ -172,7 +172,7 @@ def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str]) -> li
                         expected=f"{column}, which {who} reads"
                         + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
                         hint=f"data.rename.{column}={close or 'EXISTING_COLUMN'}"
-                        + (", or data.prompt='... {%s} ...'" % columns[0] if column == "prompt" else ""),
+                        + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""),
                     )
                 )
     return problems

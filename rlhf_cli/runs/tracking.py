@@ -9,23 +9,24 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 from rlhf_cli.runs.folder import RunFolder, read_json
 
 _CONNECT_TIMEOUT_S = 3.0
+Mode = Literal["online", "offline", "none"]
 
 
 @dataclass(frozen=True)
 class TrackingPlan:
     """What wandb will really do: `mode` online, offline or none, and why it is not what was asked for."""
 
-    mode: str
+    mode: Mode
     notice: str | None = None
 
 
-def plan_tracking(mode: str) -> TrackingPlan:
+def plan_tracking(mode: Mode) -> TrackingPlan:
     """Online only where there is a login and a server that answers; decided in seconds, before anything is loaded."""
     if mode != "online":
         return TrackingPlan(mode)
@@ -42,7 +43,7 @@ def plan_tracking(mode: str) -> TrackingPlan:
 
 
 @contextmanager
-def tracked(folder: RunFolder, config: dict[str, Any], mode: str) -> Iterator[None]:
+def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[None]:
     """A wandb run around a training run, on the main process. `config` is the resolved experiment, nested.
 
     TRL's and transformers' callbacks log into the wandb run they find. Its id is the run folder's, so that a resumed

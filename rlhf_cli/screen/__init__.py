@@ -1,1 +1,1 @@
-"""What a person sees at the terminal: panels before and after a run, tables of runs. Reads run folders, computes nothing."""
+"""What a person sees at the terminal: panels before and after a run, tables of runs."""

@@ -35,7 +35,7 @@ def show_comparison(console: Console, runs: list[RunSummary]) -> None:
         table.add_column("total" if name == TOTAL else name, justify="right", no_wrap=True)
     for number, run in enumerate(runs):
         state = Text(run.status.state, _STATE_STYLE.get(run.status.state, ""))
-        cells = [str(number), os.path.relpath(run.folder.path, parent), state]
+        cells: list[str | Text] = [str(number), os.path.relpath(run.folder.path, parent), state]
         cells += [_value(run.settings.get(key)) for key in as_columns]
         for name in names:
             span = run.rewards.get(name)

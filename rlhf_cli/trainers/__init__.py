@@ -1,1 +1,1 @@
-"""TRL's trainers, with ours around their narrow seams. Knows nothing of configurations, files of data or functions of rewards."""
+"""TRL's trainers, with ours around their narrow seams. Knows neither configurations nor data nor rewards."""

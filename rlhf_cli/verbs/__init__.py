@@ -1,1 +1,12 @@
 """One file a command. Each has `run(argv) -> exit code` and a docstring that is its help."""
+
+VERBS = {
+    "train": "compose, check, freeze and run an experiment; -m sweeps",
+    "check": "everything that can be known before a run",
+    "show": "the resolved configuration, with where each value came from",
+    "list": "experiments, rewards, trainers, models, data: what there is",
+    "compare": "runs side by side",
+    "resume": "go on with an interrupted run",
+    "completion": "a completion script for bash or zsh",
+}
+"""Verb -> one line for `rlhf --help`. The module of a verb is imported when it is called."""

@@ -119,5 +119,5 @@ def _values(text: str, is_sweep: bool) -> list[str]:
     """The overrides a swept one stands for; ranges, globs and distributions stand for themselves in a check."""
     key, _, value = text.partition("=")
     if not is_sweep or "(" in value or value.startswith(("[", "{")):
-        return [text] if not is_sweep else [text]
+        return [text]
     return [f"{key}={option}" for option in value.split(",")]

@@ -15,8 +15,8 @@ def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[
     Raises DataError on a file that is not Parquet and on files whose columns or types differ.
     """
     # Here, not above: `rlhf check` needs no Arrow where no Parquet is read.
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     first: Any = None
     rows: list[dict[str, object]] = []

@@ -1,0 +1,42 @@
+# One environment for everything, made once: .venv with the versions of constraints.txt.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+setup: $(STAMP)  ## the environment alone
+
+demo: $(STAMP)  ## train the quickstart experiment
+	$(BIN)/rlhf train +exp=quickstart
+
+test: $(STAMP)  ## style, types and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-slow: $(STAMP)  ## the tests that take minutes each
+	$(BIN)/pytest -m slow
+
+bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
+	$(BIN)/python scripts/bench/launcher.py
+
+lock: $(STAMP)  ## write constraints.txt from the environment as it is
+	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean:  ## the environment and everything made by tools
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: help setup demo test test-slow bench lock clean
