@@ -13,6 +13,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -107,9 +108,17 @@ def _origins(overrides: list[str]) -> Origins:
         file = groups.find(default.config_path) if default.config_path else None
         if file is not None:
             origins.add_file(file, default.package or "")
-    values = [text.removeprefix("++").partition("=")[0] for text in overrides if text.startswith("++")]
-    origins.add_command_line(values)
+    for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
+        origins.add_command_line(_keys_set(override.key_or_group, override.value()))
     return origins
+
+
+def _keys_set(key: str, value: Any) -> Iterator[str]:
+    """The keys an override sets: Hydra merges a dict into what is there, anything else replaces it."""
+    if not isinstance(value, dict):
+        yield key
+    for name, below in value.items() if isinstance(value, dict) else ():
+        yield from _keys_set(f"{key}.{name}", below)
 
 
 @contextmanager

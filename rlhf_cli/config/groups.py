@@ -17,10 +17,11 @@ APPENDED_GROUPS = ("exp", "debug")
 def shipped_dir() -> Path:
     """The `conf/` of this installation: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    # An editable install copies a stale snapshot into the package, so the checkout's own folder is preferred.
-    for candidate in (package.parent / "conf", package / "conf"):
-        if (candidate / "train.yaml").is_file():
-            return candidate
+    # An editable install copies a stale snapshot into the package, so in a checkout its own folder is taken.
+    is_checkout = (package.parent / "pyproject.toml").is_file()
+    folder = package.parent / "conf" if is_checkout else package / "conf"
+    if (folder / "train.yaml").is_file():
+        return folder
     raise FileNotFoundError(f"no conf/train.yaml beside or inside {package}: the installation is incomplete")
 
 

@@ -19,7 +19,7 @@ from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
 
-_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
+_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGNORECASE)
 _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 
 
@@ -36,7 +36,8 @@ def judge(composed: Composed) -> Experiment:
     except ValidationError as error:
         told = {problem.where for problem in problems}
         problems += [found for found in _schema_problems(error, tree, origins) if found.where not in told]
-    problems += _trainer_problems(tree, origins)
+    told = {problem.where for problem in problems}
+    problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
     if experiment is not None:
         problems += _reward_problems(experiment, origins)
     if len(problems) == 1:
@@ -65,6 +66,8 @@ def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
 def _forbidden(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
     for key, value in _leaves(tree):
         name = key.rpartition(".")[2]
+        if key.removeprefix("trainer.args.") in OWNED:
+            continue  # told below, with the place it belongs to
         if name == "_target_":
             yield ConfigError(
                 "`_target_` would call any Python function a configuration names",

@@ -47,8 +47,15 @@ def _rewrite_one(text: str, known: Groups) -> str:
         return text
     group, at, _ = key.partition("@")
     if group in known:
-        _require_options(group, value, known[group])
         is_appended = bool(at) or group in APPENDED_GROUPS
+        _require_options(key, value, known[group], may_be_null=not is_appended)
+        if group == "reward" and not at:
+            raise ConfigError(
+                "a ready-made reward is put under a name of yours",
+                where="command line",
+                got=text,
+                hint=f"reward@rewards.NAME={value}",
+            )
         return f"{'+' if is_appended else ''}{key}={value}"
     if at or "/" in group:
         raise ConfigError(
@@ -61,19 +68,20 @@ def _rewrite_one(text: str, known: Groups) -> str:
     return f"++{key}={value}"
 
 
-def _require_options(group: str, value: str, options: dict[str, Path]) -> None:
+def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_null: bool) -> None:
+    group = key.partition("@")[0]
     if not _PLAIN_OPTIONS.match(value):
         return  # glob(...), choice(...), null: Hydra's own grammar decides
     for option in value.split(","):
-        if option in options or option == "null":
+        if option in options or (option == "null" and may_be_null):
             continue
         close = nearest(option, options)
         raise ConfigError(
             f"there is no {group} named {option!r}",
             where="command line",
-            got=f"{group}={value}",
+            got=f"{key}={value}",
             expected="one of " + ", ".join(options),
-            hint=f"{group}={close}" if close else f"rlhf list {group}",
+            hint=f"{key}={close}" if close else f"rlhf list {group}",
         )
 
 

@@ -59,7 +59,7 @@ def plan_batches(
     """
     per_device = int(setting(trainer, args, "per_device_train_batch_size"))
     accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
-    num_generations = int(setting(trainer, args, "num_generations"))
+    num_generations = int(setting(trainer, args, "num_generations") or 0)
     num_iterations = int(setting(trainer, args, "num_iterations") or 1)
     round_size = setting(trainer, args, "generation_batch_size")
     steps_per_generation = setting(trainer, args, "steps_per_generation")
@@ -67,8 +67,11 @@ def plan_batches(
         ("per_device_train_batch_size", per_device),
         ("gradient_accumulation_steps", accumulation),
         ("num_iterations", num_iterations),
+        ("generation_batch_size", round_size),
+        ("steps_per_generation", steps_per_generation),
     ):
-        _require_at_least(1, name, value, origins)
+        if value is not None:
+            _require_at_least(1, name, value, origins)
     _require_at_least(2, "num_generations", num_generations, origins)
     if round_size is not None and steps_per_generation is not None:
         raise ConfigError(
@@ -80,10 +83,9 @@ def plan_batches(
     global_batch = per_device * processes
     if round_size is None:
         round_size = global_batch * int(steps_per_generation or accumulation)
-    elif round_size % global_batch:
-        raise _does_not_divide(
-            "generation_batch_size", round_size, global_batch, "per_device_train_batch_size x processes", origins
-        )
+    elif round_size % (divisor := math.lcm(global_batch, num_generations)):
+        meaning = f"of per_device_train_batch_size x processes = {global_batch} and of num_generations"
+        raise _does_not_divide("generation_batch_size", round_size, divisor, meaning, origins)
     if round_size % num_generations:
         raise _no_whole_groups(per_device, processes, round_size // global_batch, num_generations, origins)
     prompts = round_size // num_generations

@@ -51,6 +51,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     trainer = trl_args.trainer(experiment.trainer.trl)
     processes = count_processes(experiment.launch.processes, experiment.launch.device)
     model = data = ""
+    files: dict[str, Path] = {}
     columns: tuple[str, ...] = ()
     num_rows: int | None = None
     batches = None
@@ -60,10 +61,10 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         problems.append(error)
     try:
         columns, num_rows, data = _data(experiment)
+        files = _local_files(experiment)
     except UserError as error:
         problems.append(error)
     required: dict[str, list[str]] = {}
-    files = _local_files(experiment)
     for name, reward in experiment.rewards.items():
         try:
             required[name] = _reward(name, reward, composed, files)
@@ -122,6 +123,7 @@ def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
     seen: list[tuple[Source, Preview, tuple[str, ...]]] = []
     for source in [*training_sources(data), *eval_sources(data)]:
         preview = peek(source)
+        _check_selection(source, preview.num_rows)
         seen.append((source, preview, column_names_after(preview, source.rename, prompt, name=source.name)))
     training = seen[: len(training_sources(data))]
     shared = [columns for _, _, columns in training]
@@ -133,6 +135,18 @@ def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
         rows = None if is_split else _selected(rows, training[0][0])
     described = " + ".join(preview.origin for _, preview, _ in training)
     return columns, rows, described
+
+
+def _check_selection(source: Source, rows: int | None) -> None:
+    is_sliced = source.split is not None and "[" in source.split
+    if rows is not None and not is_sliced and source.bounds is not None and source.bounds[1] > rows:
+        raise DataError(
+            "`select` reaches beyond the last row",
+            where=f"{source.name}.select",
+            got=source.select,
+            expected=f"at most {rows}, the number of rows",
+            hint=f"~{source.name}.select for all rows",
+        )
 
 
 def _selected(rows: int, source: Source) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -50,7 +51,9 @@ def rewind(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = [event for event in read_metrics(path) if event["step"] <= step and "train_runtime" not in event]
-    path.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
+    temporary.replace(path)
 
 
 def series(events: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

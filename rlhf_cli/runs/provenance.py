@@ -75,7 +75,7 @@ def sha256(path: Path) -> str | None:
         return None
     for file in files:
         if path.is_dir():
-            digest.update(file.relative_to(path).as_posix().encode())
+            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

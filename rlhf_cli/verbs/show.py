@@ -45,4 +45,5 @@ def _yaml(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value) if isinstance(value, str) and (not value or value != value.strip()) else str(value)
+    needs_quotes = isinstance(value, str) and (not value or value != value.strip() or "\n" in value)
+    return repr(value) if needs_quotes else str(value)

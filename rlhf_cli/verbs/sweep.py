@@ -48,14 +48,16 @@ def run(overrides: list[str]) -> int:
     )
     exit_codes: list[int] = []
 
+    command_line = sys.argv
+
     def job(_: DictConfig) -> float:
+        sys.argv = command_line  # for the provenance: what the user typed, not what Hydra was told
         config = HydraConfig.get()
         code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num))
         exit_codes.append(code)
         return objective
 
     register_user_conf()
-    command_line = sys.argv
     sys.argv = ["rlhf train", "--multirun", *rewrite(overrides), *_HYDRA, f"hydra.sweep.dir={sweep_dir}"]
     try:
         hydra.main(config_path=str(groups.shipped_dir()), config_name=CONFIG_NAME, version_base="1.3")(job)()

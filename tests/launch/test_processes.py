@@ -1,0 +1,68 @@
+"""Two CPU processes through accelerate's launcher: as many as asked, and the failing rank's own words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.metrics import read_metrics
+from rlhf_cli.runs.status import read_status
+from tests.trainers.conftest import SMALL
+
+TWO = [*SMALL, "launch.processes=2", "trainer.args.per_device_train_batch_size=4"]
+
+
+def rlhf(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rlhf_cli", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture
+def folder(workplace: Path) -> RunFolder:
+    return RunFolder(workplace / "runs" / "quickstart" / "two")
+
+
+def test_two_processes_are_seen_and_written_down(workplace: Path, folder: RunFolder) -> None:
+    done = rlhf("train", *TWO, "run.name=two", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert read_json(folder.provenance)["world_size"] == 2
+    assert read_json(folder.provenance)["distributed_type"] == "MULTI_CPU"
+    assert read_status(folder).state == "finished"
+    assert [event["step"] for event in read_metrics(folder.metrics)] == [1, 2, 3, 3]
+    assert done.stdout.rstrip().endswith("run folder: runs/quickstart/two")
+
+
+def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, folder: RunFolder) -> None:
+    (workplace / "mine.py").write_text(
+        "import os\n"
+        "def bad(completions, **kwargs):\n"
+        "    if os.environ['RANK'] == '1':\n        raise ValueError('rank one is unhappy')\n"
+        "    return [0.0] * len(completions)\n"
+    )
+    done = rlhf("train", *TWO, "run.name=two", "rewards.mine.fn=./mine.py:bad", cwd=workplace)
+    assert done.returncode == 1
+    assert 'mine.py", line 4' in done.stderr
+    assert "error: rank 1 failed: ValueError: rank one is unhappy" in done.stderr
+    status = read_status(folder)
+    assert (status.state, status.failing_rank, status.reason) == ("failed", 1, "ValueError: rank one is unhappy")
+
+
+def test_fewer_processes_than_asked_are_refused(workplace: Path, train, capsys) -> None:
+    """The worker alone, as a launcher leaves it that fell back to one process."""
+    _, folder = train()
+    config = folder.config.read_text().replace("processes: 1", "processes: 2")
+    assert "processes: 2" in config
+    folder.config.write_text(config)
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    worker = [sys.executable, "-m", "rlhf_cli.worker", str(folder.path)]
+    done = subprocess.run(worker, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    failure = json.loads((folder.path / "failure-rank0.json").read_text())
+    assert "2 processes were asked for and 1 came up" in failure["message"]
+    assert read_status(folder).state == "failed"

@@ -1,0 +1,72 @@
+"""Our layer changes no numbers: TRL called by hand with the same arguments gives the same losses to the last digit."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import trl
+from datasets import Dataset
+
+from rlhf_cli.data.worlds import generate
+from rlhf_cli.models.tiny import cache_dir
+from rlhf_cli.rewards.length import length_ramp
+from rlhf_cli.rewards.toy import digits_only, sums_correct
+from rlhf_cli.runs.metrics import read_metrics, series
+
+COMPARED = {name: name for name in ("loss", "grad_norm", "reward", "reward_std", "entropy")}
+COMPARED |= {"rewards/correct/mean": "rewards/sums_correct/mean", "rewards/brevity/mean": "rewards/length_ramp/mean"}
+"""Our metric -> what TRL calls it after the function's own name."""
+
+
+def by_hand(trainer_name: str, output_dir: Path, weights: list[float]) -> list[dict[str, float]]:
+    """What a user of plain TRL writes for the experiment of conftest.SMALL."""
+    brevity = functools.partial(length_ramp, full=2, zero=16, unit="characters")
+    config = getattr(trl, trainer_name.replace("Trainer", "Config"))(
+        output_dir=str(output_dir),
+        max_steps=3,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=4,
+        learning_rate=1e-3,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        seed=0,
+        use_cpu=True,
+        bf16=False,
+        reward_weights=weights,
+        model_init_kwargs={"dtype": "auto"},
+        disable_tqdm=True,
+    )
+    (model,) = cache_dir().glob("models/tiny-*/config.json")
+    trainer = getattr(trl, trainer_name)(
+        model=str(model.parent),
+        reward_funcs=[sums_correct, digits_only, brevity],
+        args=config,
+        train_dataset=Dataset.from_list(generate("toy_sums", {"num_rows": 64, "max_value": 20}, seed=0)),
+    )
+    trainer.train()
+    return [event for event in trainer.state.log_history if "loss" in event]
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_losses_equal_a_plain_trl_script(train, tmp_path: Path, name: str) -> None:
+    code, folder = train(f"trainer={name}")
+    assert code == 0
+    events = [event for event in read_metrics(folder.metrics) if "loss" in event]
+    plain = by_hand(f"{name.upper()}Trainer", tmp_path / "plain", [1.0, 0.5, 0.2])
+    for ours, theirs in COMPARED.items():
+        assert series(events, ours)[1] == [event[theirs] for event in plain], ours
+    assert len(plain) == 3
+    assert any(event["grad_norm"] > 0 for event in plain)
+
+
+def test_another_weight_gives_other_losses(train, tmp_path: Path) -> None:
+    """Negative control: equality above is not equality of anything with anything."""
+    _, folder = train()
+    ours = series(read_metrics(folder.metrics), "grad_norm")[1]
+    plain = by_hand("GRPOTrainer", tmp_path / "plain", [1.0, 0.5, 5.0])
+    assert ours != [event["grad_norm"] for event in plain]
