@@ -38,7 +38,7 @@ def judge(composed: Composed) -> Experiment:
         problems += [found for found in _schema_problems(error, tree, origins) if found.where not in told]
     told = {problem.where for problem in problems}
     problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
-    if experiment is not None:
+    if experiment is not None and experiment.trainer.trl in trl_args.trainers():
         problems += _reward_problems(experiment, origins)
     if len(problems) == 1:
         raise problems[0]

@@ -46,7 +46,8 @@ def _rewrite_one(text: str, known: Groups) -> str:
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         return text
     group, at, _ = key.partition("@")
-    if group in known:
+    is_dict = value.startswith("{") and not at  # model={path: x}: values for the section, no choice of an option
+    if group in known and not is_dict:
         is_appended = bool(at) or group in APPENDED_GROUPS
         _require_options(key, value, known[group], may_be_null=not is_appended)
         if group == "reward" and not at:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import textwrap
 import typing
 from dataclasses import dataclass
 from functools import cache
@@ -66,10 +67,13 @@ def trainers() -> dict[str, Path]:
 @cache
 def trainer(name: str) -> TrlTrainer:
     """Raises KeyError when TRL ships no trainer of that name."""
-    file = trainers()[name]
-    node = _class(_parse(file), name)
-    init = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
-    parameters = tuple(arg.arg for arg in [*init.args.args, *init.args.kwonlyargs] if arg.arg != "self")
+    # Only the constructor's head is parsed: the file holds thousands of lines more.
+    body = _class_source(trainers()[name], name)
+    head = body[body.index("    def __init__(") :]
+    function = ast.parse(textwrap.dedent(head[: _find(r"\n    \)( -> \w+)?:\n", head).end()]) + "    pass").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    arguments = [*function.args.args, *function.args.kwonlyargs]
+    parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
     config_class = name.removesuffix("Trainer") + "Config"
     return TrlTrainer(name, config_class, config_fields(config_class), parameters)
 
@@ -79,7 +83,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     """The fields of a TRL config class, inherited ones included, in the order of the dataclass."""
     fields: dict[str, TrlField] = {}
     for file, name in _bases(config_class):
-        node = _class(_parse(file), name)
+        node = _fields_of_class(file, name)
         docstring = ast.get_docstring(node) or ""
         choices = _documented_choices(docstring)
         # `scale_rewards: str` is documented, and handled, as "`str` or `bool`".
@@ -144,18 +148,30 @@ def _bases(config_class: str) -> list[tuple[Path, str]]:
     while name:
         file = homes.get(name) or trl / f"{name.removesuffix('Config').lower()}_config.py"
         chain.append((file, name))
-        bases = [base.id for base in _class(_parse(file), name).bases if isinstance(base, ast.Name)]
+        bases = [base.id for base in _fields_of_class(file, name).bases if isinstance(base, ast.Name)]
         name = next((base for base in bases if base.endswith("Config") or base in homes), None)
     return chain[::-1]
 
 
 @cache
-def _parse(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
+def _fields_of_class(file: Path, name: str) -> ast.ClassDef:
+    """A dataclass as far as its first method: docstring and fields, a tenth of what the whole file costs to parse."""
+    fields = _class_source(file, name).split("\n    def ")[0].split("\n    @")[0]
+    node = ast.parse(fields).body[0]
+    assert isinstance(node, ast.ClassDef)
+    return node
 
 
-def _class(module: ast.Module, name: str) -> ast.ClassDef:
-    return next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+def _class_source(file: Path, name: str) -> str:
+    text = file.read_text(encoding="utf-8")
+    return text[_find(rf"^class {name}\b", text).start() :]
+
+
+def _find(pattern: str, text: str) -> re.Match[str]:
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        raise LookupError(f"{pattern!r} is not in the source of the installed TRL or transformers")
+    return match
 
 
 def _is_not_init(item: ast.AnnAssign) -> bool:
@@ -206,12 +222,7 @@ def _enum_values(annotation: str) -> tuple[str, ...]:
 def _enums() -> dict[str, tuple[str, ...]]:
     found = {}
     for file in ("trainer_utils.py", "training_args.py"):
-        for node in _parse(package_dir("transformers") / file).body:
-            if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "ExplicitEnum" for base in node.bases):
-                values = [item.value.value for item in node.body if _is_text_assignment(item)]  # type: ignore[attr-defined]
-                found[node.name] = tuple(values)
+        text = (package_dir("transformers") / file).read_text(encoding="utf-8")
+        for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
+            found[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
     return found
-
-
-def _is_text_assignment(item: ast.stmt) -> bool:
-    return isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)

@@ -81,6 +81,7 @@ def plan_batches(
             hint="'~trainer.args.generation_batch_size'",
         )
     global_batch = per_device * processes
+    is_round_given = round_size is not None
     if round_size is None:
         round_size = global_batch * int(steps_per_generation or accumulation)
     elif round_size % (divisor := math.lcm(global_batch, num_generations)):
@@ -95,7 +96,9 @@ def plan_batches(
             where="data",
             got=f"{num_rows} rows",
             expected=f"at least {prompts} rows ({round_size} completions / {num_generations} generations)",
-            hint=_smaller_batch(global_batch, round_size // global_batch, processes, num_generations, num_rows),
+            hint=_smaller_round(math.lcm(global_batch, num_generations), num_rows * num_generations)
+            if is_round_given
+            else _smaller_batch(global_batch, round_size // global_batch, processes, num_generations, num_rows),
         )
     micro_batches = round_size // global_batch
     return BatchPlan(
@@ -130,6 +133,11 @@ def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_ge
         if not rest and prompts <= num_rows:
             return f"trainer.args.per_device_train_batch_size={per_device}, or more rows"
     return "more rows"
+
+
+def _smaller_round(divisor: int, most: int) -> str:
+    size = most // divisor * divisor
+    return (f"trainer.args.generation_batch_size={size}, or " if size else "") + "more rows"
 
 
 def _require_at_least(least: int, name: str, value: int, origins: Origins) -> None:

@@ -30,7 +30,7 @@ def _source(section: schema.Source, name: str) -> Source:
         split=section.split,
         revision=section.revision,
         rename=section.rename,
-        select=(select[0], select[1]) if isinstance(select, list) else select,
+        select=tuple(select) if isinstance(select, list) else select,
         weight=section.weight,
         name=name,
     )

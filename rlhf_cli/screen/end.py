@@ -64,6 +64,7 @@ def _curve(steps: list[int], values: list[float]) -> str:
     plotext.theme("clear")
     plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
     plotext.plot(steps, values, marker="braille")
+    plotext.yfrequency(4)
     plotext.xticks(sorted({steps[round(part * (len(steps) - 1) / 4)] for part in range(5)}))
     built: str = plotext.build()
     return built.rstrip("\n")

@@ -1,0 +1,22 @@
+"""Draw what `rlhf train` prints at the end of a run as an SVG: the picture of the README.
+
+usage: picture.py RUN OUT.svg
+"""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.runs.folder import open_run
+from rlhf_cli.screen.end import show_end
+
+run, out = sys.argv[1:]
+console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True)
+show_end(console, open_run(Path(run)))
+svg = console.export_svg(title="rlhf train +exp=quickstart")
+# rich points to a font on a server; the reader's own monospace font does as well and asks nobody.
+svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code,", "DejaVu Sans Mono, Menlo,")
+Path(out).write_text(svg, encoding="utf-8")

@@ -1,0 +1,139 @@
+"""What is composed from what, which file wins, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.config.compose import Composed, compose
+from rlhf_cli.config.groups import caption, groups, user_dir
+
+pytestmark = pytest.mark.usefixtures("place")
+Write = Callable[[str, str], Path]
+
+
+def origin(composed: Composed, key: str) -> str:
+    return str(composed.origins.by_key[key])
+
+
+def test_the_experiment_wins_over_its_defaults_and_the_command_line_over_both() -> None:
+    """digits_only.yaml says 0.2, quickstart 0.5."""
+    assert compose(["reward@rewards.format=digits_only"]).tree["rewards"]["format"]["weight"] == 0.2
+    assert compose(["exp=quickstart"]).tree["rewards"]["format"]["weight"] == 0.5
+    assert compose(["rewards.format.weight=0.7", "exp=quickstart"]).tree["rewards"]["format"]["weight"] == 0.7
+
+
+def test_the_choices_are_remembered() -> None:
+    choices = compose(["exp=quickstart", "trainer=rloo"]).choices
+    assert choices["exp"] == "quickstart"
+    assert choices["trainer"] == "rloo"
+    assert choices["data"] == "toy_sums"
+    assert not any(name.startswith("hydra") for name in choices)
+
+
+def test_a_key_can_be_left_out() -> None:
+    assert list(compose(["exp=quickstart", "~rewards.format"]).tree["rewards"]) == ["correct", "brevity"]
+
+
+def test_debug_wins_over_the_experiment_wherever_it_is_typed(write: Write) -> None:
+    write("conf/debug/few.yaml", "# @package _global_\n# few steps\ntrainer: {args: {max_steps: 2}}\n")
+    for words in (["debug=few", "exp=quickstart"], ["exp=quickstart", "debug=few"]):
+        assert compose(words).tree["trainer"]["args"]["max_steps"] == 2
+    assert compose(["exp=quickstart"]).tree["trainer"]["args"]["max_steps"] == 120
+
+
+def test_origins_of_a_shipped_experiment() -> None:
+    composed = compose(["exp=quickstart", "rewards.format.weight=2", "seed=3"])
+    assert origin(composed, "rewards.format.weight") == "command line"
+    assert origin(composed, "seed") == "command line"
+    assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:14"
+    assert origin(composed, "rewards.correct.weight") == "reward/sums_correct.yaml:4"
+    assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
+    assert origin(composed, "run.root") == "conf/train.yaml:14"
+
+
+def test_origins_of_a_users_experiment(write: Write) -> None:
+    write("conf/exp/mine.yaml", "# @package _global_\n# mine\n\nseed: 5\nrewards:\n  a: {fn: 'x:y'}\n")
+    composed = compose(["exp=mine"])
+    assert origin(composed, "seed") == "conf/exp/mine.yaml:4"
+    assert origin(composed, "rewards.a.fn") == "conf/exp/mine.yaml:6"
+    assert composed.origins.where("rewards.a.weight") == "rewards.a.weight (conf/exp/mine.yaml:6)"
+    assert composed.origins.where("nobody.said.that") == "nobody.said.that"
+
+
+def test_a_dict_on_the_command_line_merges_and_only_its_keys_come_from_there() -> None:
+    composed = compose(["exp=quickstart", "trainer.args={max_steps: 3, warmup_steps: 1}"])
+    assert composed.tree["trainer"]["args"]["max_steps"] == 3
+    assert composed.tree["trainer"]["args"]["num_generations"] == 8
+    assert origin(composed, "trainer.args.max_steps") == "command line"
+    assert origin(composed, "trainer.args.warmup_steps") == "command line"
+    assert origin(composed, "trainer.args.num_generations") == "exp/quickstart.yaml:21"
+
+
+def test_a_section_on_the_command_line_that_is_also_a_group() -> None:
+    composed = compose(["exp=quickstart", "model={path: a/b, build: null}"])
+    assert (composed.tree["model"]["path"], composed.tree["model"]["build"]) == ("a/b", None)
+    assert origin(composed, "model.path") == "command line"
+
+
+def test_a_parent_replaced_by_a_value_takes_its_children_along() -> None:
+    composed = compose(["exp=quickstart", "model.build=null"])
+    assert composed.tree["model"]["build"] is None
+    assert composed.origins.where("model.build.hidden_size") == "model.build.hidden_size (command line)"
+
+
+def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write) -> None:
+    assert compose(["exp=quickstart"]).tree["data"]["args"]["max_value"] == 20
+    file = write("conf/data/toy_sums.yaml", "# my sums\nworld: toy_sums\nargs: {num_rows: 9, max_value: 4}\n")
+    composed = compose(["exp=quickstart"])
+    assert composed.tree["data"]["args"] == {"num_rows": 9, "max_value": 4}
+    assert origin(composed, "data.args.max_value") == "conf/data/toy_sums.yaml:3"
+    assert groups()["data"]["toy_sums"] == file
+    assert groups()["data"]["gsm8k"] != file
+    assert user_dir() == file.parents[1]
+
+
+def test_a_users_file_can_build_on_a_shipped_one(write: Write) -> None:
+    write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - _self_\nseed: 5\n")
+    composed = compose(["exp=mine"])
+    assert composed.tree["seed"] == 5
+    assert list(composed.tree["rewards"]) == ["correct", "format", "brevity"]
+
+
+def test_captions(write: Write) -> None:
+    assert caption(write("a.yaml", "# @package _global_\n# what it is\n# more\nseed: 1\n")) == "what it is"
+    assert caption(write("b.yaml", "seed: 1\n# too late\n")) == ""
+
+
+class TestAFileInPlaceOfAHubDataset:
+    """data=gsm8k says subset: main, split: train."""
+
+    def test_the_hub_dataset_by_itself(self) -> None:
+        data = compose(["data=gsm8k"]).tree["data"]
+        assert (data["path"], data["subset"], data["split"]) == ("openai/gsm8k", "main", "train")
+
+    def test_a_typed_path_drops_what_belonged_to_it(self) -> None:
+        composed = compose(["data=gsm8k", "data.path=mine.jsonl"])
+        data = composed.tree["data"]
+        assert (data["path"], data["subset"], data["split"]) == ("mine.jsonl", None, None)
+        assert data["prompt"].startswith("Question: ")
+        assert origin(composed, "data.subset") == "command line"
+
+    def test_but_not_what_was_typed_too(self) -> None:
+        data = compose(["data=gsm8k", "data.path=other/set", "data.subset=socratic", "data.revision=abc"]).tree["data"]
+        assert (data["subset"], data["split"], data["revision"]) == ("socratic", None, "abc")
+
+    def test_nor_what_a_file_says_beside_its_own_path(self, write: Write) -> None:
+        write(
+            "conf/exp/mine.yaml",
+            "# @package _global_\n# mine\ndefaults:\n  - override /data: gsm8k\n  - _self_\ndata: {path: other/set}\n",
+        )
+        assert compose(["exp=mine"]).tree["data"]["subset"] == "main"
+
+
+def test_composing_leaves_no_hydra_behind() -> None:
+    first = compose(["exp=quickstart", "seed=5"])
+    assert compose(["exp=quickstart"]).tree["seed"] == 0
+    assert first.tree["seed"] == 5

@@ -1,0 +1,105 @@
+"""What a user types, as Hydra gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("place")
+Write = Callable[[str, str], Path]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("exp=quickstart", "+exp=quickstart"),
+        ("+exp=quickstart", "+exp=quickstart"),
+        ("++exp=quickstart", "+exp=quickstart"),
+        ("seed=7", "++seed=7"),
+        ("+seed=7", "++seed=7"),
+        ("++seed=7", "++seed=7"),
+        ("trainer.args.learning_rate=1e-5", "++trainer.args.learning_rate=1e-5"),
+        ("rewards.new.args.pattern=a=b", "++rewards.new.args.pattern=a=b"),
+        ("track.notes=", "++track.notes="),
+        ("trainer=rloo", "trainer=rloo"),
+        ("+trainer=rloo", "trainer=rloo"),
+        ("trainer=grpo,rloo", "trainer=grpo,rloo"),
+        ("trainer=glob(*)", "trainer=glob(*)"),
+        ("track=null", "track=null"),
+        ("model={path: x}", "++model={path: x}"),
+        ("~rewards.format", "~rewards.format"),
+        ("~rewards", "~rewards"),
+        ("hydra.verbose=true", "hydra.verbose=true"),
+        ("hydra/launcher=joblib", "hydra/launcher=joblib"),
+        ("reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
+        ("+reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
+    ],
+)
+def test_one(typed: str, expected: str) -> None:
+    assert rewrite([typed]) == [expected]
+
+
+def test_exp_and_then_debug_come_last(write: Write) -> None:
+    write("conf/debug/tiny_steps.yaml", "# @package _global_\nseed: 1\n")
+    typed = ["debug=tiny_steps", "exp=quickstart", "seed=7", "track=none"]
+    assert rewrite(typed) == ["++seed=7", "track=none", "+exp=quickstart", "+debug=tiny_steps"]
+
+
+def test_the_order_of_values_is_kept() -> None:
+    assert rewrite(["seed=1", "seed=2"]) == ["++seed=1", "++seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("+exp=quickstrat", "exp=quickstart"),
+        ("trainer=grop", "trainer=grpo"),
+        ("trainer=rloo,grop", "trainer=grpo"),
+        ("reward@rewards.x=brevty", "reward@rewards.x=brevity"),
+        ("data=zzz", "rlhf list data"),
+        ("exp=null", "rlhf list exp"),
+    ],
+)
+def test_an_option_that_does_not_exist(typed: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite([typed])
+    error = caught.value
+    assert error.where == "command line"
+    assert error.got == typed.lstrip("+")
+    assert str(error.expected).startswith("one of ")
+    assert error.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("quickstart", "+exp=quickstart"), ("--fast", "rlhf list exp"), ("=3", "rlhf list exp")],
+)
+def test_a_word_that_is_no_override(typed: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match="is not an override") as caught:
+        rewrite([typed])
+    assert caught.value.hint == hint
+    assert "key=value" in str(caught.value.expected)
+
+
+def test_a_group_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match="unknown group 'rewrd'") as caught:
+        rewrite(["rewrd@rewards.x=brevity"])
+    assert caught.value.hint == "did you mean 'reward'?"
+
+
+def test_a_ready_made_reward_needs_a_name() -> None:
+    with pytest.raises(ConfigError, match="under a name of yours") as caught:
+        rewrite(["reward=brevity"])
+    assert caught.value.hint == "reward@rewards.NAME=brevity"
+
+
+def test_an_option_of_the_users_own_is_known(write: Write) -> None:
+    with pytest.raises(ConfigError):
+        rewrite(["model=mine"])
+    write("conf/model/mine.yaml", "# mine\npath: a/b\n")
+    assert rewrite(["model=mine"]) == ["model=mine"]

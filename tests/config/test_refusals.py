@@ -1,0 +1,281 @@
+"""Every way to be wrong in a configuration, and the message it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.judge import judge
+from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.errors import ConfigError, Problems
+
+pytestmark = pytest.mark.usefixtures("place")
+Write = Callable[[str, str], Path]
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+
+MINE = """\
+# @package _global_
+# mine
+defaults:
+  - /reward@rewards.short: brevity
+  - _self_
+"""  # five lines: what a test adds begins at line 6
+
+
+def mine(write: Write, text: str) -> None:
+    write("conf/exp/mine.yaml", MINE + text)
+
+
+def test_the_experiment_these_tests_spoil_is_good(write: Write, judged: Judged) -> None:
+    mine(write, "seed: 3\n")
+    assert judged("exp=mine").seed == 3
+    assert judged("exp=mine", "seed=4").seed == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "hint"),
+    [
+        ("sed: 3\n", "sed", 6, "seed"),
+        ("run:\n  nme: x\n", "run.nme", 7, "run.name"),
+        ("rewards:\n  short:\n    wieght: 0.5\n", "rewards.short.wieght", 8, "rewards.short.weight"),
+        ("data:\n  eval:\n    fractoin: 0.1\n", "data.eval.fractoin", 8, "data.eval.fraction"),
+        ("model:\n  lora: {rank: 3, lora_alhpa: 3}\n", "model.lora.lora_alhpa", 7, "model.lora.lora_alpha"),
+        ("trainer:\n  args:\n    learning_rat: 1.0e-5\n", "trainer.args.learning_rat", 8, "trainer.args.learning_rate"),
+    ],
+)
+def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: str) -> None:
+    mine(write, text)
+    with pytest.raises(ConfigError) as caught:
+        judge(compose(["exp=mine"]))
+    problems = getattr(caught.value, "problems", [caught.value])
+    error = next(problem for problem in problems if str(problem.where).startswith(f"{key} "))
+    assert error.where == f"{key} (conf/exp/mine.yaml:{line})"
+    assert error.hint == hint
+    assert "unknown" in error.what
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("sed=3", "seed"),
+        ("rewards.format.wieght=1", "rewards.format.weight"),
+        ("launch.proceses=2", "launch.processes"),
+        ("trainer.args.learnin_rate=1e-5", "trainer.args.learning_rate"),
+    ],
+)
+def test_a_typo_on_the_command_line(refused: Refused, typed: str, hint: str) -> None:
+    error = refused("exp=quickstart", typed)
+    assert error.where == f"{typed.partition('=')[0]} (command line)"
+    assert error.hint == hint
+
+
+def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
+    error = refused("exp=quickstart", "xyzzy=3")
+    assert error.hint is None
+    assert error.expected == "one of data, launch, model, rewards, run, seed, track, trainer"
+
+
+@pytest.mark.parametrize(
+    ("typed", "got", "expected"),
+    [
+        ("seed=yes", "'yes'", "integer"),
+        ("seed=true", "True", "integer"),
+        ("seed=1.0", "1.0", "integer"),
+        ("seed=-1", "-1", "greater than or equal to 0"),
+        ("seed='7'", "'7'", "integer"),
+        ("rewards.format.weight=high", "'high'", "number"),
+        ("rewards.format.weight=true", "True", "number"),
+        ("rewards.format.fn=3", "3", "string"),
+        ("track.mode=offlin", "'offlin'", "'online', 'offline' or 'none'"),
+        ("track.tags=one", "'one'", "list"),
+        ("launch.processes=0", "0", "greater than 0"),
+        ("model.trust_remote_code=yes", "'yes'", "boolean"),
+        ("run.name='a/b'", "'a/b'", "pattern"),
+        ("model.build.num_layers=2.5", "2.5", "integer"),
+        ("trainer.args.learning_rate=fast", "'fast'", "float"),
+        ("trainer.args.max_steps=1.5", "1.5", "int"),
+        ("trainer.args.gradient_checkpointing=yes", "'yes'", "bool"),
+    ],
+)
+def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected: str) -> None:
+    error = refused("exp=quickstart", typed)
+    assert error.where == f"{typed.partition('=')[0]} (command line)"
+    assert error.got == got
+    assert expected in str(error.expected)
+
+
+def test_yes_in_a_file_is_a_boolean_and_no_seed(write: Write, refused: Refused) -> None:
+    mine(write, "seed: yes\n")
+    error = refused("exp=mine")
+    assert (error.where, error.got) == ("seed (conf/exp/mine.yaml:6)", "True")
+
+
+def test_a_missing_value(refused: Refused, judged: Judged) -> None:
+    error = refused("exp=gsm8k_grpo")
+    assert error.what == "model.path must be given"
+    assert error.where == "model.path (model/local.yaml:2)"
+    assert error.hint == "model.path=VALUE"
+    assert judged("exp=gsm8k_grpo", "model.path=a/b").model.path == "a/b"
+
+
+def test_a_missing_section_key(write: Write, refused: Refused) -> None:
+    mine(write, "data:\n  mix:\n    one: {world: toy_sums}\n  world: null\n  prompt: [{role: user}]\n")
+    error = refused("exp=mine")
+    assert error.what == "data.prompt.0.content must be given"
+    assert "conf/exp/mine.yaml:10" in str(error.where)
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_an_argument_that_has_a_home_of_ours(refused: Refused, name: str) -> None:
+    error = refused("exp=quickstart", f"trainer.args.{name}=1")
+    assert error.what == f"trainer.args.{name} is set elsewhere"
+    assert error.hint == OWNED[name]
+    assert error.where == f"trainer.args.{name} (command line)"
+
+
+def test_the_homes_exist(judged: Judged) -> None:
+    """The keys those messages send a user to are keys of ours."""
+    words = ("seed=1", "run.name=a", "run.resume=auto", "launch.precision=bf16", "launch.device=cpu", "track=none")
+    assert judged("exp=quickstart", "rewards.format.weight=2", "model.dtype=auto", "model.revision=a", *words)
+
+
+def test_target_is_refused(refused: Refused, write: Write) -> None:
+    error = refused("exp=quickstart", "rewards.format.args._target_=os.system")
+    assert "_target_" in error.what
+    assert error.got == "os.system"
+    mine(write, "data: {_target_: os.system}\n")
+    assert refused("exp=mine").where == "data._target_ (conf/exp/mine.yaml:6)"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "rewards.format.args.api_key=s3cr3t",
+        "rewards.format.args.OPENAI_API_KEY=s3cr3t",
+        "rewards.format.args.deep.password=s3cr3t",
+        "track.api_key=s3cr3t",
+        "trainer.args.hub_token=s3cr3t",
+        "trainer.args.token=s3cr3t",
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(refused: Refused, typed: str) -> None:
+    error = refused("exp=quickstart", typed)
+    assert "s3cr3t" not in str(error)
+    assert "HF_TOKEN" in str(error)
+
+
+@pytest.mark.parametrize("name", ["pad_token", "eos_token", "max_tokens", "tokens"])
+def test_a_token_of_text_is_no_secret(judged: Judged, name: str) -> None:
+    assert judged("exp=quickstart", f"rewards.format.args.{name}=x").rewards["format"].args == {name: "x"}
+
+
+def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refused, judged: Judged) -> None:
+    mine(write, "model:\n  trust_remote_code: true\n")
+    error = refused("exp=mine")
+    assert error.where == "model.trust_remote_code (conf/exp/mine.yaml:7)"
+    assert error.hint is not None
+    assert error.hint.startswith("model.trust_remote_code=true on the command line")
+    assert refused("exp=mine", "model.dtype=float32").where == error.where
+    assert judged("exp=mine", "model.trust_remote_code=true").model.trust_remote_code
+    assert not judged("exp=mine", "model.trust_remote_code=false").model.trust_remote_code
+
+
+def test_trust_remote_code_in_a_dict_beside_another(write: Write, refused: Refused) -> None:
+    """A dict on the command line merges into the file's: what it does not name still comes from the file."""
+    mine(write, "rewards:\n  short:\n    args: {trust_remote_code: true}\n")
+    error = refused("exp=mine", "rewards.short.args={full: 3}")
+    assert error.where == "rewards.short.args.trust_remote_code (conf/exp/mine.yaml:8)"
+
+
+def test_broken_yaml(write: Write, refused: Refused) -> None:
+    mine(write, "seed: 3\nrun: {name: a\n")
+    error = refused("exp=mine")
+    assert error.what == "a configuration file is not valid YAML"
+    assert str(error.where).endswith("conf/exp/mine.yaml:8")
+    assert error.expected == "`key: value` lines, indented with spaces"
+
+
+def test_a_tab_in_yaml(write: Write, refused: Refused) -> None:
+    mine(write, "run:\n\tname: a\n")
+    assert str(refused("exp=mine").where).endswith("conf/exp/mine.yaml:7")
+
+
+def test_an_interpolation_that_leads_nowhere(write: Write, refused: Refused) -> None:
+    mine(write, "run: {name: '${nowhere}'}\n")
+    error = refused("exp=mine")
+    assert error.what == "the configuration cannot be composed"
+    assert "nowhere" in str(error.got)
+
+
+@pytest.mark.parametrize("typed", ["seed=1,2", "trainer.args.learning_rate=[1"])
+def test_what_hydra_refuses_is_a_config_error(refused: Refused, typed: str) -> None:
+    error = refused("exp=quickstart", typed)
+    assert error.what == "the configuration cannot be composed"
+    assert "Config search path" not in str(error)
+
+
+def test_several_problems_are_told_at_once(write: Write) -> None:
+    mine(write, "sed: 3\ntrainer:\n  args:\n    learning_rat: 1\n    seed: 3\n")
+    with pytest.raises(Problems) as caught:
+        judge(compose(["exp=mine", "track.mode=offlin"]))
+    told = {str(problem.where) for problem in caught.value.problems}
+    assert told == {
+        "sed (conf/exp/mine.yaml:6)",
+        "trainer.args.learning_rat (conf/exp/mine.yaml:9)",
+        "trainer.args.seed (conf/exp/mine.yaml:10)",
+        "track.mode (command line)",
+    }
+    assert all(place in str(caught.value) for place in told)
+
+
+def test_one_key_is_told_once(refused: Refused) -> None:
+    """`1.5` fits neither arm of `int | 'auto'`; pydantic reports both."""
+    assert refused("exp=quickstart", "launch.processes=1.5").where == "launch.processes (command line)"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["model.path=a/b"], "wrong value for model"),
+        (["data.path=a.jsonl"], "wrong value for data"),
+        (["rewards.format.model=a/b"], "wrong value for rewards.format"),
+        (["rewards.kl={fn: 'a:b'}"], "a reward cannot be named 'kl'"),
+        (["rewards.truncation={fn: 'a:b'}"], "a reward cannot be named 'truncation'"),
+        (["~rewards"], "trainer=grpo needs at least one reward"),
+        (["trainer.trl=GRPOTrainr"], "TRL ships no trainer 'GRPOTrainr'"),
+    ],
+)
+def test_rules_between_keys(refused: Refused, words: list[str], what: str) -> None:
+    assert refused("exp=quickstart", *words).what == what
+
+
+DPO = ("trainer={trl: DPOTrainer, name: dpo}", "~trainer.args.log_completions", "~trainer.args.num_completions_to_print")
+
+
+def test_a_trainer_without_rewards_is_good(judged: Judged) -> None:
+    assert judged(*DPO, "trainer.args.beta=0.1").trainer.trl == "DPOTrainer"
+
+
+def test_a_reward_name_that_no_override_could_name(write: Write, refused: Refused) -> None:
+    mine(write, "rewards:\n  a-b: {fn: 'a:b'}\n")
+    error = refused("exp=mine")
+    assert error.where == "rewards.a-b (conf/exp/mine.yaml:7)"
+    assert "pattern" in str(error.expected)
+
+
+def test_rewards_for_a_trainer_that_takes_none(refused: Refused) -> None:
+    error = refused(*DPO, "reward@rewards.short=brevity")
+    assert error.what == "trainer=dpo does not use rewards"
+    assert error.got == "short"
+    assert error.where is not None
+
+
+def test_an_option_of_another_trainer(refused: Refused) -> None:
+    error = refused(*DPO, "trainer.args.num_generations=4")
+    assert error.what == "unknown option 'num_generations' for DPOConfig"
+    assert error.expected == "a field of DPOConfig; num_generations belongs to GRPOConfig, RLOOConfig"

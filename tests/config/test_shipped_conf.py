@@ -1,0 +1,106 @@
+"""Every shipped configuration file: composed, judged, short, captioned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.groups import APPENDED_GROUPS, caption, groups, shipped_dir
+from rlhf_cli.config.judge import judge
+from rlhf_cli.config.schema import Data, Launch, Model, Reward, Section, Track, Trainer
+from rlhf_cli.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("place")
+
+EXPERIMENTS: dict[str, list[str]] = {
+    "gsm8k_grpo": ["model.path=org/model"],
+    "quickstart": [],
+}
+"""Every shipped experiment -> what a user has to say beside its name."""
+
+SECTIONS: dict[str, type[Section]] = {
+    "trainer": Trainer,
+    "model": Model,
+    "data": Data,
+    "reward": Reward,
+    "launch": Launch,
+    "track": Track,
+}
+AT_LEAST = {"trainer": 2, "model": 2, "data": 8, "reward": 16, "launch": 2, "track": 3, "exp": 2}
+
+FILES = sorted(shipped_dir().rglob("*.yaml"))
+OPTIONS = [
+    (group, option)
+    for group in sorted({file.parent.relative_to(shipped_dir()).as_posix() for file in FILES} - {"."})
+    for option in sorted(file.stem for file in (shipped_dir() / group).glob("*.yaml"))
+]
+
+
+def test_every_experiment_is_listed_here() -> None:
+    assert sorted(EXPERIMENTS) == [option for group, option in OPTIONS if group == "exp"]
+
+
+def test_there_are_as_many_options_as_there_were() -> None:
+    counted = {group: sum(other == group for other, _ in OPTIONS) for group, _ in OPTIONS}
+    assert {group: number for group, number in AT_LEAST.items() if counted.get(group, 0) < number} == {}
+    assert sum(counted.values()) + 1 == len(FILES)  # and train.yaml
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment(name: str) -> None:
+    experiment = judge(compose([f"+exp={name}", *EXPERIMENTS[name]]))
+    assert experiment.rewards or "reward_funcs" not in trl_args.trainer(experiment.trainer.trl).parameters
+
+
+@pytest.mark.parametrize("name", [name for name, words in EXPERIMENTS.items() if words])
+def test_experiment_names_what_it_lacks(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        judge(compose([f"+exp={name}"]))
+    for word in EXPERIMENTS[name]:
+        assert f"{word.partition('=')[0]} must be given" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_is_global_and_says_what_it_shows(name: str) -> None:
+    text = (shipped_dir() / "exp" / f"{name}.yaml").read_text()
+    assert text.startswith("# @package _global_\n# ")
+
+
+@pytest.mark.parametrize(("group", "option"), [pair for pair in OPTIONS if pair[0] != "exp"])
+def test_option(group: str, option: str) -> None:
+    if group == "reward":
+        section: Any = compose([f"reward@rewards.one={option}"]).tree["rewards"]["one"]
+    else:
+        composed = compose([f"{group}={option}"])
+        assert composed.choices[group] == option
+        section = composed.tree.get(group)
+    if group in APPENDED_GROUPS:
+        return
+    validated = SECTIONS[group].model_validate(section)
+    if isinstance(validated, Trainer):
+        fields = trl_args.trainer(validated.trl).fields
+        assert {key: trl_args.complaint(fields[key], value) for key, value in validated.args.items()} == dict.fromkeys(
+            validated.args
+        )
+
+
+def test_negative_control_a_spoilt_option_is_noticed(place: Path) -> None:
+    spoilt = place / "conf" / "track" / "none.yaml"
+    spoilt.parent.mkdir(parents=True)
+    spoilt.write_text("# spoilt\nmood: none\n")
+    with pytest.raises(ValueError, match="mood"):
+        test_option("track", "none")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(shipped_dir()).as_posix())
+def test_file_is_short_and_says_what_it_is(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 40
+    assert len(caption(file)) > 8
+
+
+def test_groups_are_what_is_on_disk() -> None:
+    assert [(group, option) for group, options in groups().items() for option in sorted(options)] == OPTIONS

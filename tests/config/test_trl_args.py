@@ -1,0 +1,100 @@
+"""Which values fit a TRL argument, from the annotation and the docstring alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.trl_args import TrlField, complaint, config_fields, owner_of, trainer, trainers
+
+GRPO = config_fields("GRPOConfig")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 1e-5),
+        ("learning_rate", 1),  # an integer is a number
+        ("max_steps", 3),
+        ("gradient_checkpointing", True),
+        ("loss_type", "dr_grpo"),
+        ("scale_rewards", "batch"),
+        ("scale_rewards", False),  # annotated str, documented "`str` or `bool`"
+        ("lr_scheduler_type", "cosine"),
+        ("optim", "adamw_torch"),
+        ("save_strategy", "best"),
+        ("reward_weights", [1.0, 2]),
+        ("optim_target_modules", ["a", "b"]),
+        ("optim_target_modules", "all-linear"),
+        ("include_for_metrics", ["loss"]),
+        ("min_p", None),
+        ("generation_kwargs", {"eos_token_id": 2}),
+        ("model_init_kwargs", {"anything": [1, {"goes": True}]}),
+        ("pad_to_multiple_of", 8),
+        ("pad_to_multiple_of", "auto"),
+    ],
+)
+def test_it_fits(name: str, value: Any) -> None:
+    assert complaint(GRPO[name], value) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected", "nearest"),
+    [
+        ("learning_rate", "1e-5", "float", None),
+        ("learning_rate", True, "float", None),
+        ("learning_rate", None, "float", None),
+        ("max_steps", 1.5, "int", None),
+        ("max_steps", "3", "int", None),
+        ("gradient_checkpointing", 1, "bool", None),
+        ("gradient_checkpointing", "yes", "bool", None),
+        ("loss_type", "grpoo", "one of grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo", "grpo"),
+        ("loss_type", "xyzzy", "one of grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo", None),
+        ("loss_type", 3, "str", None),
+        ("scale_rewards", "gruop", "one of group, batch, none", "group"),
+        ("eval_strategy", "epochs", "one of no, steps, epoch", "epoch"),
+        ("vllm_mode", "colocated", "one of server, colocate", "colocate"),
+        ("reward_weights", ["one"], "list[float] | None", None),
+        ("include_for_metrics", ["los"], "values among inputs, loss", "loss"),
+        ("generation_kwargs", 3, "dict | str | None", None),
+    ],
+)
+def test_it_does_not(name: str, value: Any, expected: str, nearest: str | None) -> None:
+    assert complaint(GRPO[name], value) == (expected, nearest)
+
+
+def test_a_scalar_where_trl_takes_a_list() -> None:
+    assert complaint(TrlField("f", "list[float]", None, ()), 0.1) is None
+    assert complaint(TrlField("f", "list[float]", None, ()), [0.1]) is None
+    assert complaint(TrlField("f", "list[float]", None, ()), "a") == ("list[float]", None)
+
+
+def test_a_type_only_trl_knows_takes_anything() -> None:
+    assert complaint(TrlField("f", "ParallelismConfig", None, ()), object()) is None
+    assert complaint(TrlField("f", "torch.dtype | None", None, ()), "bfloat16") is None
+
+
+def test_the_values_of_an_enum_are_read_from_transformers() -> None:
+    assert GRPO["lr_scheduler_type"].choices[:2] == ("linear", "cosine")
+    assert GRPO["save_strategy"].choices == ("no", "steps", "epoch", "best")
+    assert complaint(GRPO["lr_scheduler_type"], "cosin") == (
+        "one of " + ", ".join(GRPO["lr_scheduler_type"].choices),
+        "cosine",
+    )
+
+
+def test_owner_of() -> None:
+    assert owner_of("num_generations") == ["GRPOConfig", "RLOOConfig"]
+    assert owner_of("loss_type") == ["DPOConfig", "GRPOConfig", "KTOConfig", "SFTConfig"]
+    assert len(owner_of("learning_rate")) == len(trainers())
+    assert owner_of("no_such_option") == []
+
+
+def test_trainers_and_their_constructors() -> None:
+    assert {"DPOTrainer", "GRPOTrainer", "RLOOTrainer", "SFTTrainer", "RewardTrainer", "KTOTrainer"} <= set(trainers())
+    assert "reward_funcs" in trainer("GRPOTrainer").parameters
+    assert "reward_funcs" not in trainer("DPOTrainer").parameters
+    assert trainer("GRPOTrainer").config_class == "GRPOConfig"
+    with pytest.raises(KeyError):
+        trainer("PPOTrainer")

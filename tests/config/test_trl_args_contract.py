@@ -1,0 +1,70 @@
+"""Contract: what config/trl_args.py reads from TRL's source is what TRL says of itself when it is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from functools import cache
+from typing import Any
+
+import pytest
+import trl
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.owned import OWNED
+
+NAMES = list(trl_args.trainers())
+
+
+@cache
+def real_fields(name: str) -> dict[str, Any]:
+    config = getattr(trl, trl_args.trainer(name).config_class)
+    return {field.name: field for field in dataclasses.fields(config) if field.init}
+
+
+def test_there_are_trainers() -> None:
+    assert len(NAMES) >= 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fields(name: str) -> None:
+    assert set(trl_args.trainer(name).fields) == set(real_fields(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_defaults_fit_their_own_fields(name: str) -> None:
+    refused = {}
+    for field in trl_args.trainer(name).fields.values():
+        real = real_fields(name)[field.name]
+        default = real.default if real.default_factory is dataclasses.MISSING else real.default_factory()
+        complaint = trl_args.complaint(field, default)
+        if complaint is not None:
+            refused[field.name] = (default, complaint)
+    assert refused == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_defaults_that_were_read(name: str) -> None:
+    read = {field.name: field.default for field in trl_args.trainer(name).fields.values() if field.default is not None}
+    assert len(read) > 50
+    assert {key: real_fields(name)[key].default for key in read} == read
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_constructor(name: str) -> None:
+    real = [parameter for parameter in inspect.signature(getattr(trl, name)).parameters if parameter != "self"]
+    assert list(trl_args.trainer(name).parameters) == real
+
+
+def test_what_the_batch_plan_reads_is_there() -> None:
+    """plan/batch.py asks for these; a renamed one would silently become None."""
+    for name in ("GRPOTrainer", "RLOOTrainer"):
+        fields = trl_args.trainer(name).fields
+        for read in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):
+            assert isinstance(fields[read].default, int)
+        assert {"generation_batch_size", "steps_per_generation", "max_steps", "num_train_epochs"} <= set(fields)
+
+
+def test_what_we_own_is_a_field_of_some_trainer() -> None:
+    every = {field for name in NAMES for field in real_fields(name)}
+    assert set(OWNED) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret

@@ -1,0 +1,45 @@
+"""Shared by all tests: an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_OURS_TO_SET = ("RLHF_CACHE", "WANDB", "HF_", "CUDA_VISIBLE_DEVICES", "NETRC")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No login, cache or switch of the person who runs the tests; `sys.path` as it was afterwards."""
+    for name in list(os.environ):
+        if name.startswith(_OURS_TO_SET):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and an empty home, away from this repository's `conf`."""
+    folder, home = tmp_path / "work", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(home))
+    return folder
+
+
+@pytest.fixture
+def write(place: Path) -> Callable[[str, str], Path]:
+    """`write("conf/exp/mine.yaml", text)`: a file below the working directory, its folders made."""
+
+    def call(name: str, text: str) -> Path:
+        file = place / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return call
