@@ -7,7 +7,9 @@ functions, then data, then models.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +24,14 @@ from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.plan.components import component
 from rlhf_cli.plan.sources import eval_sources, training_sources
+from rlhf_cli.rewards.component import Component
+from rlhf_cli.rewards.isolate import Isolated
 from rlhf_cli.rewards.resolve import resolve
-from rlhf_cli.rewards.stack import Component, RewardStack
+from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.trainers.seams import with_our_seams
+from rlhf_cli.trainers.compose import with_our_seams
 
 _WARM_START_ROWS = 6000
 OnProgress = Callable[[str, int, int], None]
@@ -40,11 +45,11 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     """
     trl_trainer = getattr(trl, experiment.trainer.trl)
     parameters = inspect.signature(trl_trainer).parameters
-    stack = RewardStack([]) if "reward_funcs" not in parameters else None
+    stack = None
     args = trl_args(experiment, folder, track_mode)
     given: dict[str, Any] = {"args": args}
     if "reward_funcs" in parameters:
-        stack = RewardStack(_components(experiment, args.device))
+        stack = RewardStack(_components(experiment, args.device), record_error=_error_log(folder))
         given["reward_funcs"] = stack.columns()
     given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
     given["model"] = policy_path(experiment, on_progress)
@@ -55,8 +60,13 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
 
         given["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **experiment.model.lora.model_dump())
     trainer = with_our_seams(trl_trainer)(**given)
-    trainer.reward_stack = stack
     trainer.table_log = folder.log
+    trainer.reward_stack = stack
+    if stack is not None:
+        trainer.aggregate = _aggregate(experiment)
+        trainer.is_dense = experiment.trainer.dense
+        tokenizer = trainer.processing_class
+        stack.decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
     return trainer
 
 
@@ -74,7 +84,11 @@ def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
         **_precision(experiment),
     }
     if experiment.rewards:
-        owned["reward_weights"] = [reward.weight for reward in experiment.rewards.values()]
+        # The stack sets them before every batch; TRL wants as many as there are rewards.
+        owned["reward_weights"] = [1.0] * len(experiment.rewards)
+    if experiment.aggregate == "normalize_then_sum" and "scale_rewards" in inspect.signature(config_class).parameters:
+        # The stack z-scores each reward within its group; what is left is to divide by the batch's deviation.
+        owned["scale_rewards"] = "batch"
     try:
         return config_class(**owned, **trainer.args)
     except (ValueError, TypeError) as error:
@@ -118,13 +132,38 @@ def _precision(experiment: Experiment) -> dict[str, bool]:
 def _components(experiment: Experiment, device: Any) -> list[Component]:
     components = []
     for name, reward in experiment.rewards.items():
-        if reward.fn is not None:
-            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
+        score: Callable[..., Any]
+        if reward.model is not None:
+            score = RewardModelScorer(
+                reward.model,
+                batch_size=reward.batch_size,
+                max_length=reward.max_length,
+                dtype=reward.dtype,
+                device=reward.device or device,
+            )
+        elif reward.isolate:
+            assert reward.fn is not None
+            score = Isolated(reward.fn, reward.args, timeout_s=reward.timeout_s)
         else:
-            assert reward.model is not None
-            score = RewardModelScorer(reward.model, device=device)
-        components.append(Component(name, score, reward.weight))
+            assert reward.fn is not None
+            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
+        components.append(component(name, reward, score))
     return components
+
+
+def _aggregate(experiment: Experiment) -> Any:
+    name = experiment.aggregate
+    return name if name in ("sum", "normalize_then_sum") else resolve(name, {}, where="aggregate")
+
+
+def _error_log(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
+    """Rows that a reward failed on, one JSON object a line, so that nobody has to guess what they were."""
+
+    def record(row: dict[str, Any]) -> None:
+        with folder.reward_errors.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row, default=str) + "\n")
+
+    return record
 
 
 def _datasets(experiment: Experiment, *, needs_prompt: bool) -> tuple[Any, Any]:

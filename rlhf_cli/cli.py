@@ -11,7 +11,7 @@ import sys
 import traceback
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RewardFailed, RlhfError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.verbs import VERBS
 
@@ -51,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         code: int = module.run(rest)
     except RlhfError as error:
         label = "stopped" if isinstance(error, Preempted) else "error"
+        if isinstance(error, RewardFailed) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         print(f"{label}: {error}{notes}", file=sys.stderr)
         return error.exit_code

@@ -8,6 +8,7 @@
     │   ├── ModelError        a model folder, tokenizer or checkpoint
     │   ├── RunError          a run folder that exists, is busy, or is not one
     │   └── Problems          several of the above, found in one go
+    ├── RewardFailed          a reward function raised or hung: user code crashed, exit code 1
     ├── RankFailed            a training process died: its traceback is shown, exit code 1
     └── Preempted             stopped from outside, resumable: exit code 75
 
@@ -102,6 +103,10 @@ class Problems(ConfigError):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+class RewardFailed(RlhfError):
+    """A reward function raised or did not answer: user code crashed, and its traceback is shown."""
 
 
 class RankFailed(RlhfError):

@@ -15,7 +15,9 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.owned import OWNED
-from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment
+from rlhf_cli.config.primary import expand_primary
+from rlhf_cli.config.rewards import reward_problems
+from rlhf_cli.config.schema import Experiment
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
 
@@ -39,13 +41,13 @@ def judge(composed: Composed) -> Experiment:
     told = {problem.where for problem in problems}
     problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
     if experiment is not None and experiment.trainer.trl in trl_args.trainers():
-        problems += _reward_problems(experiment, origins)
+        problems += reward_problems(experiment, origins)
     if len(problems) == 1:
         raise problems[0]
     if problems:
         raise Problems(problems)
     assert experiment is not None
-    return experiment
+    return expand_primary(experiment)
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -205,28 +207,3 @@ def _argument_problem(trainer: trl_args.TrlTrainer, name: str, value: Any, origi
         expected=expected,
         hint=f"{key}={close}" if close else None,
     )
-
-
-def _reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    takes_rewards = "reward_funcs" in trl_args.trainer(experiment.trainer.trl).parameters
-    if takes_rewards and not experiment.rewards:
-        yield ConfigError(
-            f"trainer={experiment.trainer.name} needs at least one reward",
-            where="rewards",
-            expected="named entries under `rewards:`, each with `fn` or `model`",
-            hint="rlhf list reward, then for example +reward@rewards.short=brevity",
-        )
-    if experiment.rewards and not takes_rewards:
-        yield ConfigError(
-            f"trainer={experiment.trainer.name} does not use rewards",
-            where=origins.where("rewards"),
-            got=", ".join(experiment.rewards),
-            hint="trainer=grpo, or '~rewards'",
-        )
-    for name in experiment.rewards:
-        if name in RESERVED_REWARD_NAMES:
-            yield ConfigError(
-                f"a reward cannot be named {name!r}",
-                where=origins.where(f"rewards.{name}"),
-                expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
-            )

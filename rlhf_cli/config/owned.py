@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OWNED: dict[str, str] = {
     "reward_weights": "rewards.NAME.weight",
+    "multi_objective_aggregation": "aggregate=sum|normalize_then_sum",
     "seed": "seed",
     "data_seed": "seed",
     "output_dir": "run.root and run.name",

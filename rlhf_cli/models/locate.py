@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.errors import ModelError
 
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
+_GENERATOR = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
+EXPECTED_REWARD_MODEL = "a sequence-classification checkpoint with num_labels 1"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -45,6 +49,95 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
     return f"{path} ({_architecture(config)})" if config.is_file() else f"{path} (adapter)"
+
+
+def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
+    """`PATH (LlamaForSequenceClassification)`, `PATH (adapter of BASE)` or `ID (hub)`, of which nothing is looked at.
+
+    Raises ModelError, beside what describe_model raises, when a folder holds a generator, a classifier of another
+    number of labels or an adapter trained as a language model, or when `conversational` prompts find no chat template.
+    What only the weights tell (a lost head) is found when they are loaded.
+    """
+    folder = Path(path).expanduser()
+    adapter = folder / "adapter_config.json"
+    if not adapter.is_file():
+        described = describe_model(path, where=where)
+        if folder.is_dir():
+            config = _read_json(folder / "config.json", where)
+            check_reward_config(config.get("architectures") or [], _num_labels(config), got=path, where=where)
+            _check_chat_template([folder], conversational, where)
+        return described
+    config = _read_json(adapter, where)
+    base = str(config.get("base_model_name_or_path"))
+    describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
+    if config.get("task_type") == "CAUSAL_LM":
+        raise ModelError(
+            "this is an adapter of a causal language model, not a reward model",
+            where=where,
+            got=f"{path}: task_type CAUSAL_LM",
+            expected=f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS",
+        )
+    if Path(base).expanduser().is_dir():
+        _check_chat_template([folder, Path(base).expanduser()], conversational, where)
+    return f"{path} (adapter of {base})"
+
+
+def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
+    """Raises ModelError when what a model's config says of itself is not a reward model. None: it does not say."""
+    name = str(architectures[0]) if architectures else "no architecture"
+    if _GENERATOR.search(name):
+        raise ModelError(
+            "this is a causal checkpoint, a language model, not a reward model",
+            where=where,
+            got=f"{got}: {name}",
+            expected=EXPECTED_REWARD_MODEL,
+            hint="train a reward model from it first",
+        )
+    if num_labels not in (1, None):
+        raise ModelError(
+            f"this model has {num_labels} labels; a reward model has one",
+            where=where,
+            got=f"{got}: {name}, num_labels {num_labels}",
+            expected=EXPECTED_REWARD_MODEL,
+        )
+
+
+def _num_labels(config: dict[str, Any]) -> int | None:
+    if "id2label" in config:
+        return len(config["id2label"])
+    if "num_labels" in config:
+        return int(config["num_labels"])
+    architectures = config.get("architectures") or [""]
+    # transformers leaves the labels out of the file when there are two, its default; other classes have their own.
+    return 2 if str(architectures[0]).endswith("ForSequenceClassification") else None
+
+
+def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
+    if not conversational:
+        return
+    for folder in folders:
+        if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+            return
+        tokenizer = folder / "tokenizer_config.json"
+        if tokenizer.is_file() and _read_json(tokenizer, where).get("chat_template"):
+            return
+    raise ModelError(
+        "the reward model has no chat template, and the prompts are conversations",
+        where=where,
+        got=", ".join(str(folder) for folder in folders),
+        expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+        hint="plain prompts (data.prompt='{question}'), or the template the reward model was trained with",
+    )
+
+
+def _read_json(file: Path, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file.name} is no JSON", where=where, got=f"{file}: {error}") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {content!r:.80}")
+    return content
 
 
 def _architecture(config: Path) -> str:

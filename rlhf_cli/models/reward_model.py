@@ -1,12 +1,31 @@
-"""A reward model as a reward function: texts in, one scalar a row out, as TRL's own trainers score with it."""
+"""A reward model as a reward function: texts in, one scalar a row out, as TRL's own trainers score with it.
+
+Memory is bounded by `batch_size` rows of `max_length` tokens, however many rows are scored; rows are sorted by length
+so that a batch pads little. A checkpoint whose classification head is not in its files is refused: transformers would
+make up a random one and go on.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from peft import PeftConfig, PeftModel, load_peft_weights
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import find_adapter_config_file
+from transformers.utils import logging as transformers_logging
 from trl import apply_chat_template, is_conversational
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.locate import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+# A tokenizer that knows no limit says 1e30.
+_NO_LIMIT = 10**9
 
 
 class RewardModelScorer:
@@ -14,30 +33,260 @@ class RewardModelScorer:
 
     The texts, the tokenisation and the padding are those of TRL's GRPOTrainer, so that a reward model scores the
     same here as there; a test holds it. Higher is better, in the model's own unit.
+
+    A row longer than `max_length` tokens loses its beginning: the oldest part of the prompt, and of the completion only
+    when that alone is too long. The score is read at the last token, so the end must stay. A begin-of-sequence token
+    stays too. `num_truncated` counts such rows over the scorer's life.
+
+    Args:
+        path: a folder or hub id: a full checkpoint, or a PEFT adapter that has its head saved.
+        batch_size: rows in one forward pass.
+        max_length: tokens of a row; None for what the model and its tokenizer say they can take.
+        dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. No autocast changes it.
+        device: where the model lives.
+        trust_remote_code: run code that came with the checkpoint.
+
+    Raises ModelError when the checkpoint is no reward model, lost its head, or cannot be loaded.
     """
 
-    def __init__(self, path: str, *, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        batch_size: int = 16,
+        max_length: int | None = None,
+        dtype: str = "auto",
+        device: torch.device | str = "cpu",
+        trust_remote_code: bool = False,
+    ) -> None:
         self.path = path
-        self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-        if self._tokenizer.pad_token_id is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-        model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=1, dtype="auto")
+        self.batch_size = _at_least_one("batch_size", batch_size, path)
+        self.num_truncated = 0
+        self._device = torch.device(device)
+        if dtype not in DTYPES:
+            raise ModelError(
+                "unknown dtype of a reward model", where=_where(path), got=dtype, expected=", ".join(DTYPES)
+            )
+        torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype)
+        self._model, self._tokenizer = _load(path, torch_dtype, trust_remote_code)
+        self.max_length = self._limit(max_length)
+        text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.
-        model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._model = model.to(device).eval()
+        text_config.pad_token_id = _pad_token_id(self._tokenizer, path)
+        # Keys and values are of no use after a single pass, and as large as the activations.
+        text_config.use_cache = False
+        self._model.to(self._device).eval().requires_grad_(False)
 
-    def __call__(self, prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
-        if is_conversational({"prompt": prompts[0]}):
-            messages = [
-                {"messages": prompt + completion} for prompt, completion in zip(prompts, completions, strict=True)
-            ]
-            texts = [apply_chat_template(example, self._tokenizer)["text"] for example in messages]
-        else:
-            texts = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
-        inputs = self._tokenizer(
-            text=texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False
-        ).to(self._model.device)
-        with torch.inference_mode():
-            logits = self._model(**inputs).logits[:, 0]
-        scores: list[float] = logits.float().tolist()
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        if not texts:
+            return []
+        encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
+        rows = [self._fitted(ids) for ids in encoded]
+        scores = [0.0] * len(rows)
+        # Longest first: what does not fit into memory shows at once.
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
+        for start in range(0, len(order), self.batch_size):
+            # In the given order within a batch: where one batch holds all rows, it is TRL's batch, to the last bit.
+            batch = sorted(order[start : start + self.batch_size])
+            for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
+                scores[row] = score
+        self._refuse_non_finite(scores)
         return scores
+
+    def check_prompt(self, prompt: Any) -> None:
+        """To be called before training, with any prompt of the data: ModelError when the model cannot take its kind."""
+        if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
+            raise ModelError(
+                "the reward model has no chat template, and the prompts are conversations",
+                where=_where(self.path),
+                got="a tokenizer without chat_template",
+                expected="the template that the reward model was trained with, in its own folder",
+                hint="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
+            )
+
+    def _text(self, prompt: Any, completion: Any) -> str:
+        if not is_conversational({"prompt": prompt}):
+            return str(prompt + completion)
+        self.check_prompt(prompt)
+        return str(apply_chat_template({"messages": prompt + completion}, self._tokenizer)["text"])
+
+    def _fitted(self, ids: list[int]) -> list[int]:
+        if self.max_length is None or len(ids) <= self.max_length:
+            return ids
+        self.num_truncated += 1
+        head = ids[:1] if ids[0] == self._tokenizer.bos_token_id and self.max_length > 1 else []
+        return head + ids[len(ids) - self.max_length + len(head) :]
+
+    def _forward(self, rows: list[list[int]]) -> list[float]:
+        width = max(1, *(len(ids) for ids in rows))  # a row without a token still needs a column
+        input_ids = torch.full((len(rows), width), self._tokenizer.pad_token_id)
+        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for row, ids in enumerate(rows):
+            input_ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
+            attention_mask[row, : max(1, len(ids))] = 1
+        with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
+            output = self._model(input_ids=input_ids.to(self._device), attention_mask=attention_mask.to(self._device))
+            scores: list[float] = output.logits[:, 0].float().tolist()
+        return scores
+
+    def _limit(self, asked: int | None) -> int | None:
+        """The longest row in tokens; None when neither the model nor its tokenizer knows one."""
+        positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None) or 0
+        known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
+        if asked is None:
+            return min(known, default=None)
+        if 0 < positions < _at_least_one("max_length", asked, self.path):
+            raise ModelError(
+                "max_length is more than the reward model has positions for",
+                where=_where(self.path),
+                got=asked,
+                expected=f"at most {positions}",
+            )
+        return asked
+
+    def _refuse_non_finite(self, scores: list[float]) -> None:
+        for row, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise ModelError(
+                    f"the reward model's score of row {row} is no number",
+                    where=_where(self.path),
+                    got=score,
+                    expected="a finite logit",
+                    hint="dtype: float32 (float16 overflows in many models)",
+                )
+
+
+class _Loaded(NamedTuple):
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+
+
+class _Read(NamedTuple):
+    model: Any
+    made_up: set[str]  # weights that are in no file: random
+    is_causal: bool  # the files hold a language model's head instead
+
+
+def _load(path: str, dtype: Any, trust_remote_code: bool) -> _Loaded:
+    describe_reward_model(path, where=_where(path))
+    with _loading(path):
+        is_adapter = find_adapter_config_file(path) is not None
+    if is_adapter:
+        return _load_adapter(path, dtype, trust_remote_code)
+    with _loading(path):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    check_reward_config(config.architectures or [], config.num_labels, got=path, where=_where(path))
+    read = _read(path, path, dtype, trust_remote_code)
+    if read.made_up:
+        raise _lost(path, read.made_up, read, "it holds a causal language model" if read.is_causal else None)
+    with _loading(path):
+        return _Loaded(read.model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
+
+
+def _load_adapter(path: str, dtype: Any, trust_remote_code: bool) -> _Loaded:
+    with _loading(path):
+        adapter = PeftConfig.from_pretrained(path)
+        saved = load_peft_weights(path, device="cpu")
+    base = adapter.base_model_name_or_path
+    read = _read(path, base, dtype, trust_remote_code)
+    made_up = {f"base_model.model.{key}": key for key in read.made_up}
+    if lost := {key for name, key in made_up.items() if name not in saved}:
+        raise _lost(path, lost, read, f"neither the adapter nor its base {base} has it")
+    for name in made_up:
+        head, wanted = saved[name], read.model.state_dict()[made_up[name]]
+        if head.shape != wanted.shape:
+            raise ModelError(
+                "the adapter's classification head is not one of a reward model",
+                where=_where(path),
+                got=f"{made_up[name]} of shape {tuple(head.shape)}",
+                expected=f"shape {tuple(wanted.shape)}: {EXPECTED_REWARD_MODEL}",
+            )
+    with _loading(path), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        model = PeftModel.from_pretrained(read.model, path, autocast_adapter_dtype=False)
+    # PEFT ignores a saved head that its config does not list under modules_to_save.
+    in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
+    ignored = {name for name in saved.keys() & in_use.keys() if not _is_loaded(in_use[name], saved[name])}
+    if ignored:
+        raise _lost(path, ignored, read, "it is in the adapter's file, but not in modules_to_save of its config")
+    with _loading(path):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError):  # an adapter saved without one uses its base's
+            tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+    return _Loaded(model, tokenizer)
+
+
+def _read(path: str, weights: str, dtype: Any, trust_remote_code: bool) -> _Read:
+    # transformers' own report would tell of a random head, which is either refused below or the adapter's to bring.
+    with _loading(path), _quiet_transformers():
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            weights,
+            num_labels=1,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    made_up = set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
+    return _Read(model, made_up, any(key.startswith("lm_head") for key in info["unexpected_keys"]))
+
+
+def _is_loaded(in_use: Any, saved: Any) -> bool:
+    return bool(torch.equal(in_use, saved.to(in_use.dtype)))
+
+
+def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError:
+    is_head = any(not key.startswith(f"{read.model.base_model_prefix}.") for key in keys)
+    return ModelError(
+        "the reward model lost its head: it would score with random weights"
+        if is_head
+        else "the reward model lost weights: it would score with random ones",
+        where=_where(path),
+        got=", ".join(sorted(keys)[:4]) + " not in its files" + (f": {why}" if why else ""),
+        expected=f"{EXPECTED_REWARD_MODEL}, saved with its head",
+        hint="train it with task_type=SEQ_CLS or modules_to_save=['score'], if it is LoRA" if is_head else None,
+    )
+
+
+def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError("the reward model's tokenizer has neither a pad nor an eos token", where=_where(path))
+        tokenizer.pad_token = tokenizer.eos_token
+    return int(tokenizer.pad_token_id)
+
+
+def _at_least_one(name: str, value: int, path: str) -> int:
+    if value < 1:
+        raise ModelError(f"{name} of a reward model", where=_where(path), got=value, expected="1 or more")
+    return value
+
+
+def _where(path: str) -> str:
+    return f"reward model {path}"
+
+
+@contextmanager
+def _loading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, ImportError, UserWarning) as error:
+        raise ModelError(
+            "the reward model cannot be loaded",
+            where=_where(path),
+            got=f"{type(error).__name__}: {error!s:.400}",
+            expected=EXPECTED_REWARD_MODEL,
+            hint="trust_remote_code: true, if you trust its code" if "trust_remote_code" in str(error) else None,
+        ) from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)

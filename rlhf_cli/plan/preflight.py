@@ -18,6 +18,7 @@ from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserErro
 from rlhf_cli.launch.devices import count_processes
 from rlhf_cli.models.locate import describe_model
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
+from rlhf_cli.plan.components import evaluation_order
 from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import required_columns, resolve, source_file
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
@@ -70,6 +71,10 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             required[name] = _reward(name, reward, composed, files)
         except UserError as error:
             problems.append(error)
+    try:
+        evaluation_order(experiment)
+    except UserError as error:
+        problems.append(error)
     if "reward_funcs" in trainer.parameters:
         if columns:
             problems += _missing_columns(

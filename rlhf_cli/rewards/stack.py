@@ -3,45 +3,69 @@
 TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` a reward; the
 first column that TRL calls evaluates the whole stack, the others hand out what is there. So TRL assembles, gathers and
 logs its matrix as ever, and what the rewards have to do with one another is decided here.
+
+Rewards are evaluated in the order of the gate graph, the independent ones of a level at the same time, each only on
+the rows its gates leave.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from rlhf_cli.rewards.values import Score, as_scores
+from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.component import Component, Outcome
+from rlhf_cli.rewards.dense import Offset, TokenValues, multiply, rescale
+from rlhf_cli.rewards.gates import levels
+from rlhf_cli.rewards.isolate import Isolated
+from rlhf_cli.rewards.offsets import Decode, token_offsets
+from rlhf_cli.rewards.run import Batch, Tools, run_component
+from rlhf_cli.rewards.values import Score
+from rlhf_cli.rewards.weights import weight_at
 
+_MAX_HOPELESS_BATCHES = 3
+"""A reward that fails on every row of so many batches in a row ends the run whatever its `on_error`."""
 
-@dataclass(frozen=True)
-class Component:
-    """One named reward: what scores it and what its score weighs in the total."""
-
-    name: str
-    score: Callable[..., Any]
-    weight: float
+RecordError = Callable[[dict[str, Any]], None]
 
 
 class RewardStack:
-    """Evaluates every component once a batch. Order of the components is the order of the columns."""
+    """Evaluates every component once a batch. Order of the components is the order of the columns.
 
-    def __init__(self, components: list[Component]) -> None:
-        self.components = components
-        self._scores: dict[str, list[Score]] | None = None
-        # One event loop for the stack's life: a client that a user keeps between calls is bound to its loop.
-        self._runner = asyncio.Runner()
+    `record_error` is given every row that failed, to keep it on disk. `decode` turns token ids into the text that the
+    reward functions see; without it spans cannot be placed on tokens.
+    """
+
+    decode: Decode | None = None
+
+    def __init__(self, components: Sequence[Component], record_error: RecordError | None = None) -> None:
+        self.components = list(components)
+        self.outcomes: dict[str, Outcome] = {}
+        """What the last batch gave, by name."""
+        self._by_name = {component.name: component for component in components}
+        self._levels = levels({component.name: component.gates for component in components})
+        self._record_error = record_error
+        self._hopeless = dict.fromkeys(self._by_name, 0)
+        self._is_evaluated = False
+        self._tools = Tools(self._run_async, self._offsets)
+        self._pieces: dict[int, str] = {}
+        # One event loop for the stack's life, in a thread of its own: a client that a user keeps between calls is
+        # bound to its loop, and rewards of one level wait at the same time.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def names(self) -> list[str]:
         return [component.name for component in self.components]
 
-    @property
-    def weights(self) -> list[float]:
-        return [component.weight for component in self.components]
+    def weights(self, step: int, max_steps: int) -> list[float]:
+        """Every component's weight while that optimizer step is prepared."""
+        return [weight_at(component.weight, step, max_steps) for component in self.components]
 
     def columns(self) -> list[Column]:
         """One callable of TRL's reward signature a component."""
@@ -50,37 +74,125 @@ class RewardStack:
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Within it the stack is evaluated once, whichever column is asked first."""
-        self._scores = None
+        self._is_evaluated = False
         try:
             yield
         finally:
-            self._scores = None
+            self._is_evaluated = False
 
     def scores(self, name: str, **batch: Any) -> list[Score]:
-        """The scores of one component on a batch given as TRL's reward arguments."""
-        if self._scores is None:
-            self._scores = self.evaluate(**batch)
-        return self._scores[name]
+        """The raw scores of one component on a batch given as TRL's reward arguments."""
+        if not self._is_evaluated:
+            self.evaluate(**batch)
+            self._is_evaluated = True
+        return self.outcomes[name].raw
 
-    def evaluate(self, **batch: Any) -> dict[str, list[Score]]:
-        """Name -> one score a row. `batch` holds prompts, completions, completion_ids and the dataset's columns.
+    def evaluate(self, **batch: Any) -> dict[str, Outcome]:
+        """Name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
 
-        Raises RewardError when a component returns anything but one number or None a row; what a component raises
-        itself passes through.
+        Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
         """
-        num_rows = len(batch["completions"])
-        returned: dict[str, Any] = {}
-        waiting: dict[str, Any] = {}
+        self.outcomes = {}
+        for level in self._levels:
+            components = [self._by_name[name] for name in level]
+            if len(components) == 1:
+                found = [self._one(components[0], batch)]
+            else:
+                pool = self._threads()
+                futures = [pool.submit(self._one, component, batch) for component in components[1:]]
+                # The first in this very thread: libraries that time themselves with signals work only here.
+                found = [self._one(components[0], batch), *(future.result() for future in futures)]
+            self.outcomes.update(zip(level, found, strict=True))
         for component in self.components:
-            value = component.score(**batch)
-            (waiting if inspect.isawaitable(value) else returned)[component.name] = value
-        if waiting:
-            returned |= self._runner.run(_gather(waiting))
-        return {name: as_scores(name, returned[name], num_rows) for name in self.names}
+            self._account(component, batch)
+        return self.outcomes
+
+    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> TokenValues | None:
+        """A dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
+
+        None for a row whose score was no dense one.
+        """
+        tokens = self.outcomes[name].tokens[row]
+        if tokens is None:
+            return None
+        raw = self.outcomes[name].raw[row]
+        return multiply(tokens if clipped_sum == raw else rescale(tokens, clipped_sum), 1 / divisor)
 
     def close(self) -> None:
-        """End the event loop."""
-        self._runner.close()
+        """End the event loop, the threads and the processes of isolated rewards."""
+        for component in self.components:
+            if isinstance(component.score, Isolated):
+                component.score.close()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    def _one(self, component: Component, batch: Batch) -> Outcome:
+        num_rows = len(batch["completions"])
+        closed = [self._closed_by(component, row) for row in range(num_rows)]
+        rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
+        outcome = run_component(component, batch, rows, self._tools)
+        outcome.calls_saved = num_rows - len(rows)
+        for row, gate in enumerate(closed):
+            if gate is not None:
+                outcome.closed_by[row] = gate.by
+                outcome.fixed[row] = None if gate.otherwise == "exclude" else float(gate.otherwise)
+                outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score that counts
+        return outcome
+
+    def _closed_by(self, component: Component, row: int) -> Any:
+        """The first gate of `component` that is closed for `row`, None when all are open."""
+        return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
+
+    def _account(self, component: Component, batch: Batch) -> None:
+        """Keep failed rows on disk; end the run when a reward does nothing but fail."""
+        outcome = self.outcomes[component.name]
+        for row, message in enumerate(outcome.errors):
+            if message is not None and self._record_error is not None:
+                prompt, completion = batch["prompts"][row], batch["completions"][row]
+                record = {"reward": component.name, "row": row, "error": message}
+                self._record_error({**record, "prompt": prompt, "completion": completion})
+        if outcome.calls:
+            is_hopeless = outcome.num_errors >= outcome.calls
+            self._hopeless[component.name] = self._hopeless[component.name] + 1 if is_hopeless else 0
+        if self._hopeless[component.name] >= _MAX_HOPELESS_BATCHES:
+            message = next(error for error in outcome.errors if error is not None)
+            raise RewardFailed(
+                f"reward {component.name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
+                where=f"rewards.{component.name}",
+                got=message,
+                expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
+            )
+
+    def _run_async(self, awaitable: Any) -> Any:
+        with self._lock:
+            if self._loop is None:
+                loop = self._loop = asyncio.new_event_loop()
+
+                def serve() -> None:
+                    loop.run_forever()
+                    loop.close()
+
+                threading.Thread(target=serve, daemon=True, name="reward event loop").start()
+        return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), self._loop).result()
+
+    def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
+        if self.decode is None:
+            raise ValueError("spans need the tokens they fall on, and there is no tokenizer here")
+        return token_offsets(ids, self.decode, pieces=self._pieces)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            width = max(len(level) for level in self._levels)
+            self._pool = ThreadPoolExecutor(max_workers=width, thread_name_prefix="reward")
+        return self._pool
+
+
+async def _as_coroutine(awaitable: Any) -> Any:
+    return await awaitable
 
 
 class Column:
@@ -92,8 +204,3 @@ class Column:
 
     def __call__(self, **batch: Any) -> list[Score]:
         return self._stack.scores(self.__name__, **batch)
-
-
-async def _gather(waiting: dict[str, Any]) -> dict[str, Any]:
-    values = await asyncio.gather(*waiting.values())
-    return dict(zip(waiting, values, strict=True))

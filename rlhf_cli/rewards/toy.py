@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rlhf_cli.rewards.completion import Completion, text_of
+from rlhf_cli.rewards.dense import Span
 
 # Not the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and belongs to no number.
 # More than 18 digits is a stuck policy: no sum of the toy world has them, and int() of thousands of digits raises.
@@ -44,3 +45,84 @@ def score_digits_only(text: str) -> float:
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:
     """1.0 where the completion is a bare number without sign, words or punctuation, else 0.0."""
     return [score_digits_only(text_of(completion)) for completion in completions]
+
+
+def score_speakers(
+    text: str,
+    speaker_a: str,
+    speaker_b: str,
+    *,
+    max_value: int | None = None,
+    mass: float = 1.0,
+    malformed: float = -1.0,
+) -> list[Span] | float:
+    """+mass on the line of the speaker with the larger number, -mass on the other's; [] where the numbers are equal.
+
+    In form are the two lines `A: 4`, `B: 7`, in the order of the prompt and with nothing but white space around them,
+    a line being what `toy_speakers.parse_speakers` takes for one. Anything else is worth `malformed`, one number for
+    the whole row.
+
+    Args:
+        text: the whole completion: which line was the larger one is known only at its end.
+        speaker_a: speaks first.
+        speaker_b: speaks second.
+        max_value: a larger number is not in form; None = no limit but the nine digits of a line.
+        mass: what the larger line gains and the smaller loses, however large the difference.
+        malformed: instead, for what is not in form.
+    """
+    names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
+    line = re.compile(rf"^({names}): ([0-9]{{1,9}})$", re.MULTILINE)
+    lines = list(line.finditer(text))
+    numbers = [int(found[2]) for found in lines]
+    has_form = [found[1] for found in lines] == [speaker_a, speaker_b] and not line.sub("", text).strip()
+    if not has_form or (max_value is not None and max(numbers) > max_value):
+        return malformed
+    if numbers[0] == numbers[1]:
+        return []
+    signs = (1, -1) if numbers[0] > numbers[1] else (-1, 1)
+    return [(found.start(), found.end(), sign * mass) for found, sign in zip(lines, signs, strict=True)]
+
+
+def speakers_larger(
+    completions: Sequence[Completion],
+    speaker_a: Sequence[str],
+    speaker_b: Sequence[str],
+    *,
+    max_value: Sequence[int | str] | None = None,
+    mass: float = 1.0,
+    malformed: float = -1.0,
+    **kwargs: object,
+) -> list[list[Span] | float]:
+    """The tokens of the speaker with the larger number are rewarded, the other's punished, as in `score_speakers`.
+
+    **What can be learnt from it.** A row in form sums to mass - mass = 0 whoever is larger. So a trainer of one number
+    a row learns the form (0 beats `malformed`) and nothing about the numbers. With a value a token, spans on their
+    last token and credit from the future, as in DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
+
+        tokens of the second line:   +mass if the second speaker is the larger one, -mass if the first
+        tokens of the first line:    own value + the second line's = 0, whatever they are
+
+    The second speaker has read the first one's number and learns to say a larger one (the largest there is, when the
+    first said that: equal is 0, smaller is -mass); the first speaker's numbers stay as they are, but for what the form
+    and the noise move. Watch the share of completions whose second number is the larger: 0.45 for random digits, at
+    most 0.9 with a first speaker who stays random. With `spread: even` the first line gains something else: its last
+    tokens, the number among them, have only a part of their own span still before them and all of the second line, so
+    the first speaker learns to be the smaller one.
+
+    A row that is not in form is one number and no span: it also has to reach the EOS that came too early, and the
+    completion without a character.
+
+    Args:
+        completions: one a row.
+        speaker_a: dataset column, the first speaker.
+        speaker_b: dataset column, the second speaker.
+        max_value: dataset column, the largest number a speaker may say; without it there is no limit.
+        mass: of the larger line; the smaller has -mass.
+        malformed: of a row that is not in form.
+    """
+    limits = [None] * len(completions) if max_value is None else [int(limit) for limit in max_value]
+    rows = zip(completions, speaker_a, speaker_b, limits, strict=True)
+    return [
+        score_speakers(text_of(completion), first, second, max_value=limit, mass=mass, malformed=malformed)
+        for completion, first, second, limit in rows
+    ]

@@ -1,27 +1,35 @@
-"""What a reward function may return, brought to one form: a float or None for every row."""
+"""What a reward function may return, brought to one form: a float, None, or one value a token for every row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.dense import TokenValues
 
 Score = float | None
 """One row's reward; None where the reward does not apply to the row."""
 
 
-def as_scores(name: str, returned: Any, num_rows: int) -> list[Score]:
-    """`returned` as a list of `num_rows` floats or Nones.
+ReadDense = Callable[[int, Any], TokenValues | None]
+"""(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
 
-    Accepts a list, a tuple, a numpy array or a tensor of numbers. Raises RewardError, naming the reward and the row,
-    for anything else: the wrong length, a text, a dict, an infinite number. A bool counts as 0 or 1. NaN means, as
-    None does, that the reward does not apply.
+
+def as_scores(
+    name: str, returned: Any, num_rows: int, read_dense: ReadDense | None = None
+) -> list[Score | TokenValues | BaseException]:
+    """`returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
+
+    Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
+    else: the wrong length, a text, a dict, an infinite number. A bool counts as 0 or 1. NaN means, as None does, that
+    the reward does not apply. An exception stands for a row that failed and stays.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
-    if isinstance(returned, str | dict) or not isinstance(returned, Sequence):
+    if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
         raise RewardError(
             f"reward {name!r} did not return a list",
             where=f"rewards.{name}",
@@ -35,18 +43,28 @@ def as_scores(name: str, returned: Any, num_rows: int) -> list[Score]:
             got=f"{list(returned)!r:.80}",
             expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
         )
-    return [_as_score(name, row, value) for row, value in enumerate(returned)]
+    return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
-def _as_score(name: str, row: int, value: Any) -> Score:
-    if value is None:
-        return None
-    if hasattr(value, "item"):
-        value = value.item()
-    if not isinstance(value, int | float):
+def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
+    if value is None or isinstance(value, BaseException):
+        return value
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple) and read_dense is not None:
+        try:
+            tokens = read_dense(row, value)
+        except ValueError as error:
+            raise RewardError(
+                f"reward {name!r} returned no value a token for row {row}",
+                where=f"rewards.{name}",
+                got=str(error),
+                expected="a list of numbers, one a completion token, or of spans (start, end, value) in characters",
+            ) from error
+        if tokens is not None:
+            return tokens
+    if not isinstance(value, int | float) or abs(value) > sys.float_info.max:
         problem = f"{type(value).__name__}: {value!r:.80}"
-    elif math.isinf(value):
-        problem = repr(value)
     else:
         return None if math.isnan(value) else float(value)
     raise RewardError(

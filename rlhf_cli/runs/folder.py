@@ -48,6 +48,10 @@ class RunFolder:
         return self.path / "model"
 
     @property
+    def reward_errors(self) -> Path:
+        return self.path / "reward_errors.jsonl"
+
+    @property
     def log(self) -> Path:
         return self.path / "log.txt"
 

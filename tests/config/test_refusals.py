@@ -254,7 +254,11 @@ def test_rules_between_keys(refused: Refused, words: list[str], what: str) -> No
     assert refused("exp=quickstart", *words).what == what
 
 
-DPO = ("trainer={trl: DPOTrainer, name: dpo}", "~trainer.args.log_completions", "~trainer.args.num_completions_to_print")
+DPO = (
+    "trainer={trl: DPOTrainer, name: dpo}",
+    "~trainer.args.log_completions",
+    "~trainer.args.num_completions_to_print",
+)
 
 
 def test_a_trainer_without_rewards_is_good(judged: Judged) -> None:

@@ -45,7 +45,7 @@ def refusal(**words: Any) -> ConfigError:
         # two processes: 4 x 2 x 2 = 16, 4 prompts; 10 rows are 2 whole rounds (2 rows are left over);
         # each round is used 3 times: 2 x 2 x 3 = 12 micro-batches a process, 2 a step: 6 steps, twice
         ({"per": 4, "acc": 2, "g": 4, "processes": 2, "iterations": 3, "rows": 10, "epochs": 2.0}, 2, 16, 4, 12),
-        # the round's size is given: 24 / 4 = 6 micro-batches, 3 prompts; 7 rows are 2 rounds, 12 micro-batches, 4 a step
+        # the round's size is given: 24 / 4 = 6 micro-batches, 3 prompts; 7 rows: 2 rounds, 12 micro-batches, 4 a step
         ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "rows": 7, "epochs": 1.0}, 6, 24, 3, 3),
         # the same on two processes: 24 / (4 x 2) = 3 micro-batches; 2 rounds are 6, 4 a step, the last one short
         ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "processes": 2, "rows": 7, "epochs": 1.0}, 3, 24, 3, 2),
@@ -147,9 +147,7 @@ def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
 
 def test_the_suggestions_are_the_nearest() -> None:
     """6 are no groups of 4: the next batch size is 8, the nearest group sizes are 3 and 6, 3 being nearer."""
-    assert refusal(per=6, g=4).hint == (
-        "trainer.args.per_device_train_batch_size=8 or trainer.args.num_generations=3"
-    )
+    assert refusal(per=6, g=4).hint == ("trainer.args.per_device_train_batch_size=8 or trainer.args.num_generations=3")
     assert refusal(per=1, g=4).hint == "trainer.args.per_device_train_batch_size=4"
 
 
@@ -227,5 +225,5 @@ def test_as_many_rows_as_a_round_are_enough() -> None:
 
 
 def test_where_no_smaller_batch_would_do() -> None:
-    assert refusal(per=2, acc=4, g=2, rows=3).hint == "more rows"
+    assert refusal(per=2, acc=4, g=2, rows=1).hint == "more rows"
     assert refusal(per=8, g=2, gbs=8, rows=3).hint == "more rows"

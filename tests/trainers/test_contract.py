@@ -8,7 +8,9 @@ import pytest
 import trl
 from transformers import Trainer
 
-from rlhf_cli.trainers.seams import InRunFolder, WithRewardStack, with_our_seams
+from rlhf_cli.trainers.compose import with_our_seams
+from rlhf_cli.trainers.reward_stack import WithRewardStack
+from rlhf_cli.trainers.seams import InRunFolder
 
 ON_POLICY = [trl.GRPOTrainer, trl.RLOOTrainer]
 

@@ -1,0 +1,97 @@
+"""Rules about rewards that need more than one key: names, gates, dense, what a trainer can honour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment, Gate
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.suggest import nearest
+
+_TOKEN_LEVEL_ONLY = {"loss_type": ("luspo",), "importance_sampling_level": ("sequence",)}
+"""TRL arguments whose values know no per-token advantage: they would collapse it to the row's mean."""
+
+
+def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Every problem with the rewards, in the order of the configuration."""
+    takes_rewards = "reward_funcs" in trl_args.trainer(experiment.trainer.trl).parameters
+    if takes_rewards and not experiment.rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} needs at least one reward",
+            where="rewards",
+            expected="named entries under `rewards:`, each with `fn` or `model`",
+            hint="rlhf list reward, then for example +reward@rewards.short=brevity",
+        )
+    if experiment.rewards and not takes_rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} does not use rewards",
+            where=origins.where("rewards"),
+            got=", ".join(experiment.rewards),
+            hint="trainer=grpo, or '~rewards'",
+        )
+    for name in experiment.rewards:
+        if name in RESERVED_REWARD_NAMES:
+            yield ConfigError(
+                f"a reward cannot be named {name!r}",
+                where=origins.where(f"rewards.{name}"),
+                expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
+            )
+    yield from _gate_problems(experiment, origins)
+    if experiment.trainer.dense:
+        yield from _dense_problems(experiment, origins)
+
+
+def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    named = [(name, gate) for name, reward in experiment.rewards.items() for gate in reward.gates]
+    gates: list[tuple[str, str | None, Gate]] = [(f"rewards.{name}.gate", name, gate) for name, gate in named]
+    if experiment.primary is not None:
+        gates.append(("primary", None, experiment.primary))
+    for key, owner, gate in gates:
+        if gate.by == owner:
+            yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
+        elif gate.by not in experiment.rewards:
+            close = nearest(gate.by, experiment.rewards)
+            yield ConfigError(
+                f"a gate reads a reward {gate.by!r} that there is not",
+                where=origins.where(f"{key}.by"),
+                expected="one of " + ", ".join(experiment.rewards),
+                hint=f"{key}.by={close}" if close else None,
+            )
+
+
+def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    trainer, args = experiment.trainer, experiment.trainer.args
+    where = origins.where("trainer.dense")
+    if trainer.trl != "GRPOTrainer":
+        yield ConfigError(
+            f"trainer={trainer.name} cannot use per-token advantages",
+            where=where,
+            got="its loss is per sequence" if trainer.trl == "RLOOTrainer" else f"{trainer.trl} has no rewards",
+            expected="trainer=grpo; without trainer.dense the tokens' rewards are summed",
+            hint="trainer=grpo, or trainer.dense=false",
+        )
+    for name, values in _TOKEN_LEVEL_ONLY.items():
+        if args.get(name) in values:
+            yield ConfigError(
+                f"trainer.dense means nothing under {name}={args[name]}",
+                where=origins.where(f"trainer.args.{name}"),
+                got=f"{name}={args[name]}: one number a sequence",
+                expected="token level, such as loss_type=dapo and importance_sampling_level=token",
+                hint=f"'~trainer.args.{name}', or trainer.dense=false",
+            )
+    if args.get("off_policy_mask_threshold") is not None:
+        yield ConfigError(
+            "trainer.dense and an off-policy mask do not go together",
+            where=origins.where("trainer.args.off_policy_mask_threshold"),
+            got="the mask judges whole sequences by their advantage",
+            hint="'~trainer.args.off_policy_mask_threshold', or trainer.dense=false",
+        )
+    if experiment.aggregate != "sum":
+        yield ConfigError(
+            "trainer.dense sums the rewards token by token",
+            where=origins.where("aggregate"),
+            got=experiment.aggregate,
+            expected="aggregate=sum",
+        )

@@ -1,0 +1,1 @@
+"""Numerics: tensors in, tensors out. No files, no random numbers, no argument changed in place."""

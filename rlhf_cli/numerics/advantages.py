@@ -1,0 +1,82 @@
+"""How much of each advantage is due to which reward.
+
+TRL's advantages are linear in the components once the batch's deviation is given. So an advantage is a sum of parts,
+A_i = sum_k p_ik, and the share of component k is
+
+    share_k = sum_i p_ik A_i / sum_i A_i^2 ,
+
+which sums to 1 over the components and is negative for one that pulls the other way. It accounts for the advantages as
+they are; it is no counterfactual of what training without the component would do.
+
+Shapes: N rows of all ranks, the rows of a group consecutive; K components; NaN rows are unscorable.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+_EPS = 1e-4  # TRL's
+
+
+def grpo_parts(
+    contributions: Tensor, num_generations: int, scale: Literal["group", "batch", "none"], eps: float = _EPS
+) -> Tensor:
+    """(N, K) parts of GRPO's (r - mean of group) / (deviation + eps), from (N, K) weighted rewards.
+
+    `scale` is TRL's scale_rewards. Rows that are NaN throughout get 0.
+    """
+    grouped = contributions.view(-1, num_generations, contributions.shape[1])
+    centred = (grouped - grouped.nanmean(dim=1, keepdim=True)).reshape_as(contributions)
+    if scale == "none":
+        return centred.nan_to_num(0.0)
+    total = _total(contributions)
+    if scale == "group":
+        deviation = _nanstd(total.view(-1, num_generations)).repeat_interleave(num_generations)
+    else:
+        deviation = _nanstd(total).expand_as(total)
+    return (centred / (deviation + eps).unsqueeze(1)).nan_to_num(0.0)
+
+
+def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
+    """(N, K) parts of (r - mean of batch) / (deviation of batch + eps), the last step of normalize_then_sum.
+
+    `contributions` are the weighted, group-normalised components.
+    """
+    centred = contributions - contributions.nanmean(dim=0, keepdim=True)
+    return (centred / (_nanstd(_total(contributions)) + eps)).nan_to_num(0.0)
+
+
+def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = _EPS) -> Tensor:
+    """(N, K) parts of RLOO's r minus the mean of the others in its group, normalised over the batch or not."""
+    grouped = contributions.view(-1, num_generations, contributions.shape[1])
+    count = (~grouped.isnan()).sum(dim=1, keepdim=True)
+    baseline = (grouped.nansum(dim=1, keepdim=True) - grouped) / (count - 1)
+    parts = (grouped - baseline).reshape_as(contributions)
+    if is_normalized:
+        parts = (parts - parts.nanmean(dim=0, keepdim=True)) / (_nanstd(_total(parts)) + eps)
+    return parts.nan_to_num(0.0)
+
+
+def shares(parts: Tensor, advantages: Tensor) -> list[float] | None:
+    """One share a component, None when every advantage is 0. `parts` (N, K), `advantages` (N,)."""
+    energy = float((advantages.double() ** 2).sum())
+    if energy == 0.0:
+        return None
+    found: list[float] = ((parts.double() * advantages.double().unsqueeze(1)).sum(dim=0) / energy).tolist()
+    return found
+
+
+def _total(contributions: Tensor) -> Tensor:
+    """(N,): the sum of the row, NaN where the whole row is."""
+    total = contributions.nansum(dim=1)
+    return torch.where(contributions.isnan().all(dim=1), torch.full_like(total, torch.nan), total)
+
+
+def _nanstd(values: Tensor) -> Tensor:
+    """Unbiased deviation over the last dimension, NaN left out; NaN for a single value, as TRL's nanstd gives."""
+    count = (~values.isnan()).sum(dim=-1)
+    squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1)
+    return (squares / (count - 1)).sqrt()

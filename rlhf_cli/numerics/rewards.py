@@ -1,0 +1,96 @@
+"""From raw scores to what enters the total: offset, clip, normalise, and the fill of excluded entries.
+
+Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+_LEAST_DEVIATION = 1e-6
+"""Below it a column is constant: dividing by it would only enlarge rounding errors, so it is left as it is."""
+
+
+Normalize = Literal["none", "batch", "group", "running"]
+
+
+@dataclass(frozen=True)
+class RunningDeviation:
+    """Standard deviation of every score ever seen, by Welford's method (Chan et al. 1979 for whole batches).
+
+    Unbiased (n - 1), like the batch's and the group's.
+    """
+
+    count: float = 0.0
+    mean: float = 0.0
+    sum_of_squares: float = 0.0
+
+    def updated(self, values: Tensor) -> RunningDeviation:
+        """The state after the entries of `values` that are not NaN were seen as well."""
+        seen = values[~values.isnan()].double()
+        if seen.numel() == 0:
+            return self
+        count, mean = float(seen.numel()), float(seen.mean())
+        delta, total = mean - self.mean, self.count + count
+        squares = float(((seen - mean) ** 2).sum()) + delta**2 * self.count * count / total
+        return RunningDeviation(total, self.mean + delta * count / total, self.sum_of_squares + squares)
+
+    @property
+    def deviation(self) -> float:
+        return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
+
+
+def clipped(raw: Tensor, offset: float, clip: tuple[float, float] | None) -> Tensor:
+    """`raw - offset`, held within `clip`; NaN stays NaN."""
+    values = raw - offset
+    return values if clip is None else values.clamp(*clip)
+
+
+def divisors(values: Tensor, normalize: Normalize, num_generations: int, running: RunningDeviation) -> Tensor:
+    """(N,) what each score is divided by: the deviation of the batch, of its group, or of all there ever was.
+
+    Normalising divides and never centres: a score of 0 keeps meaning "worth nothing", so a row that a gate sets to 0
+    does not beat a poor one. A constant column is divided by 1. `running` is the state with this batch in it.
+    """
+    if normalize == "none":
+        return torch.ones_like(values)
+    if normalize == "running":
+        deviation = torch.full_like(values, running.deviation)
+    elif normalize == "batch":
+        deviation = _deviation(values.unsqueeze(0)).squeeze(0).expand_as(values)
+    else:
+        deviation = _deviation(values.view(-1, num_generations)).flatten().repeat_interleave(num_generations)
+    return torch.where(deviation > _LEAST_DEVIATION, deviation, torch.ones_like(deviation))
+
+
+def filled(effective: Tensor, num_generations: int) -> Tensor:
+    """(N, K) with every excluded entry set to its component's mean over the group's rows where it applies.
+
+    That entry then differs from the group's mean by nothing, so its part of an advantage is exactly 0, in GRPO's
+    mean-of-group baseline and in RLOO's leave-one-out one alike. A row in which no component applies stays NaN: TRL
+    gives it no advantage and no place in a mean. A component that applies nowhere in a group is 0 in it.
+    """
+    num_components = effective.shape[1]
+    grouped = effective.view(-1, num_generations, num_components)
+    mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape(-1, num_components)
+    applies_somewhere = ~effective.isnan().all(dim=1, keepdim=True)
+    return torch.where(effective.isnan() & applies_somewhere, mean, effective)
+
+
+def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e-4) -> Tensor:
+    """(N, K): each component z-scored within its group, as GDPO does before it sums (arXiv 2601.05242)."""
+    grouped = effective.view(-1, num_generations, effective.shape[1])
+    mean = grouped.nanmean(dim=1, keepdim=True)
+    deviation = _deviation(grouped.transpose(1, 2)).transpose(1, 2)
+    return ((grouped - mean) / (deviation + eps)).reshape_as(effective)
+
+
+def _deviation(values: Tensor) -> Tensor:
+    """Unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values."""
+    count = (~values.isnan()).sum(dim=-1, keepdim=True)
+    squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
+    return torch.where(count > 1, (squares / (count - 1).clamp(min=1)).sqrt(), torch.zeros_like(squares))

@@ -1,0 +1,61 @@
+"""The reward section as components of a stack: gates and schedules in the rewards room's own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_cli.config import schema
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.rewards.component import Component
+from rlhf_cli.rewards.gates import Gate, GateCycle, levels
+from rlhf_cli.rewards.weights import Schedule
+
+
+def component(name: str, reward: schema.Reward, score: Callable[..., Any]) -> Component:
+    """A component of the stack: `score` with the rules the experiment puts around it."""
+    weight = reward.weight
+    return Component(
+        name=name,
+        score=score,
+        weight=weight if isinstance(weight, float) else Schedule(**weight.model_dump()),
+        gates=_gates(reward),
+        offset=reward.offset,
+        clip=reward.clip,
+        normalize=reward.normalize,
+        on_error=reward.on_error,
+        # An isolated function keeps its own time, a row at a time, and kills.
+        timeout_s=None if reward.isolate else reward.timeout_s,
+        eager=reward.eager,
+        spread=reward.spread,
+    )
+
+
+def evaluation_order(experiment: Experiment) -> list[list[str]]:
+    """Reward names level by level of the gate graph. Raises ConfigError where rewards wait for each other."""
+    try:
+        return levels({name: _gates(reward) for name, reward in experiment.rewards.items()})
+    except GateCycle as error:
+        raise ConfigError(
+            "rewards wait for each other",
+            where=f"rewards.{error.names[0]}.gate",
+            got=str(error),
+            expected="gates that do not come back to where they began",
+            hint=f"'~rewards.{error.names[0]}.gate'",
+        ) from None
+
+
+def _gates(reward: schema.Reward) -> tuple[Gate, ...]:
+    return tuple(_gate(gate) for gate in reward.gates)
+
+
+def _gate(gate: schema.Gate) -> Gate:
+    low, high = float("-inf"), float("inf")
+    if gate.between is not None:
+        low, high = gate.between
+    elif gate.equals is not None:
+        low = high = gate.equals
+    low = gate.at_least if gate.at_least is not None else low
+    high = gate.at_most if gate.at_most is not None else high
+    return Gate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)

@@ -1,0 +1,165 @@
+"""Which characters of the text each sampled token holds, found by decoding the tokens. No torch.
+
+The text is never tokenised again: what a tokenizer makes of it need not be what the policy sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+
+Decode = Callable[[Sequence[int]], str]
+
+_UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
+_LONG = 24  # tokens in a window before a shorter one is looked for
+
+
+def token_offsets(
+    ids: Sequence[int], decode: Decode, *, pieces: MutableMapping[int, str] | None = None
+) -> list[tuple[int, int]]:
+    """For every token (start, end): it holds a part of each character of decode(ids) from start on, up to but not end.
+
+    With P_i = decode(ids[:i]) and c_i the number of leading characters that P_i and the whole text have in common,
+    token i begins at c_i and ends at c_{i+1}; one that leaves a character unfinished also has that character. So all
+    tokens of a multi-byte character cover it, ranges of neighbours may share one character, together they cover the
+    text, and a token that decodes to nothing (EOS, with special tokens skipped) has an empty range at its place.
+
+    P_i is not decoded from the start, which would take quadratic time. As streaming detokenizers do, a window is
+    decoded that begins one token before the last finished character: a decoder that strips a leading space strips it
+    there. A token whose own text (decoded once for each id) comes next in the text needs no window. When the text is
+    not arrived at in this way, every P_i is decoded after all: slow and right.
+
+    Args:
+        ids: the sampled tokens.
+        decode: tokens -> text, the same that made the text which the reward function saw; with its options bound.
+        pieces: id -> own text, filled here. Keep one for each `decode` and the tokens of the next rows are known.
+    """
+    if not ids:
+        return []
+    text = decode(ids)
+    known = _Pieces(ids, decode, {} if pieces is None else pieces)
+    return _by_windows(ids, decode, text, known) or _by_prefixes(ids, decode, text, known)
+
+
+def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
+    """The ranges, in linear time; [] when the windows did not add up to the text."""
+    reader = _Reader(text)
+    offsets: list[tuple[int, int]] = []
+    start = at = 0  # the window: tokens from `start` on; their first character is text[at]
+    before: str | None = ""  # the window decoded up to the token; None = a new one is to be opened
+    for index, token in enumerate(ids):
+        own = pieces.of(token)
+        if reader.is_between_characters and _UNKNOWN not in own and text.startswith(own, reader.reached):
+            offsets.append((reader.reached, reader.reached + len(own)))
+            reader.reached += len(own)
+            before = None
+            continue
+        if before is None:
+            start, at = _open(ids, index, decode, text, reader.reached)
+            before = decode(ids[start:index])
+        after = decode(ids[start : index + 1])
+        offsets.append(reader.read(at, before, after, own))
+        before = after
+        if reader.is_between_characters:
+            before = None
+        elif reader.is_exact and (index + 1 - start) % _LONG == 0:
+            start, skipped, before = _shorten(ids, start, index + 1, decode, before)
+            at += skipped
+    return offsets if reader.is_exact and reader.reached == len(text) else []
+
+
+def _by_prefixes(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
+    """The ranges by definition, in quadratic time."""
+    reader = _Reader(text)
+    offsets: list[tuple[int, int]] = []
+    before = ""
+    for index, token in enumerate(ids):
+        after = decode(ids[: index + 1])
+        offsets.append(reader.read(0, before, after, pieces.of(token)))
+        before = after
+    return offsets
+
+
+class _Reader:
+    """How much of the text the tokens so far account for."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reached = 0
+        self.is_exact = True  # the tokens so far decode to text[:reached], nothing more
+
+    @property
+    def is_between_characters(self) -> bool:
+        """True when the next token surely starts a character. A text that ends in U+FFFD so far may have been cut in
+        one, and at the start some decoders strip a space.
+        """
+        return self.is_exact and self.reached > 0 and self.text[self.reached - 1] != _UNKNOWN
+
+    def read(self, at: int, before: str, after: str, own: str) -> tuple[int, int]:
+        """The range of the token that made the window, whose first character is text[at], grow `before` -> `after`."""
+        start, was_exact = self.reached, self.is_exact
+        alike = _num_alike(self.text, at, after)
+        self.reached = max(start, at + alike)
+        self.is_exact = alike == len(after) and at + alike == self.reached
+        if not own and after == before:
+            return start, start
+        end = self.reached if self.is_exact else min(self.reached + 1, len(self.text))
+        # A U+FFFD already read, by itself longer than what it added: the token's first bytes belong to that one.
+        begins_inside = own.startswith(_UNKNOWN) and len(own) > len(after) - len(before)
+        if was_exact and begins_inside and start > 0 and self.text[start - 1] == _UNKNOWN:
+            start -= 1
+        return start, max(start, end)
+
+
+class _Pieces:
+    """The text a token adds after another one, decoded once for each id."""
+
+    def __init__(self, ids: Sequence[int], decode: Decode, known: MutableMapping[int, str]) -> None:
+        self._decode, self._known = decode, known
+        self._ids = ids
+        self._context: tuple[list[int], str] | None = None
+
+    def of(self, token: int) -> str:
+        """U+FFFD when the token changes the text before it, so that it has no text of its own."""
+        if token not in self._known:
+            context, text = self._before()
+            both = self._decode([*context, token])
+            self._known[token] = both[len(text) :] if both.startswith(text) else _UNKNOWN
+        return self._known[token]
+
+    def _before(self) -> tuple[list[int], str]:
+        # Any token will do that has a text of its own: behind it no leading space is stripped.
+        if self._context is None:
+            decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
+            usable = (pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1])
+            self._context = next(usable, ([], ""))
+        return self._context
+
+
+def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: int) -> tuple[int, int]:
+    """A token before `index` from which decoding gives the text before `reached`, and its first character."""
+    width = 1
+    while width < index:
+        context = decode(ids[index - width : index])
+        if context and text.endswith(context, 0, reached):
+            return index - width, reached - len(context)
+        width += 1 + width // 8  # not doubled: characters of three bytes each end at multiples of three
+    return 0, 0
+
+
+def _shorten(ids: Sequence[int], start: int, stop: int, decode: Decode, window: str) -> tuple[int, int, str]:
+    """A later start for a long window that ends in U+FFFD: the new start, characters skipped, the window decoded.
+
+    Cut inside a character the two halves would not decode to the whole; one of five cuts in a row is outside of one.
+    """
+    for cut in range(stop - 8, stop - 3):
+        head, tail = decode(ids[start:cut]), decode(ids[cut:stop])
+        if tail and head + tail == window:
+            return cut, len(head), tail
+    return start, 0, window
+
+
+def _num_alike(text: str, at: int, part: str) -> int:
+    if text.startswith(part, at):
+        return len(part)
+    pairs = zip(text[at : at + len(part)], part, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), max(0, len(text) - at))

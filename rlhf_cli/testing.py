@@ -1,0 +1,294 @@
+"""A test of your own reward in one line.
+
+    from rlhf_cli.testing import check_reward
+
+    def test_polite():
+        values = check_reward("./rewards.py:polite", args={"word": "please"}, completions=["Yes, please.", "No."])
+        assert values == [1.0, 0.0]
+
+It calls the reward as a training run does, several times, and fails with what is wrong and in which row. No torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn, TypeAlias
+
+from rlhf_cli.rewards.completion import text_of
+from rlhf_cli.rewards.dense import Span, TokenValues, as_token_values, place_spans
+from rlhf_cli.rewards.resolve import required_columns, resolve
+
+Value: TypeAlias = float | TokenValues | list[Span] | None
+"""What a reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
+
+_UNKNOWN_COLUMN = "a_column_it_has_never_heard_of"
+_ROWS_ALONE = 8
+_WHY_INDEPENDENT = (
+    ": a gate passes on only the rows that survive, so a row's value must not depend on the others "
+    "(row_independent=False where it is meant to)"
+)
+
+
+def check_reward(
+    reward: str | Callable[..., Any],
+    *,
+    completions: Sequence[Any],
+    prompts: Sequence[Any] | None = None,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    args: Mapping[str, Any] | None = None,
+    conversational: bool = False,
+    row_independent: bool = True,
+    tolerance: float = 1e-6,
+    **columns: Sequence[Any],
+) -> list[Value]:
+    """The reward's values, after it has been seen to keep its promises; AssertionError where it does not.
+
+    It takes any column by **kwargs; returns one value a row, finite or None; says the same when it is called again,
+    and of a row among others, in another order and alone (a gate passes on the rows that survive it); leaves its
+    inputs as they were; and can be pickled, unless it is given by name.
+
+    Args:
+        reward: `module:function`, `./file.py:function` as in a config, or the function itself. It may be async.
+        completions: texts, or lists of messages. Two rows at least, or nothing can be said of independence.
+        prompts: of the same kind; empty ones when left out.
+        completion_ids: token ids of each completion, which dense rewards count; its UTF-8 bytes when left out.
+        args: as in the config.
+        conversational: also call it with the texts as messages; the values must be those of the texts.
+        row_independent: False for a reward that is meant to compare rows, a diversity bonus; it cannot be gated.
+        tolerance: by how much a row may change with its company; a batched model rounds.
+        columns: the dataset's columns, one value a row.
+    """
+    __tracebackhide__ = True
+    function = _function(reward, dict(args or {}))
+    rows = _rows(completions, prompts, completion_ids, columns)
+    _check_signature(function, columns)
+    if not isinstance(reward, str):
+        _check_pickle(reward)
+    with asyncio.Runner() as runner:
+        call = functools.partial(_call, function, runner)
+        everything = list(range(len(completions)))
+        values = call(rows, everything)
+        _same(values, call(rows, everything), everything, "when called again: it is not deterministic", 0.0)
+        for some, company in _selections(len(completions)) if row_independent else ():
+            _same(values, call(rows, some), some, company + _WHY_INDEPENDENT, tolerance)
+        if conversational:
+            chats = call(_as_conversations(rows), everything)
+            _same(values, chats, everything, "when the completions are messages instead of texts", tolerance)
+    return values
+
+
+def _call(
+    function: Callable[..., Any], runner: asyncio.Runner, rows: dict[str, list[Any]], some: list[int]
+) -> list[Value]:
+    """Values of some of the rows; in every message they have the numbers they have among all."""
+    __tracebackhide__ = True
+    given = {name: [column[row] for row in some] for name, column in rows.items()}
+    lent = copy.deepcopy(given)
+    extra_logs: list[tuple[str, int]] = []
+    returned = function(
+        **lent,
+        **{_UNKNOWN_COLUMN: [0] * len(some)},
+        trainer_state=SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]),
+        log_extra=lambda column, values: extra_logs.append((column, len(values))),
+        log_metric=lambda name, value: float(value),
+    )
+    if inspect.isawaitable(returned):
+        returned = runner.run(_await(returned))
+    _check_unchanged(given, lent, some)
+    for column, length in extra_logs:
+        if length != len(some):
+            _fail(f"log_extra({column!r}, ...) was given {length} values for {len(some)} completions")
+    if hasattr(returned, "tolist"):
+        returned = returned.tolist()
+    if isinstance(returned, str | Mapping) or not isinstance(returned, Sequence):
+        _fail(f"returned {_shown(returned)}; a list of one value a completion was expected")
+    if len(returned) != len(some):
+        _fail(f"returned {len(returned)} values for {len(some)} completions")
+    return [
+        _value(row, value, text_of(given["completions"][index]), len(given["completion_ids"][index]))
+        for index, (row, value) in enumerate(zip(some, returned, strict=True))
+    ]
+
+
+def _same(wanted: list[Value], got: list[Value], some: list[int], circumstance: str, tolerance: float) -> None:
+    __tracebackhide__ = True
+    for row, value in zip(some, got, strict=True):
+        if not _close(wanted[row], value, tolerance):
+            _fail(f"row {row} scores {wanted[row]!r}, but {value!r} {circumstance}")
+
+
+def _value(row: int, value: Any, text: str, num_tokens: int) -> Value:
+    __tracebackhide__ = True
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return None if value is None else _number(row, value)
+    try:
+        if value and all(isinstance(item, list | tuple) for item in value):
+            # Where tokens begin is the policy's tokenizer's business; that a span is within the text is not.
+            place_spans(value, [(place, place + 1) for place in range(len(text))], spread="last")
+            return [(int(start), int(end), float(mass)) for start, end, mass in value]
+        as_token_values(value, num_tokens, list, "last")
+    except ValueError as error:
+        _fail(
+            f"row {row}: {error}; a list is one number or None a token (len(completion_ids[row]) of them), or "
+            "(start, end, value) spans in characters of the completion"
+        )
+    return [None if item is None else float(item) for item in value]
+
+
+def _number(row: int, value: Any) -> float:
+    __tracebackhide__ = True
+    if hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, int | float):
+        _fail(
+            f"row {row}: {_shown(value)} is no number; a finite number, or None where it does not apply, was expected"
+        )
+    if not math.isfinite(value):
+        _fail(f"row {row}: {value!r}; a finite number, or None where the reward does not apply, was expected")
+    return float(value)
+
+
+def _function(reward: str | Callable[..., Any], args: dict[str, Any]) -> Callable[..., Any]:
+    __tracebackhide__ = True
+    if isinstance(reward, str):
+        return resolve(reward, args, where="check_reward")
+    if not args:
+        return reward
+    named = [name for name, kind in _parameters(reward).items() if kind is not inspect.Parameter.VAR_KEYWORD]
+    for name in args:
+        if name not in named:
+            _fail(f"there is no argument {name!r}; it takes {', '.join(named)}")
+    return functools.partial(reward, **args)
+
+
+def _rows(
+    completions: Sequence[Any],
+    prompts: Sequence[Any] | None,
+    completion_ids: Sequence[Sequence[int]] | None,
+    columns: dict[str, Sequence[Any]],
+) -> dict[str, list[Any]]:
+    __tracebackhide__ = True
+    if isinstance(completions, str) or not completions:
+        raise ValueError("check_reward: `completions` is a list with at least one completion")
+    if prompts is None:
+        prompts = ["" if isinstance(completion, str) else _message("user", "") for completion in completions]
+    if completion_ids is None:
+        completion_ids = [list(text_of(completion).encode()) for completion in completions]
+    rows = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+    for name, column in rows.items():
+        if isinstance(column, str) or not isinstance(column, Sequence) or len(column) != len(completions):
+            raise ValueError(f"check_reward: `{name}` is a list of {len(completions)} values, one a completion")
+    return {name: list(column) for name, column in rows.items()}
+
+
+def _check_signature(function: Callable[..., Any], columns: dict[str, Sequence[Any]]) -> None:
+    __tracebackhide__ = True
+    parameters = _parameters(function)
+    if parameters and inspect.Parameter.VAR_KEYWORD not in parameters.values():
+        _fail(
+            f"takes ({', '.join(parameters)}) and no **kwargs; a run passes every dataset column, trainer_state, "
+            "log_extra and log_metric"
+        )
+    if missing := [name for name in required_columns(function) if name not in columns]:
+        _fail(f"needs the column {missing[0]!r}: check_reward(..., {missing[0]}=[...]), or args where it is a setting")
+
+
+def _check_pickle(reward: Callable[..., Any]) -> None:
+    __tracebackhide__ = True
+    try:
+        pickle.loads(pickle.dumps(reward))
+    except Exception as error:  # whatever a user's object raises here, it is the finding
+        _fail(
+            f"cannot be pickled, so it cannot run in a process of its own ({type(error).__name__}: {error}); "
+            "define it at the top of a module, not inside a function"
+        )
+
+
+def _check_unchanged(given: dict[str, list[Any]], lent: dict[str, list[Any]], some: list[int]) -> None:
+    __tracebackhide__ = True
+    for name, column in given.items():
+        if len(column) != len(lent[name]):
+            _fail(f"changes its inputs: {name} had {len(column)} rows and has {len(lent[name])} after the call")
+        for row, before, after in zip(some, column, lent[name], strict=True):
+            if not _equal(before, after):
+                _fail(
+                    f"changes its inputs: {name} of row {row} was {_shown(before)}, is {_shown(after)} after the call"
+                )
+
+
+def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:
+    """Rows to score again, and what the others are told of them."""
+    rows = list(range(num_rows))
+    if num_rows == 1:
+        return
+    yield rows[::-1], "when the rows come in reversed order"
+    for some in ([row] for row in rows[:_ROWS_ALONE]):
+        yield some, "when it is scored alone"
+    for some in (rows[::2], rows[1::2]):
+        if len(some) > 1:
+            yield some, f"when only the rows {some[0]}, {some[1]}, ... are scored"
+
+
+def _as_conversations(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    if not all(isinstance(text, str) for text in rows["completions"] + rows["prompts"]):
+        raise ValueError("check_reward: with conversational=True the completions and prompts are texts")
+    return {
+        **rows,
+        "prompts": [_message("user", prompt) for prompt in rows["prompts"]],
+        "completions": [_message("assistant", completion) for completion in rows["completions"]],
+    }
+
+
+def _close(wanted: Any, value: Any, tolerance: float) -> bool:
+    if isinstance(wanted, list | tuple) and isinstance(value, list | tuple):
+        return len(wanted) == len(value) and all(map(_close, wanted, value, [tolerance] * len(value)))
+    if isinstance(wanted, int | float) and isinstance(value, int | float):
+        return math.isclose(wanted, value, rel_tol=tolerance, abs_tol=tolerance)
+    return wanted is value is None
+
+
+def _equal(before: Any, after: Any) -> bool:
+    """Deep equality that an array, whose == is an array, does not break."""
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, Mapping):
+        return before.keys() == after.keys() and all(_equal(value, after[key]) for key, value in before.items())
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(_equal(*pair) for pair in zip(before, after, strict=True))
+    try:
+        return before is after or bool(before == after)
+    except Exception:  # an object without a truth value: an array, a frame
+        return pickle.dumps(before) == pickle.dumps(after)
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    except (TypeError, ValueError):  # a builtin; calling it will tell
+        return {}
+
+
+def _message(role: str, content: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": content}]
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.80}"
+
+
+async def _await(waiting: Any) -> Any:
+    return await waiting
+
+
+def _fail(problem: str) -> NoReturn:
+    __tracebackhide__ = True
+    raise AssertionError(f"the reward {problem}" if not problem.startswith("row ") else f"the reward, {problem}")

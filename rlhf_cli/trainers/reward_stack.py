@@ -1,0 +1,215 @@
+"""A TRL trainer whose rewards are one stack: the seam around `_calculate_rewards` and what is logged about it.
+
+TRL evaluates the stack's columns, gathers them and hands us the matrix. We settle it (offset, clip, normalise, gate,
+exclude, aggregate) and give it back; TRL weighs, sums, baselines and scales as ever. Afterwards the metrics that TRL
+took from the settled matrix are set to the raw scores, so that runs with other weights and gates compare.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.dense import process_advantages
+from rlhf_cli.numerics.rewards import RunningDeviation
+from rlhf_cli.trainers.reward_log import Counts, advantage_shares, component_metrics, table_columns
+from rlhf_cli.trainers.seams import InRunFolder
+from rlhf_cli.trainers.settle import Aggregate, Rules, Settled, settle
+from rlhf_cli.trainers.tokens import token_rewards
+
+_TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
+"""What TRL's completions table has anyway."""
+_STATE_FILE = "reward_state.json"
+
+
+class Stack(Protocol):
+    """What a trainer needs of a reward stack."""
+
+    outcomes: dict[str, Any]
+
+    @property
+    def components(self) -> Sequence[Rules]: ...
+    @property
+    def names(self) -> list[str]: ...
+    def batch(self) -> AbstractContextManager[None]: ...
+    def weights(self, step: int, max_steps: int) -> list[float]: ...
+    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None: ...
+
+
+class WithRewardStack(InRunFolder):
+    """Mixed into a TRL trainer that takes reward functions; `reward_stack` and `aggregate` are set before training."""
+
+    reward_stack: Stack
+    aggregate: Aggregate = "sum"
+    is_dense: bool = False
+    _settled: Settled
+    _running: dict[str, RunningDeviation]
+    _counts: Counts
+
+    def _calculate_rewards(
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids_list: list[list[int]],
+    ) -> Tensor:
+        """TRL's matrix, (rows of all ranks, rewards): what TRL shall weigh and sum, NaN rows unscorable."""
+        with self.reward_stack.batch():
+            raw: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)  # type: ignore[misc]
+        stack, trainer = self.reward_stack, self._trainer
+        outcomes = [stack.outcomes[name] for name in stack.names]
+        fixed = trainer.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
+        own = stack.weights(trainer.state.global_step, trainer.state.max_steps)
+        environments = trainer.reward_weights[len(own) :]
+        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments.cpu()]).to(raw.device)
+        self._settled, self._running = settle(
+            raw,
+            fixed,
+            weights,
+            stack.components,
+            getattr(self, "_running", {}),
+            names=trainer.reward_func_names,
+            aggregate=self.aggregate,
+            num_generations=self._num_generations,
+            is_training=trainer.model.training,
+        )
+        trainer.reward_weights = self._settled.trl_weights
+        self._counts = Counts.of(outcomes, trainer.accelerator)
+        self._log_table(inputs, outcomes)
+        return self._settled.for_trl
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        trainer, settled = self._trainer, self._settled
+        self._drop_unscorable(output)
+        if self.is_dense:
+            output["advantages"] = self._token_advantages(output)
+        num_rows = settled.raw.shape[0]
+        advantages = torch.tensor(list(trainer._logs["advantages"])[-num_rows:], dtype=torch.float64)
+        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+        for name, value in component_metrics(settled, self._counts).items():
+            if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
+                metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
+            else:
+                metrics[name].append(value)
+        for name, value in advantage_shares(
+            trainer, settled, self.aggregate, self._num_generations, advantages
+        ).items():
+            metrics[name].append(value)
+        for index, name in enumerate(settled.names):
+            values = trainer._logs["rewards"][name]
+            for row in range(num_rows):
+                values[len(values) - num_rows + row] = settled.raw[row, index].item()
+        return output
+
+    def _drop_unscorable(self, output: dict[str, Any]) -> None:
+        """Take rows to which nothing applies out of the loss: TRL zeroes their advantage only, KL and entropy stay."""
+        trainer = self._trainer
+        is_unscorable = self._settled.is_unscorable[self._own_rows]
+        if not trainer.accelerator.gather(is_unscorable.any().reshape(1)).any():
+            return
+        keep = (~is_unscorable).to(output["completion_mask"].dtype).unsqueeze(1)
+        output["completion_mask"] = output["completion_mask"] * keep
+        if "tool_mask" in output:
+            output["tool_mask"] = output["tool_mask"] * keep
+        if "num_items_in_batch" in output:
+            in_loss = output["completion_mask"] * output.get("tool_mask", 1)
+            output["num_items_in_batch"] = trainer.accelerator.gather(in_loss.sum()).sum()
+
+    def _token_advantages(self, output: dict[str, Any]) -> Tensor:
+        """(rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
+        trainer, is_in_completion = self._trainer, output["completion_mask"].bool()
+        values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
+        # Groups may lie across ranks; each rank pads its tokens to its own longest completion.
+        width = trainer.accelerator.gather(torch.tensor([values.shape[1]], device=values.device)).max()
+        missing = (0, int(width) - values.shape[1])
+        everyones = trainer.accelerator.gather(torch.nn.functional.pad(values, missing))
+        rewarded = trainer.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
+        advantages = process_advantages(everyones, rewarded, self._num_generations, trainer.scale_rewards)
+        for row, first in enumerate(advantages[:, 0].tolist(), start=-len(advantages)):
+            trainer._logs["advantages"][row] = first
+        return advantages[self._own_rows, : values.shape[1]] * is_in_completion
+
+    def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
+        """Put the dataset's columns and each row's way through the stack into the completions table."""
+        trainer = self._trainer
+        for outcome in outcomes:
+            for column, values in outcome.extra.items():
+                trainer._log_completion_extra(column, values)
+        taken = _TABLE_COLUMNS | set(self.reward_stack.names) | set(trainer._pending_extra_logs)
+        for column in inputs[0]:
+            if column not in taken:
+                trainer._log_completion_extra(column, [row.get(column) for row in inputs])
+        components = self.reward_stack.components
+        for column, values in table_columns(self._settled, components, outcomes, self._own_rows).items():
+            trainer._log_completion_extra(column, values)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        trainer = self._trainer
+        if trainer.args.log_completions and trainer.accelerator.is_main_process:
+            folder = Path(trainer.args.output_dir, "completions")
+            self._write_completions(folder / f"completions_{trainer.state.global_step:05d}.parquet")
+
+    def _write_completions(self, file: Path) -> None:
+        """TRL's GRPOTrainer keeps its completions table on disk, its RLOOTrainer only in wandb: here all do."""
+        logs = self._trainer._logs
+        if file.exists() or not logs["prompt"]:
+            return
+        columns = {
+            "step": [self._trainer.state.global_step] * len(logs["prompt"]),
+            "prompt": logs["prompt"],
+            "completion": logs["completion"],
+            **logs["rewards"],
+            **logs["extra"],
+            "advantage": logs["advantages"],
+        }
+        file.parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), file)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        if self._trainer.args.should_save:
+            folder = Path(self._get_output_dir(trial), f"checkpoint-{self._trainer.state.global_step}")
+            state = {name: asdict(running) for name, running in getattr(self, "_running", {}).items()}
+            (folder / _STATE_FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        file = Path(checkpoint, _STATE_FILE) if checkpoint else None
+        if file is not None and file.is_file():
+            state = json.loads(file.read_text(encoding="utf-8"))["running"]
+            self._running = {name: RunningDeviation(**running) for name, running in state.items()}
+
+    @property
+    def _trainer(self) -> Any:
+        """This object as the TRL trainer it is mixed into."""
+        return self
+
+    @property
+    def _num_generations(self) -> int:
+        trainer = self._trainer
+        return int(trainer.num_generations if trainer.model.training else trainer.num_generations_eval)
+
+    @property
+    def _own_rows(self) -> slice:
+        """This rank's among the rows of all ranks."""
+        accelerator = self._trainer.accelerator
+        count = self._settled.raw.shape[0] // accelerator.num_processes
+        return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
+
+
+def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:
+    """(rows, columns) with NaN for None, on the device of `like`."""
+    rows = zip(*columns, strict=True)
+    values = [[torch.nan if value is None else value for value in row] for row in rows]
+    return torch.tensor(values, dtype=torch.float32, device=like.device)

@@ -1,0 +1,129 @@
+"""From the raw matrix TRL gathered to the matrix TRL shall sum: the part of the stack that needs all ranks' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.rewards import (
+    Normalize,
+    RunningDeviation,
+    clipped,
+    divisors,
+    filled,
+    normalized_in_group,
+)
+
+Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
+"""How the components become one total; a function gets name -> effective values, and the weights by name."""
+
+
+class Rules(Protocol):
+    """What is needed of a component to settle its column and to log it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def offset(self) -> float: ...
+    @property
+    def clip(self) -> tuple[float, float] | None: ...
+    @property
+    def normalize(self) -> Normalize: ...
+    @property
+    def gates(self) -> Sequence[object]: ...
+    @property
+    def on_error(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
+
+    `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
+    excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
+    stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums.
+    """
+
+    names: tuple[str, ...]
+    raw: Tensor
+    unfilled: Tensor
+    effective: Tensor
+    divisors: Tensor
+    weights: Tensor
+    for_trl: Tensor
+    trl_weights: Tensor
+
+    @property
+    def contributions(self) -> Tensor:
+        """(N, K): weighted effective rewards; their row sums are the totals under aggregate=sum."""
+        return self.effective * self.weights
+
+    @property
+    def is_unscorable(self) -> Tensor:
+        """(N,) True where no component applies."""
+        return self.effective.isnan().all(dim=1)
+
+
+def settle(
+    raw: Tensor,
+    fixed: Tensor,
+    weights: Tensor,
+    rules: Sequence[Rules],
+    running: dict[str, RunningDeviation],
+    *,
+    names: Sequence[str],
+    aggregate: Aggregate,
+    num_generations: int,
+    is_training: bool,
+) -> tuple[Settled, dict[str, RunningDeviation]]:
+    """The settled batch and the running deviations after it.
+
+    raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
+    score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
+    """
+    columns, divided_by = [], []
+    running = dict(running)
+    for index, rule in enumerate(rules):
+        values = clipped(raw[:, index], rule.offset, rule.clip)
+        state = running.get(rule.name, RunningDeviation())
+        if rule.normalize == "running" and is_training:
+            state = running[rule.name] = state.updated(values)
+        divided_by.append(divisors(values, rule.normalize, num_generations, state))
+        values = values / divided_by[-1]
+        columns.append(torch.where(fixed[:, index].isnan(), values, fixed[:, index]))
+    columns += list(raw[:, len(rules) :].unbind(dim=1))
+    unfilled = torch.stack(columns, dim=1)
+    effective = filled(unfilled, num_generations)
+    dividing = torch.stack(divided_by, dim=1)
+    settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, effective, weights)
+    if aggregate == "normalize_then_sum":
+        # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
+        normalized = filled(normalized_in_group(unfilled, num_generations), num_generations)
+        normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
+        settled = replace(settled, for_trl=normalized)
+    elif callable(aggregate):
+        total = _aggregated(aggregate, settled)
+        for_trl = torch.zeros_like(effective)
+        for_trl[:, 0] = total
+        for_trl[total.isnan()] = torch.nan
+        first = torch.zeros_like(weights)
+        first[0] = 1.0
+        settled = replace(settled, for_trl=for_trl, trl_weights=first)
+    return settled, running
+
+
+def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
+    """(N,) the totals of the user's function, NaN where it gave None. Raises ValueError for the wrong number."""
+    rewards = {
+        name: [None if value != value else value for value in column.tolist()]
+        for name, column in zip(settled.names, settled.effective.unbind(dim=1), strict=True)
+    }
+    weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
+    totals = list(function(rewards=rewards, weights=weights))
+    if len(totals) != settled.raw.shape[0]:
+        raise ValueError(f"the aggregate returned {len(totals)} totals for {settled.raw.shape[0]} rows")
+    return torch.tensor([torch.nan if total is None else total for total in totals], device=settled.raw.device)

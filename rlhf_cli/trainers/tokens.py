@@ -1,0 +1,46 @@
+"""Each row's weighted rewards laid out on its tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.trainers.settle import Settled
+
+
+class TokenStack(Protocol):
+    """What is needed of a reward stack to lay rewards out on tokens."""
+
+    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None: ...
+
+
+def token_rewards(
+    stack: TokenStack, settled: Settled, is_in_completion: Tensor, own_rows: slice
+) -> tuple[Tensor, Tensor]:
+    """(values, is_rewarded), both (rows of this rank, tokens); is_rewarded True = some reward was given at this token.
+
+    A dense score lies where its tokens do; a plain one, a closed gate's number and a failure's lie on the completion's
+    last token. An excluded component gives no position. is_in_completion: (rows, tokens), True = not padding.
+    """
+    values = torch.zeros(is_in_completion.shape, dtype=torch.float32)
+    is_rewarded = torch.zeros(is_in_completion.shape, dtype=torch.bool)
+    last = (is_in_completion.sum(dim=1) - 1).tolist()
+    weights = settled.weights.tolist()
+    unfilled, divisors = settled.unfilled[own_rows].tolist(), settled.divisors[own_rows].tolist()
+    for row, effective in enumerate(unfilled):
+        if last[row] < 0:
+            continue
+        for index, total in enumerate(effective):
+            if total != total:  # NaN: the component does not apply
+                continue
+            tokens = None
+            if index < len(divisors[row]):
+                divisor = divisors[row][index]
+                tokens = stack.token_values(settled.names[index], row, total * divisor, divisor)
+            for token, value in [(last[row], total)] if tokens is None else enumerate(tokens):
+                if value is not None:
+                    values[row, token] += weights[index] * value
+                    is_rewarded[row, token] = True
+    return values.to(is_in_completion.device), is_rewarded.to(is_in_completion.device)

@@ -1,0 +1,99 @@
+"""What it would take to make a run again."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rlhf_cli
+from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.provenance import add_to_provenance, git_state, sha256, write_provenance
+
+MakeRun = Callable[..., RunFolder]
+
+
+def test_a_file_has_the_hash_that_sha256sum_gives(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    # FIPS 180-2, appendix B.1
+    assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_nothing_has_no_hash(tmp_path: Path) -> None:
+    assert sha256(tmp_path / "gone") is None
+
+
+def folder(path: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return path
+
+
+def test_a_folder_is_its_names_and_bytes(tmp_path: Path) -> None:
+    base = sha256(folder(tmp_path / "one", {"a.txt": "x", "deep/b.txt": "y"}))
+    assert sha256(folder(tmp_path / "two", {"deep/b.txt": "y", "a.txt": "x"})) == base
+    for number, other in enumerate(
+        ({"a.txt": "x"}, {"a.txt": "x", "deep/b.txt": "z"}, {"c.txt": "x", "deep/b.txt": "y"}, {"a.txt": "x", "b": "y"})
+    ):
+        assert sha256(folder(tmp_path / f"other{number}", other)) != base
+
+
+def test_a_byte_that_moves_from_a_name_into_the_file_changes_the_hash(tmp_path: Path) -> None:
+    assert sha256(folder(tmp_path / "one", {"ab": "c"})) != sha256(folder(tmp_path / "two", {"a": "bc"}))
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "repository"
+    path.mkdir()
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    (path / "a.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "a.py"], ["commit", "-q", "-m", "one"]):
+        subprocess.run(["git", *words], cwd=path, check=True)
+    return path
+
+
+def test_git_clean_and_dirty(repository: Path) -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True)
+    assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": False}
+    (repository / "a.py").write_text("x = 2\n")
+    assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": True}
+    subprocess.run(["git", "checkout", "-q", "a.py"], cwd=repository, check=True)
+    (repository / "untracked.txt").write_text("notes")
+    assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": False}
+
+
+def test_no_git(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state(tmp_path) is None
+    monkeypatch.setenv("PATH", "")
+    assert git_state(repository) is None
+
+
+def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run()
+    data = tmp_path / "rows.jsonl"
+    data.write_bytes(b"abc")
+    monkeypatch.setattr(sys, "argv", ["/some/where/rlhf", "train", "+exp=mine", "track.notes=two words"])
+    write_provenance(run, choices={"exp": "mine"}, overrides=["+exp=mine"], seed=7, files={"data": data})
+    found = read_json(run.provenance)
+    assert found["command"] == "rlhf train +exp=mine 'track.notes=two words'"
+    assert found["cwd"] == str(Path.cwd())
+    assert (found["choices"], found["overrides"], found["seed"]) == ({"exp": "mine"}, ["+exp=mine"], 7)
+    assert found["versions"]["rlhf"] == rlhf_cli.__version__
+    assert found["versions"]["trl"].startswith("1.16")
+    assert found["sha256"] == {
+        "config": hashlib.sha256(run.config.read_bytes()).hexdigest(),
+        "data": hashlib.sha256(b"abc").hexdigest(),
+    }
+    add_to_provenance(run, world_size=2)
+    assert read_json(run.provenance) == {**found, "world_size": 2}

@@ -1,0 +1,88 @@
+"""What state a run is in, whatever became of its process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.status import FINISHED, RUNNING, Status, claim, read_status, update_status
+
+MakeRun = Callable[..., RunFolder]
+HERE = socket.gethostname()
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    """The id of a process that has been and gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_new_folder_is_created(make_run: MakeRun) -> None:
+    assert read_status(make_run()) == Status(state="created")
+
+
+def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int) -> None:
+    folder = make_run(status={"state": "running", "step": 7, "pid": dead_pid, "host": HERE})
+    status = read_status(folder)
+    assert (status.state, status.step) == ("killed", 7)
+    assert status.reason == f"process {dead_pid} is gone without a last word"
+    assert read_json(folder.status)["state"] == "running"  # a reader concludes, and writes nothing
+
+
+def test_running_with_a_living_process_is_running(make_run: MakeRun) -> None:
+    status = read_status(make_run(status={"state": "running", "pid": os.getpid(), "host": HERE}))
+    assert (status.state, status.reason) == ("running", None)
+
+
+def test_a_process_of_another_person_lives(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert read_status(make_run(status={"state": "running", "pid": 1, "host": HERE})).state == "running"
+
+
+def test_another_machine_is_not_judged(make_run: MakeRun, dead_pid: int) -> None:
+    folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE + "-other"})
+    assert read_status(folder).state == "running"
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "preempted", "created"])
+def test_a_last_word_stands_whatever_became_of_the_process(make_run: MakeRun, dead_pid: int, state: str) -> None:
+    assert read_status(make_run(status={"state": state, "pid": dead_pid, "host": HERE})).state == state
+
+
+def test_running_without_a_pid_is_killed(make_run: MakeRun) -> None:
+    assert read_status(make_run(status={"state": "running", "host": HERE})).state == "killed"
+
+
+def test_a_key_of_another_version_is_passed_over(make_run: MakeRun) -> None:
+    assert read_status(make_run(status={"state": "failed", "mood": "bad"})).state == "failed"
+
+
+def test_updates_merge_and_are_stamped(make_run: MakeRun) -> None:
+    folder = make_run()
+    before = time.time()
+    update_status(folder, state=RUNNING, step=3)
+    update_status(folder, step=4, last_checkpoint="checkpoint-4")
+    status = update_status(folder, state=FINISHED)
+    assert (status.state, status.step, status.last_checkpoint) == ("finished", 4, "checkpoint-4")
+    assert before <= status.updated_at <= time.time()
+    assert read_status(folder) == status
+
+
+def test_claim_forgets_the_last_attempt(make_run: MakeRun) -> None:
+    folder = make_run(status={"state": "failed", "reason": "boom", "failing_rank": 1, "warnings": 4, "step": 9})
+    claim(folder)
+    status = read_status(folder)
+    assert (status.state, status.pid, status.host) == ("running", os.getpid(), HERE)
+    assert (status.reason, status.failing_rank, status.warnings, status.step) == (None, None, 0, 9)

@@ -1,0 +1,227 @@
+"""check_reward against sound rewards and, as negative controls, one reward for every promise that can be broken."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import text_of
+from rlhf_cli.testing import check_reward
+
+TEXTS = ["yes, please", "no", "please, please"]
+
+
+def polite(completions, word="please", **kwargs):
+    return [float(text_of(completion).count(word)) for completion in completions]
+
+
+async def polite_later(completions, **kwargs):
+    await asyncio.sleep(0)
+    return polite(completions)
+
+
+def right(completions, answer, **kwargs):
+    return [None if want is None else want in text for text, want in zip(completions, answer, strict=True)]
+
+
+def spans(completions, **kwargs):
+    return [[(0, 2, 1), (1, len(text), -0.5)] for text in completions]
+
+
+def tokens(completions, completion_ids, **kwargs):
+    return [[1, None] + [0.5] * (len(ids) - 2) for ids in completion_ids]
+
+
+def short(completions, **kwargs):
+    return [1.0] * (len(completions) - 1)
+
+
+def infinite(completions, **kwargs):
+    return [1.0, float("inf"), 0.0][: len(completions)]
+
+
+def not_a_number(completions, **kwargs):
+    return [float("nan") if text == "no" else 0.0 for text in completions]
+
+
+def a_text(completions, **kwargs):
+    return ["good" if text == "no" else 1.0 for text in completions]
+
+
+def a_dict(completions, **kwargs):
+    return {"score": 1.0}
+
+
+class Counting:
+    calls = 0
+
+    def __call__(self, completions, **kwargs):
+        self.calls += 1
+        return [float(self.calls)] * len(completions)
+
+
+def against_the_mean(completions, **kwargs):
+    lengths = [len(text) for text in completions]
+    return [length - sum(lengths) / len(lengths) for length in lengths]
+
+
+def by_position(completions, **kwargs):
+    return [float(row) for row in range(len(completions))]
+
+
+def pops(completions, **kwargs):
+    values = polite(completions)
+    completions.pop()
+    return values
+
+
+def strips(completions, completion_ids, **kwargs):
+    completion_ids[1].append(0)
+    return polite(completions)
+
+
+def rounds_the_answer(completions, answer, **kwargs):
+    for want in answer:
+        want["value"] = round(want["value"])
+    return [1.0] * len(completions)
+
+
+def no_kwargs(prompts, completions):
+    return [1.0] * len(completions)
+
+
+def texts_only(completions, **kwargs):
+    return [1.0 if isinstance(completion, str) else 0.0 for completion in completions]
+
+
+def span_outside(completions, **kwargs):
+    return [[(0, 5, 1.0)] for _ in completions]
+
+
+def token_short(completions, completion_ids, **kwargs):
+    return [[0.0] * (len(ids) - (len(ids) == 2)) + [0.0] for ids in completion_ids]
+
+
+def logs_too_little(completions, log_extra, **kwargs):
+    log_extra("seen", [1])
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize("reward", [polite, polite_later])
+def test_the_values_come_back(reward) -> None:
+    assert check_reward(reward, completions=TEXTS) == [1.0, 0.0, 2.0]
+
+
+def test_by_name_with_args_and_by_file(write) -> None:
+    write(
+        "rewards.py", "def polite(completions, word, **kwargs):\n    return [float(word in c) for c in completions]\n"
+    )
+    assert check_reward("./rewards.py:polite", args={"word": "no"}, completions=TEXTS) == [0.0, 1.0, 0.0]
+    assert check_reward(polite, args={"word": "no"}, completions=TEXTS) == [0.0, 1.0, 0.0]
+    factory = "trl.rewards:get_soft_overlong_punishment"
+    values = check_reward(factory, args={"max_completion_len": 10, "soft_punish_cache": 4}, completions=["a", "a" * 11])
+    assert values == [0.0, -1]
+
+
+def test_columns_and_none() -> None:
+    assert check_reward(right, completions=TEXTS, answer=["yes", "yes", None]) == [1.0, 0.0, None]
+
+
+def test_dense_rows() -> None:
+    assert check_reward(spans, completions=["no", "yes"]) == [
+        [(0, 2, 1.0), (1, 2, -0.5)],
+        [(0, 2, 1.0), (1, 3, -0.5)],
+    ]
+    assert check_reward(tokens, completions=["no", "né"]) == [[1.0, None], [1.0, None, 0.5]]
+    assert check_reward(tokens, completions=["no"], completion_ids=[[5, 6, 7, 8]]) == [[1.0, None, 0.5, 0.5]]
+
+
+def test_both_shapes() -> None:
+    assert check_reward(polite, completions=TEXTS, conversational=True) == [1.0, 0.0, 2.0]
+    messages = [[{"role": "assistant", "content": text}] for text in TEXTS]
+    assert check_reward(polite, completions=messages) == [1.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("length:length_target", {"target": 8, "width": 4, "unit": "characters"}), ("repetition:repetition", {})],
+)
+def test_our_own_rewards_pass(name: str, args) -> None:
+    texts = ["one two three", "one one one", ""]
+    check_reward(f"rlhf_cli.rewards.{name}", args=args, completions=texts, conversational=True)
+
+
+def test_a_comparing_reward_can_be_allowed() -> None:
+    assert check_reward(against_the_mean, completions=["a", "abc"], row_independent=False) == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "columns", "message"),
+    [
+        (short, {}, "returned 2 values for 3 completions"),
+        (infinite, {}, "row 1: inf; a finite number, or None"),
+        (not_a_number, {}, "row 1: nan; a finite number, or None"),
+        (a_text, {}, "row 1: str 'good' is no number"),
+        (a_dict, {}, r"returned dict .* a list of one value a completion"),
+        (Counting(), {}, "row 0 scores 1.0, but 2.0 when called again: it is not deterministic"),
+        (against_the_mean, {}, "row 0 scores .* but 0.0 when it is scored alone: a gate passes on only the rows"),
+        (by_position, {}, "row 2 scores 2.0, but 0.0 when the rows come in reversed order"),
+        (pops, {}, "changes its inputs: completions had 3 rows and has 2"),
+        (strips, {}, r"changes its inputs: completion_ids of row 1 was list \[110, 111\], is list \[110, 111, 0\]"),
+        (rounds_the_answer, {"answer": [{"value": 1.0}, {"value": 1.5}, {"value": 2.5}]}, "changes.* answer of row 0"),
+        (no_kwargs, {}, r"takes \(prompts, completions\) and no \*\*kwargs"),
+        (right, {}, "needs the column 'answer'"),
+        (span_outside, {}, r"row 1: span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
+        (token_short, {}, "row 0: 12 values for a completion of 11 tokens"),
+        (logs_too_little, {}, r"log_extra\('seen', ...\) was given 1 values for 3 completions"),
+        (lambda completions, **kwargs: [1.0] * len(completions), {}, "cannot be pickled"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_negative_controls(reward, columns, message: str) -> None:
+    with pytest.raises(AssertionError, match=message) as caught:
+        check_reward(reward, completions=TEXTS, **columns)
+    assert str(caught.value).startswith("the reward")
+
+
+def test_negative_control_a_reward_of_texts_only_fails_where_conversations_are_asked_for() -> None:
+    assert check_reward(texts_only, completions=TEXTS) == [1.0, 1.0, 1.0]
+    with pytest.raises(AssertionError, match=r"row 0 scores 1.0, but 0.0 when the completions are messages"):
+        check_reward(texts_only, completions=TEXTS, conversational=True)
+
+
+def test_a_misspelt_argument_does_not_vanish_in_kwargs() -> None:
+    with pytest.raises(AssertionError, match="no argument 'wrod'; it takes completions, word"):
+        check_reward(polite, args={"wrod": "no"}, completions=TEXTS)
+    with pytest.raises(RewardError, match="does not take these arguments"):
+        check_reward("tests.test_testing:polite", args={"wrod": "no"}, completions=TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"completions": []}, "at least one completion"),
+        ({"completions": "no"}, "at least one completion"),
+        ({"completions": TEXTS, "answer": ["1"]}, "`answer` is a list of 3 values"),
+        ({"completions": TEXTS, "answer": "abc"}, "`answer` is a list of 3 values"),
+        ({"completions": [[{"role": "assistant", "content": ""}]], "conversational": True}, "are texts"),
+    ],
+)
+def test_a_wrong_call_is_not_the_rewards_fault(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_reward(polite, **call)
+
+
+def test_no_torch() -> None:
+    program = (
+        "import sys; from rlhf_cli.testing import check_reward; "
+        "check_reward('rlhf_cli.rewards.repetition:repetition', completions=['a', 'b']); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parents[1]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0
