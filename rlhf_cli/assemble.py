@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,19 +16,15 @@ import torch
 import trl
 from transformers import AutoTokenizer
 
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.assemble_rewards import reward_stack
+from rlhf_cli.config.schema import AGGREGATES, Experiment
 from rlhf_cli.data.load import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.plan.components import component
 from rlhf_cli.plan.sources import eval_sources, training_sources
-from rlhf_cli.rewards.component import Component
-from rlhf_cli.rewards.isolate import Isolated
-from rlhf_cli.rewards.resolve import resolve
-from rlhf_cli.rewards.stack import RewardStack
+from rlhf_cli.rewards.resolve import import_function
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.trainers.compose import with_our_seams
 
@@ -49,7 +44,7 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     args = trl_args(experiment, folder, track_mode)
     given: dict[str, Any] = {"args": args}
     if "reward_funcs" in parameters:
-        stack = RewardStack(_components(experiment, args.device), record_error=_error_log(folder))
+        stack = reward_stack(experiment, device=args.device, error_log=folder.reward_errors)
         given["reward_funcs"] = stack.columns()
     given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
     given["model"] = policy_path(experiment, on_progress)
@@ -129,41 +124,9 @@ def _precision(experiment: Experiment) -> dict[str, bool]:
     return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}
 
 
-def _components(experiment: Experiment, device: Any) -> list[Component]:
-    components = []
-    for name, reward in experiment.rewards.items():
-        score: Callable[..., Any]
-        if reward.model is not None:
-            score = RewardModelScorer(
-                reward.model,
-                batch_size=reward.batch_size,
-                max_length=reward.max_length,
-                dtype=reward.dtype,
-                device=reward.device or device,
-            )
-        elif reward.isolate:
-            assert reward.fn is not None
-            score = Isolated(reward.fn, reward.args, timeout_s=reward.timeout_s)
-        else:
-            assert reward.fn is not None
-            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
-        components.append(component(name, reward, score))
-    return components
-
-
 def _aggregate(experiment: Experiment) -> Any:
     name = experiment.aggregate
-    return name if name in ("sum", "normalize_then_sum") else resolve(name, {}, where="aggregate")
-
-
-def _error_log(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
-    """Rows that a reward failed on, one JSON object a line, so that nobody has to guess what they were."""
-
-    def record(row: dict[str, Any]) -> None:
-        with folder.reward_errors.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row, default=str) + "\n")
-
-    return record
+    return name if name in AGGREGATES else import_function(name, where="aggregate")
 
 
 def _datasets(experiment: Experiment, *, needs_prompt: bool) -> tuple[Any, Any]:

@@ -230,5 +230,8 @@ class Experiment(Section):
     run: Run
 
 
+AGGREGATES = ("sum", "normalize_then_sum")
+"""Ways to make one total of all components; anything else names a function of the user's."""
+
 RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
 """Components the trainer itself adds to a reward; they share the rewards' place in the logs."""

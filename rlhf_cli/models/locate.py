@@ -61,9 +61,9 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     folder = Path(path).expanduser()
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
+        config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
         described = describe_model(path, where=where)
         if folder.is_dir():
-            config = _read_json(folder / "config.json", where)
             check_reward_config(config.get("architectures") or [], _num_labels(config), got=path, where=where)
             _check_chat_template([folder], conversational, where)
         return described

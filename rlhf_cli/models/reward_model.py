@@ -64,11 +64,8 @@ class RewardModelScorer:
         self.num_truncated = 0
         self._device = torch.device(device)
         if dtype not in DTYPES:
-            raise ModelError(
-                "unknown dtype of a reward model", where=_where(path), got=dtype, expected=", ".join(DTYPES)
-            )
-        torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype)
-        self._model, self._tokenizer = _load(path, torch_dtype, trust_remote_code)
+            raise ModelError("unknown dtype", where=_where(path), got=dtype, expected=", ".join(DTYPES))
+        self._model, self._tokenizer = _load(path, getattr(torch, dtype, "auto"), trust_remote_code)
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.
@@ -132,7 +129,7 @@ class RewardModelScorer:
 
     def _limit(self, asked: int | None) -> int | None:
         """The longest row in tokens; None when neither the model nor its tokenizer knows one."""
-        positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None) or 0
+        positions = _num_positions(self._model)
         known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
         if asked is None:
             return min(known, default=None)
@@ -205,11 +202,12 @@ def _load_adapter(path: str, dtype: Any, trust_remote_code: bool) -> _Loaded:
     with _loading(path), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
         model = PeftModel.from_pretrained(read.model, path, autocast_adapter_dtype=False)
-    # PEFT ignores a saved head that its config does not list under modules_to_save.
+    # PEFT loads without being strict: what it does with a saved head that its config does not list is its business,
+    # that the head is in use is ours.
     in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
     ignored = {name for name in saved.keys() & in_use.keys() if not _is_loaded(in_use[name], saved[name])}
     if ignored:
-        raise _lost(path, ignored, read, "it is in the adapter's file, but not in modules_to_save of its config")
+        raise _lost(path, ignored, read, "they are in the adapter's file, and PEFT did not load them")
     with _loading(path):
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -248,6 +246,13 @@ def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError
         expected=f"{EXPECTED_REWARD_MODEL}, saved with its head",
         hint="train it with task_type=SEQ_CLS or modules_to_save=['score'], if it is LoRA" if is_head else None,
     )
+
+
+def _num_positions(model: Any) -> int:
+    """0 when the model does not say. RoBERTa and its kin count from the padding's index on: 514 are 512."""
+    tables = (getattr(module, "position_embeddings", None) for module in model.modules())
+    taken = max((getattr(table, "padding_idx", None) or -1) + 1 for table in tables)
+    return int((getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0) - taken)
 
 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:

@@ -40,7 +40,7 @@ def process_advantages(
         a rewarded position would have a value too: masking is the caller's.
     """
     _check(values, is_rewarded, num_generations, scale)
-    groups = values.where(is_rewarded, 0.0).reshape(-1, num_generations * values.shape[1])
+    groups = values.reshape(-1, num_generations * values.shape[1])
     present = is_rewarded.reshape(groups.shape)
     centred = (groups - _mean(groups, present)).where(present, 0.0)
     if scale == "group":

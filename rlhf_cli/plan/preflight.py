@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema import Experiment, Reward
+from rlhf_cli.config.schema import AGGREGATES, Experiment, Reward
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.files import Preview, peek
 from rlhf_cli.data.source import Source
@@ -20,7 +21,7 @@ from rlhf_cli.models.locate import describe_model
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.components import evaluation_order
 from rlhf_cli.plan.sources import eval_sources, training_sources
-from rlhf_cli.rewards.resolve import required_columns, resolve, source_file
+from rlhf_cli.rewards.resolve import import_function, required_columns, resolve, source_file
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
 from rlhf_cli.suggest import nearest
 
@@ -71,10 +72,11 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             required[name] = _reward(name, reward, composed, files)
         except UserError as error:
             problems.append(error)
-    try:
-        evaluation_order(experiment)
-    except UserError as error:
-        problems.append(error)
+    for check in (evaluation_order, _aggregate):
+        try:
+            check(experiment)
+        except UserError as error:
+            problems.append(error)
     if "reward_funcs" in trainer.parameters:
         if columns:
             problems += _missing_columns(
@@ -175,6 +177,21 @@ def _reward(name: str, reward: Reward, composed: Composed, files: dict[str, Path
     if file is not None:
         files[f"rewards.{name}"] = file
     return required_columns(function)
+
+
+def _aggregate(experiment: Experiment) -> None:
+    """Import the user's aggregate. Raises RewardError when that fails or it does not take `rewards` and `weights`."""
+    if experiment.aggregate in AGGREGATES:
+        return
+    function = import_function(experiment.aggregate, where="aggregate")
+    parameters = inspect.signature(function).parameters
+    if not {"rewards", "weights"} <= set(parameters):
+        raise RewardError(
+            "the aggregate takes other arguments than it is given",
+            where="aggregate",
+            got=f"{experiment.aggregate}({', '.join(parameters)})",
+            expected="f(rewards, weights): dicts by name, of a list a reward and of a number; one total a row",
+        )
 
 
 def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str]) -> list[UserError]:

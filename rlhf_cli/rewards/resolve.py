@@ -38,7 +38,7 @@ def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
 
     Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`.
     """
-    target = _import(fn, where=where)
+    target = import_function(fn, where=where)
     signature = inspect.signature(target)
     is_factory = not _takes_completions(signature)
     try:
@@ -102,7 +102,11 @@ def _takes_completions(signature: inspect.Signature) -> bool:
     )
 
 
-def _import(fn: str, *, where: str) -> Callable[..., Any]:
+def import_function(fn: str, *, where: str) -> Callable[..., Any]:
+    """The function that `module:function` or `./file.py:function` names, as it is.
+
+    Raises RewardError when it cannot be found or imported, with the real import error.
+    """
     module_name, colon, attribute = fn.rpartition(":")
     if not colon or not attribute.isidentifier() or not module_name:
         raise RewardError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.rewards.completion import text_of
 from rlhf_cli.rewards.component import Component, Outcome
 from rlhf_cli.rewards.dense import Offset, TokenValues, as_token_values
 from rlhf_cli.rewards.values import Score, as_scores
@@ -65,10 +66,16 @@ def _call(
     returned = _within(component, subset, tools.run_async)
 
     def read_dense(row: int, value: Any) -> TokenValues | None:
-        ids = subset["completion_ids"][row]
-        return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
+        if "completion_ids" in subset:
+            ids = subset["completion_ids"][row]
+            return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
+        # Scored outside of training, without tokens: a character is one, and nothing but the sum is asked for.
+        text = text_of(subset["completions"][row])
+        is_spans = bool(value) and isinstance(value[0], list | tuple)
+        places = [(place, place + 1) for place in range(len(text))]
+        return as_token_values(value, len(text) if is_spans else len(value), lambda: places, component.spread)
 
-    return as_scores(component.name, returned, len(rows), read_dense if "completion_ids" in subset else None)
+    return as_scores(component.name, returned, len(rows), read_dense)
 
 
 def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:

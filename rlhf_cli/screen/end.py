@@ -51,7 +51,7 @@ def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> 
         weight = weights.get(name)
         table.add_row(
             "total" if name == TOTAL else name,
-            "" if weight is None else f"{weight:g}",
+            f"{weight:g}" if isinstance(weight, int | float) else "",
             f"{start:.3f}",
             f"{end:.3f}",
             f"[{colour}]{end - start:+.3f}",

@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema import Experiment, Gate, Reward
 from rlhf_cli.plan.preflight import Plan
 
 
@@ -55,7 +55,23 @@ def _rewards(experiment: Experiment, plan: Plan) -> Table:
     table.add_column("reward", style="bold")
     table.add_column("weight", justify="right")
     table.add_column("scored by", overflow="fold")
+    is_gated = any(reward.gates for reward in experiment.rewards.values())
+    if is_gated:
+        table.add_column("only where")
     for name, reward in experiment.rewards.items():
         args = ", ".join(f"{key}={value}" for key, value in reward.args.items())
-        table.add_row(name, f"{reward.weight:g}", plan.rewards[name] + (f" ({args})" if args else ""))
+        cells = [name, _weight(reward), plan.rewards[name] + (f" ({args})" if args else "")]
+        table.add_row(*cells, *([", ".join(_gate(gate) for gate in reward.gates)] if is_gated else []))
     return table
+
+
+def _weight(reward: Reward) -> str:
+    weight = reward.weight
+    return f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+
+
+def _gate(gate: Gate) -> str:
+    if gate.between is not None:
+        return f"{gate.between[0]:g} <= {gate.by} <= {gate.between[1]:g}"
+    tests = ((">=", gate.at_least), ("<=", gate.at_most), ("=", gate.equals))
+    return "".join(f"{gate.by} {sign} {value:g}" for sign, value in tests if value is not None)

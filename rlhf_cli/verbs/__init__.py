@@ -5,6 +5,7 @@ VERBS = {
     "check": "everything that can be known before a run",
     "show": "the resolved configuration, with where each value came from",
     "list": "experiments, rewards, trainers, models, data: what there is",
+    "score": "the rewards of an experiment on completions from a file",
     "compare": "runs side by side",
     "resume": "go on with an interrupted run",
     "completion": "a completion script for bash or zsh",

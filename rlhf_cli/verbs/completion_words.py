@@ -11,7 +11,7 @@ from rlhf_cli.config.owned import OWNED
 from rlhf_cli.errors import UserError
 from rlhf_cli.verbs import VERBS
 
-_VERBS_WITH_OVERRIDES = ("train", "check", "show")
+_VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
 
 
 def candidates(line: str) -> list[str]:

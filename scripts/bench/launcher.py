@@ -45,7 +45,12 @@ def main() -> None:
         print_ratios("rlhf train", "plain TRL", pairs)
         run = RunFolder(Path(workplace, "runs/quickstart/run0"))
         done = subprocess.run(
-            [*plain, "check", str(options.steps)], cwd=workplace, env=environment, capture_output=True, text=True, check=True
+            [*plain, "check", str(options.steps)],
+            cwd=workplace,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         losses = ast.literal_eval(done.stdout.rpartition("losses ")[2].strip())
         print("losses equal: ", series(read_metrics(run.metrics), "loss")[1] == losses)

@@ -11,6 +11,7 @@ import torch
 import trl
 from datasets import Dataset
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     LlamaConfig,
@@ -103,6 +104,28 @@ def test_the_largest_forward_does_not_grow_with_the_rows(scorer, forwards, num_r
     scorer(*rows_of_lengths(*[30 + row % 3 for row in range(num_rows)]))
     assert max(rows * tokens for rows, tokens in forwards) <= 4 * 32
     assert len(forwards) == num_rows // 4
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
+def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> None:
+    """Encoders see the padding unless the mask hides it; RoBERTa has fewer places than positions."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = {"vocab_size": 258, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    config = AutoConfig.for_model(kind, num_labels=1, max_position_embeddings=128, **sizes, **tokens)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(reward_model)
+    tokenizer.save_pretrained(tmp_path)
+    prompts, completions = rows_of_lengths(5, 90, 7, 60, 200)
+    scorer = RewardModelScorer(str(tmp_path))
+    assert scorer.max_length == (127 if kind == "roberta" else 128)
+    scores = scorer(prompts=prompts, completions=completions)
+    for prompt, completion, score in zip(prompts, completions, scores, strict=True):
+        ids = tokenizer.encode(prompt + completion)[-scorer.max_length :]
+        with torch.no_grad():
+            assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), abs=1e-4)
 
 
 def test_texts_are_tokenised_once(scorer, monkeypatch: pytest.MonkeyPatch) -> None:

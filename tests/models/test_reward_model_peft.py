@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -99,11 +99,22 @@ def test_a_head_that_went_missing_from_the_file_is_refused(causal_base: Path, tm
 
 
 @pytest.mark.parametrize("base", ["causal_base", "reward_base"])
-def test_a_head_that_the_config_does_not_list_is_refused(base: str, tmp_path: Path, request) -> None:
-    """PEFT alone would ignore the saved head and keep the random one, or the base's."""
-    save_adapter(tmp_path, request.getfixturevalue(base), **SEQ_CLS)
+def test_a_saved_head_counts_though_the_config_does_not_list_it(base: str, tmp_path: Path, request) -> None:
+    wanted = save_adapter(tmp_path, request.getfixturevalue(base), **SEQ_CLS)
     edit_config(tmp_path, modules_to_save=None, task_type=None)
-    refused(tmp_path, "lost its head", "score.weight", "not in modules_to_save")
+    assert RewardModelScorer(str(tmp_path))(*ROWS) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("base", ["causal_base", "reward_base"])
+def test_a_saved_head_that_peft_passes_over_is_refused(base: str, tmp_path: Path, request, monkeypatch) -> None:
+    """Negative control of the check after loading: PEFT's loading is not strict."""
+    save_adapter(tmp_path, request.getfixturevalue(base), **SEQ_CLS)
+
+    def pass_over(model, path, **kwargs):
+        return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+
+    monkeypatch.setattr(PeftModel, "from_pretrained", pass_over)
+    refused(tmp_path, "lost its head", "score.weight", "PEFT did not load them")
 
 
 @pytest.mark.parametrize("shape", [(2, 16), (0,)], ids=["two labels", "empty, as ZeRO-3 leaves it"])
@@ -113,6 +124,7 @@ def test_a_head_of_another_shape_is_refused(causal_base: Path, tmp_path: Path, s
     refused(tmp_path, "head is not one of a reward model", f"score.weight of shape {shape}", "num_labels 1")
 
 
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # not this filter, ours is what refuses
 def test_adapter_weights_that_went_missing_are_refused(causal_base: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path, causal_base, **SEQ_CLS)
     edit_weights(tmp_path, lambda weights: [weights.pop(name) for name in list(weights) if "q_proj" in name])

@@ -1,0 +1,169 @@
+"""The reward designer's bench: an experiment's rewards on completions from a file. No policy, no trainer.
+
+The rows go through the same stack and the same settling as in training. There are no groups here: where training would
+take a group's deviation (`normalize`), the file's is taken, and an excluded component adds nothing to a row's total.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rlhf_cli.assemble_rewards import reward_stack
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.data.files import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError, Problems, UserError
+from rlhf_cli.rewards.completion import text_of
+from rlhf_cli.rewards.resolve import required_columns
+from rlhf_cli.rewards.stack import RewardStack
+from rlhf_cli.suggest import did_you_mean
+
+Row = dict[str, Any]
+
+
+def read_completions(path: Path, *, limit: int | None) -> list[Row]:
+    """Rows with `prompt` and `completion` from a file, a run folder or its completions/ (the last table of it).
+
+    Raises DataError for a file that is none, without rows, or without one of the two columns.
+    """
+    file = path
+    if path.is_dir():
+        tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
+        if not tables:
+            raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
+        file = tables[-1]
+    rows = peek(Source(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+    for column in ("prompt", "completion"):
+        if column not in rows[0]:
+            raise DataError(
+                f"the file has no column {column!r}",
+                where=str(file),
+                got="columns " + ", ".join(rows[0]),
+                expected="prompt and completion, and whatever columns the rewards read",
+                hint=did_you_mean(column, rows[0]),
+            )
+    return rows
+
+
+def score(experiment: Experiment, rows: list[Row]) -> dict[str, Any]:
+    """`rows`, each with `total` and by name raw, effective, weighted, open, error; and a `summary` by name.
+
+    Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
+    """
+    stack = reward_stack(experiment, device="cpu")
+    try:
+        _require_columns(stack, rows)
+        batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
+        batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
+        batch["trainer_state"] = SimpleNamespace(global_step=0, max_steps=1)
+        batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+        if "completion_ids" not in batch and _wants_tokens(stack):
+            tokenizer = _tokenizer(experiment)
+            batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
+        stack.evaluate(**batch)
+        return _told(stack, len(rows))
+    finally:
+        stack.close()
+
+
+def _told(stack: RewardStack, num_rows: int) -> dict[str, Any]:
+    import torch
+
+    from rlhf_cli.trainers.settle import settle
+
+    outcomes = [stack.outcomes[name] for name in stack.names]
+    raw = torch.tensor([[_nan(value) for value in outcome.raw] for outcome in outcomes], dtype=torch.float64).T
+    fixed = torch.tensor([[_nan(value) for value in outcome.fixed] for outcome in outcomes], dtype=torch.float64).T
+    weights = torch.tensor(stack.weights(0, 1), dtype=torch.float64)
+    settled, _ = settle(
+        raw,
+        fixed,
+        weights,
+        stack.components,
+        {},
+        names=stack.names,
+        aggregate="sum",
+        num_generations=num_rows,
+        is_training=True,
+    )
+    effective, weighted = settled.unfilled, settled.unfilled * weights
+    rows = [
+        {
+            "total": _none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
+            "rewards": {
+                name: {
+                    "raw": outcomes[index].raw[row],
+                    "effective": _none(effective[row, index].item()),
+                    "weighted": _none(weighted[row, index].item()),
+                    "open": outcomes[index].closed_by[row] is None,
+                    "error": outcomes[index].errors[row],
+                }
+                for index, name in enumerate(stack.names)
+            },
+        }
+        for row in range(num_rows)
+    ]
+    summary = {
+        name: {
+            "mean": _mean([value for value in outcomes[index].raw if value is not None]),
+            "effective_mean": _none(effective[:, index].nanmean().item()),
+            "weighted_mean": _none(weighted[:, index].nanmean().item()),
+            "open_fraction": outcomes[index].num_open / num_rows,
+            "excluded": outcomes[index].num_excluded,
+            "errors": outcomes[index].num_errors,
+            "calls": outcomes[index].calls,
+        }
+        for index, name in enumerate(stack.names)
+    }
+    return {"rows": rows, "summary": summary}
+
+
+def _require_columns(stack: RewardStack, rows: list[Row]) -> None:
+    problems: list[UserError] = [
+        DataError(
+            f"the completions have no column {column!r}",
+            where="--completions",
+            got="columns " + ", ".join(rows[0]),
+            expected=f"{column}, which rewards.{component.name} reads",
+            hint=did_you_mean(column, rows[0]),
+        )
+        for component in stack.components
+        for column in required_columns(component.score)
+        if column not in rows[0]
+    ]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+
+
+def _wants_tokens(stack: RewardStack) -> bool:
+    return any("completion_ids" in inspect.signature(component.score).parameters for component in stack.components)
+
+
+def _tokenizer(experiment: Experiment) -> Any:
+    """The policy's: rewards in tokens count the tokens that it would have written."""
+    model = experiment.model
+    if model.build is not None:
+        from rlhf_cli.models.tokenizer import byte_tokenizer
+
+        return byte_tokenizer(model.build.context_tokens)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model.tokenizer or model.path)
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _none(value: float) -> float | None:
+    return None if value != value else value
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,51 @@
+"""rlhf score +exp=NAME [overrides] --completions FILE
+                                   the rewards of an experiment on given completions, no policy: every component raw,
+                                   effective and weighted, a row at a time, then a summary
+
+--completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
+                     folder or its completions/ stands for its last table
+--limit N            only the first N rows are scored
+--json               print one object with `rows` and `summary` instead of the tables
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.judge import judge
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.plan.components import evaluation_order
+from rlhf_cli.score import read_completions, score
+from rlhf_cli.screen.scores import show_scores
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--completions", type=Path)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--json", action="store_true")
+    try:
+        options, overrides = parser.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error), where="command line", hint="rlhf score --help") from None
+    if options.completions is None:
+        raise ConfigError(
+            "which completions?",
+            where="command line",
+            expected="--completions FILE, with the columns prompt and completion",
+            hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
+        )
+    experiment = judge(compose(overrides))
+    evaluation_order(experiment)
+    rows = read_completions(options.completions, limit=options.limit)
+    result = score(experiment, rows)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        show_scores(Console(), rows, result)
+    return EXIT_OK
