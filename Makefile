@@ -31,6 +31,7 @@ test-slow: $(STAMP)  ## the tests that take minutes each
 
 bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
+	$(BIN)/python scripts/bench/rewards.py
 
 lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new

@@ -22,9 +22,11 @@ from rlhf_cli.data.load import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import import_function
+from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.trainers.compose import with_our_seams
 
@@ -47,6 +49,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
         stack = reward_stack(experiment, device=args.device, error_log=folder.reward_errors)
         given["reward_funcs"] = stack.columns()
     given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
+    if stack is not None:
+        _check_prompts(stack, given["train_dataset"])
     given["model"] = policy_path(experiment, on_progress)
     if experiment.model.tokenizer is not None:
         given["processing_class"] = AutoTokenizer.from_pretrained(experiment.model.tokenizer, padding_side="left")
@@ -122,6 +126,13 @@ def _precision(experiment: Experiment) -> dict[str, bool]:
     if precision == "auto":
         precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
     return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}
+
+
+def _check_prompts(stack: RewardStack, dataset: Any) -> None:
+    """Let reward models say before the policy is loaded that they have no chat template for these prompts."""
+    for component in stack.components:
+        if isinstance(component.score, RewardModelScorer):
+            component.score.check_prompt(dataset[0]["prompt"])
 
 
 def _aggregate(experiment: Experiment) -> Any:

@@ -251,7 +251,8 @@ def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError
 def _num_positions(model: Any) -> int:
     """0 when the model does not say. RoBERTa and its kin count from the padding's index on: 514 are 512."""
     tables = (getattr(module, "position_embeddings", None) for module in model.modules())
-    taken = max((getattr(table, "padding_idx", None) or -1) + 1 for table in tables)
+    paddings = (getattr(table, "padding_idx", None) for table in tables)
+    taken = max((padding + 1 for padding in paddings if padding is not None), default=0)
     return int((getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0) - taken)
 
 

@@ -90,7 +90,11 @@ def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e
 
 
 def _deviation(values: Tensor) -> Tensor:
-    """Unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values."""
-    count = (~values.isnan()).sum(dim=-1, keepdim=True)
-    squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
-    return torch.where(count > 1, (squares / (count - 1).clamp(min=1)).sqrt(), torch.zeros_like(squares))
+    """Unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values.
+
+    In float64: the float32 mean of a constant 1000.1 is off by more than `_LEAST_DEVIATION`.
+    """
+    exact = values.double()
+    count = (~exact.isnan()).sum(dim=-1, keepdim=True)
+    squares = ((exact - exact.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
+    return torch.where(count > 1, (squares / (count - 1).clamp(min=1)).sqrt(), torch.zeros_like(squares)).to(values)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema import AGGREGATES, Experiment, Reward
+from rlhf_cli.config.schema import AGGREGATES, Experiment, Message, Reward
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.files import Preview, peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserError
 from rlhf_cli.launch.devices import count_processes
-from rlhf_cli.models.locate import describe_model
+from rlhf_cli.models.locate import describe_model, describe_reward_model
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.components import evaluation_order
 from rlhf_cli.plan.sources import eval_sources, training_sources
@@ -69,7 +69,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     required: dict[str, list[str]] = {}
     for name, reward in experiment.rewards.items():
         try:
-            required[name] = _reward(name, reward, composed, files)
+            required[name] = _reward(name, reward, composed, files, experiment.data.prompt)
         except UserError as error:
             problems.append(error)
     for check in (evaluation_order, _aggregate):
@@ -164,10 +164,13 @@ def _selected(rows: int, source: Source) -> int | None:
     return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
 
 
-def _reward(name: str, reward: Reward, composed: Composed, files: dict[str, Path]) -> list[str]:
+def _reward(
+    name: str, reward: Reward, composed: Composed, files: dict[str, Path], prompt: str | list[Message] | None
+) -> list[str]:
     """The dataset columns a reward cannot do without."""
     if reward.model is not None:
-        describe_model(reward.model, where=composed.origins.where(f"rewards.{name}.model"))
+        where = composed.origins.where(f"rewards.{name}.model")
+        describe_reward_model(reward.model, where=where, conversational=isinstance(prompt, list))
         if reward.args:
             raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
         return []

@@ -61,14 +61,16 @@ class Outcome:
     @property
     def num_open(self) -> int:
         """Rows that no gate closed."""
-        return sum(gate is None for gate in self.closed_by)
+        return self.closed_by.count(None)
 
     @property
     def num_excluded(self) -> int:
         """Rows this component does not apply to."""
+        if None not in self.raw:
+            return 0
         return sum(raw is None and fixed is None for raw, fixed in zip(self.raw, self.fixed, strict=True))
 
     @property
     def num_errors(self) -> int:
         """Rows whose computation failed."""
-        return sum(error is not None for error in self.errors)
+        return len(self.errors) - self.errors.count(None)

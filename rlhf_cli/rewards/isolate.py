@@ -6,6 +6,7 @@ and after so many rows in any case. A worker knows texts, ids and the dataset's 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import multiprocessing
@@ -44,7 +45,14 @@ class Isolated:
             # spawn: a forked copy of a process with torch's threads in it may hang.
             context = multiprocessing.get_context("spawn")
             workers = min(_MAX_WORKERS, os.cpu_count() or 1)
-            self._pool = ProcessPool(max_workers=workers, max_tasks=_ROWS_A_WORKER, context=context)
+            # A worker imports the function before its first row, so that the import is not on that row's time.
+            self._pool = ProcessPool(
+                max_workers=workers,
+                max_tasks=_ROWS_A_WORKER,
+                initializer=_prepare,
+                initargs=self._call.args,
+                context=context,
+            )
         return self._pool
 
     def close(self) -> None:
@@ -57,27 +65,57 @@ class Isolated:
 
 def _outcome(future: Any, timeout_s: float | None) -> Any:
     try:
-        return future.result()
+        value, failure = future.result()
     except RowTimeout:
         return RewardTimeout(f"no answer within {timeout_s:g} s, its process was killed")
     except ProcessExpired as error:
         return RuntimeError(f"its process ended with code {error.exitcode}")
-    except Exception as error:  # the function's own error, to be counted in its row
+    except Exception as error:  # what it returned does not pickle, for example
         return error
+    if failure is None:
+        return value
+    kind, message = failure
+    return type(kind, (Exception,), {})(message)
 
 
-def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> Any:
-    """Runs in the worker: one row through the function."""
+def _prepare(fn: str, args: dict[str, Any]) -> None:
+    """Runs in a new worker. What goes wrong here goes wrong again in the first row, and is told there."""
+    end = os._exit
+    # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
+    os._exit = lambda status: end(status or 1)
+    with contextlib.suppress(Exception, SystemExit):
+        _function(fn, tuple(args.items()))
+
+
+def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> tuple[Any, tuple[str, str] | None]:
+    """Runs in the worker: one row through the function. (score, None), or (None, (kind of error, its message)).
+
+    An error goes back in words: an exception of the user's own class need not unpickle over there.
+    """
     try:
         returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
         if inspect.isawaitable(returned):
             import asyncio
 
             returned = asyncio.run(_awaited(returned))
-        (score,) = returned
+        if not isinstance(returned, str | dict) and hasattr(returned, "__len__") and len(returned) == 1:
+            return _plain(returned[0]), None
+        raise ValueError(f"it returned {returned!r:.80} for 1 completion")
     except SystemExit as error:
-        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
-    return score
+        return None, ("SystemExit", f"it called sys.exit({error.code!r})")
+    except Exception as error:  # of the user's reward, for the reward's own policy
+        return None, (type(error).__name__, str(error))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, None and lists of them, whatever array or subclass they came in: these unpickle everywhere."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value) if isinstance(value, tuple) else [_plain(item) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value if value is None else int(value) if isinstance(value, int) else float(value)
+    raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
 
 
 async def _awaited(awaitable: Any) -> Any:

@@ -23,8 +23,11 @@ _PER_BATCH = frozenset({"trainer_state", "log_metric", "log_extra"})
 """Arguments that are one for the whole batch; every other one has an entry a row."""
 
 Batch = dict[str, Any]
-RunAsync = Callable[[Any], Any]
-"""Runs an awaitable on the stack's event loop and returns its result."""
+RunAsync = Callable[[Any, float | None], Any]
+"""Runs an awaitable on the stack's event loop and returns its result; (awaitable, seconds until it is given up)."""
+
+_GRACE_S = 1.0
+"""So long after a deadline of its own an event loop that says nothing is taken to be blocked."""
 
 
 class RewardTimeout(Exception):
@@ -79,11 +82,14 @@ def _call(
 
 
 def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
-    """The batch as if it held only `rows`. What the function logs for them lands on their places in the whole."""
+    """The batch as if it held only `rows`. What the function logs for them lands on their places in the whole.
+
+    All rows at once log there as well: where the batch fails and each row is tried alone, a column is written anew.
+    """
     num_rows = len(batch["completions"])
-    if len(rows) == num_rows:
-        return batch
-    subset = {key: value if key in _PER_BATCH else [value[row] for row in rows] for key, value in batch.items()}
+    subset = dict(batch)
+    if len(rows) != num_rows:
+        subset = {key: value if key in _PER_BATCH else [value[row] for row in rows] for key, value in batch.items()}
     if "log_extra" in batch:
 
         def log_extra(column: str, values: list[Any]) -> None:
@@ -99,7 +105,7 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> Any:
     """Call the function, for at most `timeout_s`."""
     if component.timeout_s is None:
         value = component.score(**batch)
-        return run_async(value) if inspect.isawaitable(value) else value
+        return run_async(value, None) if inspect.isawaitable(value) else value
     return _with_deadline(component, batch, run_async, component.timeout_s)
 
 
@@ -125,14 +131,17 @@ def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, time
     value = result[0]
     if not inspect.isawaitable(value):
         return value
-    try:
-        return run_async(asyncio.wait_for(_awaited(value), max(0.0, timeout_s - (time.monotonic() - began))))
-    except TimeoutError:
-        raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
+    left_s = max(0.0, timeout_s - (time.monotonic() - began))
+    return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+async def _until(awaitable: Any, left_s: float, timeout_s: float) -> Any:
+    """Its result. Unlike asyncio.wait_for this waits for no cancellation and leaves its own TimeoutErrors alone."""
+    task = asyncio.ensure_future(awaitable)
+    if not (await asyncio.wait({task}, timeout=left_s))[0]:
+        task.cancel()
+        raise RewardTimeout(f"no answer within {timeout_s:g} s")
+    return task.result()
 
 
 def _store(
@@ -142,6 +151,9 @@ def _store(
     outcome: Outcome,
     scores: Sequence[Score | TokenValues | BaseException],
 ) -> None:
+    if len(rows) == len(outcome.raw) and set(map(type, scores)) <= {float, type(None)}:
+        outcome.raw = list(scores)  # type: ignore[arg-type]
+        return
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):
             _fail(component, batch, outcome, row, score)

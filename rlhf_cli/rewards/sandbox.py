@@ -17,14 +17,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.sandbox_command import PATH, PYTHONPATH, command, interpreter, visible
 
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
@@ -32,15 +31,6 @@ OUTPUT_BYTES = 64 * 1024
 """How much of stdout, and of stderr, is kept: the first half and the last."""
 
 _GRACE_S = 15.0  # for starting up and clearing away, beyond the program's own time
-_PACKAGE = Path(__file__).resolve().parents[1]
-_LAUNCHER_FILES = (
-    "__init__.py",
-    *(f"rewards/{name}.py" for name in ("__init__", "sandbox_launcher", "sandbox_processes", "sandbox_walls")),
-)
-# All that a program sees of this machine, read-only, beside the interpreter. No home, no project, no data.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
-_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True)
@@ -108,13 +98,10 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
         "files_hidden": walled,
         "disk_limit": walled,
         "sure_end_of_processes": walled,
-        "no_network": in_force["no_network"],
-        "other_user": in_force["other_user"],
-        "process_limit": in_force["process_limit"],
+        **in_force,
         "time_limit": True,
         "memory_limit": True,
         "file_size_limit": True,
-        "empty_environment": True,
     }
 
 
@@ -149,7 +136,8 @@ def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits
     in_force, trouble = _probe("limits", bwrap)
     if trouble is not None:
         raise RewardError("model-written code cannot be run here", got="\n".join([*troubles, f"limits: {trouble}"]))
-    lacking = ["it can read files" + (" of the user rlhf runs as" if not in_force["other_user"] else " open to all")]
+    lacking = [f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}"]
+    lacking += [] if in_force["environment_hidden"] else ["and the environment of that user's processes"]
     lacking += [] if in_force["no_network"] else ["it can reach the network"]
     lacking += [] if in_force["process_limit"] else ["its processes are counted only now and then"]
     logging.getLogger("rlhf").warning(
@@ -183,15 +171,10 @@ def _run(mode: str, job: dict[str, Any], stdin: str) -> tuple[Outcome, dict[str,
         tempfile.TemporaryFile() as job_file,
         tempfile.TemporaryFile() as stdin_file,
     ):
-        job = {
-            **job,
-            "mode": mode,
-            "root": folder,
-            "visible": _visible(),
-            "user": user,
-            "python": _python(),
-            "environment": {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": "/tmp", "PYTHONHASHSEED": "0"},
-        }
+        home = folder if mode == "limits" else "/tmp"
+        environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
+        job |= {"mode": mode, "root": folder, "visible": visible(), "user": user}
+        job |= {"python": interpreter(), "environment": environment}
         job_file.write(json.dumps(job).encode())
         job_file.seek(0)
         stdin_file.write(stdin.encode("utf-8", "replace"))
@@ -200,14 +183,14 @@ def _run(mode: str, job: dict[str, Any], stdin: str) -> tuple[Outcome, dict[str,
         try:
             try:
                 process = subprocess.Popen(
-                    _command(mode, job, job_file.fileno(), writer),
+                    command(mode, job, job_file.fileno(), writer),
                     stdin=stdin_file,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     pass_fds=(job_file.fileno(), writer),
                     start_new_session=True,
                     cwd=folder,
-                    env={"PYTHONPATH": str(_PACKAGE.parent), "PATH": _PATH, "LANG": "C.UTF-8"},
+                    env={"PYTHONPATH": PYTHONPATH, "PATH": PATH, "LANG": "C.UTF-8"},
                 )
             finally:
                 os.close(writer)
@@ -250,39 +233,6 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
     if returncode == -signal.SIGXCPU:
         reason = "cpu"
     return Outcome(returncode, out.text(), err.text(), reason in ("time", "cpu"), reason), facts["in_force"]
-
-
-def _command(mode: str, job: dict[str, Any], *descriptors: int) -> list[str]:
-    options = "-S -s -P -B -X utf8 -m rlhf_cli.rewards.sandbox_launcher"
-    launcher = [job["python"], *options.split(), *map(str, descriptors)]
-    if mode != "bubblewrap":
-        return launcher
-    size = f"--perms 1777 --size {job['max_file_bytes']} --tmpfs"
-    words = ["bwrap", "--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    if os.geteuid() == 0:  # stays root for as long as it takes to become the other user
-        for right in ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL"):
-            words += ["--cap-add", f"CAP_{right}"]
-    else:
-        words += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
-    for path in [*job["visible"], *(str(_PACKAGE / name) for name in _LAUNCHER_FILES)]:
-        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
-    words += f"--proc /proc --dev /dev {size} /dev/shm --remount-ro /dev {size} /tmp --remount-ro /".split()
-    return [*words, "--chdir", "/tmp", "--", *launcher]
-
-
-def _python() -> str:
-    """The interpreter that a virtual environment is made from: it has no packages but its own."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-
-
-def _visible() -> list[str]:
-    """The system's folders and the interpreter's, none inside another."""
-    interpreter = [sys.base_prefix, sys.base_exec_prefix, str(Path(_python()).parent), sysconfig.get_path("stdlib")]
-    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
-    for path in sorted({os.path.realpath(path) for path in interpreter}, key=len):
-        if not any(path == other or path.startswith(other + "/") for other in paths):
-            paths.append(path)
-    return paths
 
 
 class _Capped:

@@ -139,6 +139,8 @@ class _Confinement:
         }
         self.in_force = {
             "no_network": walled or self._filter is not None,
+            "environment_hidden": walled
+            or self._root,  # ours, in /proc: root's is shut to who has none of root's rights
             "other_user": self._user is not None,
             "process_limit": not self._root or self._user is not None,  # the kernel does not count root's
         }
@@ -156,6 +158,7 @@ class _Confinement:
             os.setresuid(self._user, self._user, self._user)
         elif self._root:
             walls.prctl(walls.SECURE_BITS, 0b11)  # still root, but executing a program no longer gives root's rights
+        walls.prctl(walls.AMBIENT, 4)  # rights that would outlive it
         walls.prctl(walls.NO_NEW_PRIVILEGES, 1)
         if self._filter is not None:
             walls.install_filter(self._filter)

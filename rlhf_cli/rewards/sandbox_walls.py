@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 28, 36, 38
+DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES, AMBIENT = 1, 4, 28, 36, 38, 47
 
 _SECCOMP = 22
 _NEW_NS, _NEW_UTS, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
@@ -55,6 +55,8 @@ def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
+    os.mkdir(f"{root}/tmp")
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEV, f"size={scratch_bytes},mode=1777")
     for path in visible:
         target = root + path
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -66,8 +68,6 @@ def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
     for device in ("null", "zero", "full", "random", "urandom"):
         _bind(f"/dev/{device}", f"{root}/dev/{device}", 0)
     os.symlink("/tmp", f"{root}/dev/shm")
-    os.mkdir(f"{root}/tmp")
-    _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEV, f"size={scratch_bytes},mode=1777")
     os.mkdir(f"{root}/proc")
     _mount("proc", f"{root}/proc", "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
     _mount(None, root, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | _NO_DEV)

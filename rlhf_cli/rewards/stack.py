@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,12 +23,17 @@ from rlhf_cli.rewards.dense import Offset, TokenValues, multiply, rescale
 from rlhf_cli.rewards.gates import levels
 from rlhf_cli.rewards.isolate import Isolated
 from rlhf_cli.rewards.offsets import Decode, token_offsets
-from rlhf_cli.rewards.run import Batch, Tools, run_component
+from rlhf_cli.rewards.run import Batch, RewardTimeout, Tools, run_component
 from rlhf_cli.rewards.values import Score
 from rlhf_cli.rewards.weights import weight_at
 
 _MAX_HOPELESS_BATCHES = 3
 """A reward that fails on every row of so many batches in a row ends the run whatever its `on_error`."""
+
+_END_S = 1.0
+"""Async rewards that still wait at the end have so long to take leave."""
+
+_WORTH_A_THREAD_S = 0.005
 
 RecordError = Callable[[dict[str, Any]], None]
 
@@ -50,12 +55,15 @@ class RewardStack:
         self._levels = levels({component.name: component.gates for component in components})
         self._record_error = record_error
         self._hopeless = dict.fromkeys(self._by_name, 0)
-        self._is_evaluated = False
+        self._is_in_batch = self._is_evaluated = self._is_closed = False
+        self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
+        self._seconds: dict[str, float] = {}
         self._tools = Tools(self._run_async, self._offsets)
         self._pieces: dict[int, str] = {}
         # One event loop for the stack's life, in a thread of its own: a client that a user keeps between calls is
         # bound to its loop, and rewards of one level wait at the same time.
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: threading.Thread
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -74,17 +82,17 @@ class RewardStack:
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Within it the stack is evaluated once, whichever column is asked first."""
-        self._is_evaluated = False
+        self._is_in_batch, self._is_evaluated = True, False
         try:
             yield
         finally:
-            self._is_evaluated = False
+            self._is_in_batch = self._is_evaluated = False
 
     def scores(self, name: str, **batch: Any) -> list[Score]:
         """The raw scores of one component on a batch given as TRL's reward arguments."""
         if not self._is_evaluated:
             self.evaluate(**batch)
-            self._is_evaluated = True
+            self._is_evaluated = self._is_in_batch
         return self.outcomes[name].raw
 
     def evaluate(self, **batch: Any) -> dict[str, Outcome]:
@@ -94,15 +102,15 @@ class RewardStack:
         """
         self.outcomes = {}
         for level in self._levels:
-            components = [self._by_name[name] for name in level]
-            if len(components) == 1:
-                found = [self._one(components[0], batch)]
-            else:
-                pool = self._threads()
-                futures = [pool.submit(self._one, component, batch) for component in components[1:]]
-                # The first in this very thread: libraries that time themselves with signals work only here.
-                found = [self._one(components[0], batch), *(future.result() for future in futures)]
-            self.outcomes.update(zip(level, found, strict=True))
+            # Only what waits or computes for a while gains from a thread; for the rest it is mere overhead.
+            slow = [name for name in level if self._seconds.get(name, _WORTH_A_THREAD_S) >= _WORTH_A_THREAD_S]
+            # One stays in this very thread: libraries that time themselves with signals work only here.
+            threaded = slow[1:] if len(slow) == len(level) else slow
+            futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
+            found = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
+            found |= {name: future.result() for name, future in futures.items()}
+            self.outcomes.update(found)
+            self._seconds.update({name: outcome.seconds for name, outcome in found.items()})
         for component in self.components:
             self._account(component, batch)
         return self.outcomes
@@ -119,23 +127,31 @@ class RewardStack:
         return multiply(tokens if clipped_sum == raw else rescale(tokens, clipped_sum), 1 / divisor)
 
     def close(self) -> None:
-        """End the event loop, the threads and the processes of isolated rewards."""
+        """End the event loop, the threads and the processes of isolated rewards; what still runs is cancelled."""
+        self._is_closed = True
         for component in self.components:
             if isinstance(component.score, Isolated):
                 component.score.close()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._server.join(2 * _END_S)
             self._loop = None
         if self._pool is not None:
-            self._pool.shutdown(wait=False)
+            self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
     def _one(self, component: Component, batch: Batch) -> Outcome:
         num_rows = len(batch["completions"])
+        if not component.gates:
+            return run_component(component, batch, range(num_rows), self._tools)
         closed = [self._closed_by(component, row) for row in range(num_rows)]
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
         outcome = run_component(component, batch, rows, self._tools)
         outcome.calls_saved = num_rows - len(rows)
+        # A column that was ever logged is logged for every batch: TRL would repeat the last batch's values.
+        self._extra[component.name].update(outcome.extra)
+        for column in self._extra[component.name]:
+            outcome.extra.setdefault(column, [None] * num_rows)
         for row, gate in enumerate(closed):
             if gate is not None:
                 outcome.closed_by[row] = gate.by
@@ -150,13 +166,14 @@ class RewardStack:
     def _account(self, component: Component, batch: Batch) -> None:
         """Keep failed rows on disk; end the run when a reward does nothing but fail."""
         outcome = self.outcomes[component.name]
-        for row, message in enumerate(outcome.errors):
+        num_errors = outcome.num_errors
+        for row, message in enumerate(outcome.errors) if num_errors and self._record_error else ():
             if message is not None and self._record_error is not None:
                 prompt, completion = batch["prompts"][row], batch["completions"][row]
                 record = {"reward": component.name, "row": row, "error": message}
                 self._record_error({**record, "prompt": prompt, "completion": completion})
         if outcome.calls:
-            is_hopeless = outcome.num_errors >= outcome.calls
+            is_hopeless = num_errors >= outcome.calls
             self._hopeless[component.name] = self._hopeless[component.name] + 1 if is_hopeless else 0
         if self._hopeless[component.name] >= _MAX_HOPELESS_BATCHES:
             message = next(error for error in outcome.errors if error is not None)
@@ -167,17 +184,28 @@ class RewardStack:
                 expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
             )
 
-    def _run_async(self, awaitable: Any) -> Any:
+    def _run_async(self, awaitable: Any, timeout_s: float | None) -> Any:
         with self._lock:
             if self._loop is None:
-                loop = self._loop = asyncio.new_event_loop()
-
-                def serve() -> None:
-                    loop.run_forever()
-                    loop.close()
-
-                threading.Thread(target=serve, daemon=True, name="reward event loop").start()
-        return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), self._loop).result()
+                self._loop = asyncio.new_event_loop()
+                name = "reward event loop"
+                self._server = threading.Thread(target=_serve, args=[self._loop], daemon=True, name=name)
+                self._server.start()
+            loop = self._loop
+        future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise  # the function's own
+            with self._lock:
+                self._loop = None if self._loop is loop else self._loop
+            loop.call_soon_threadsafe(loop.stop)
+            raise RewardTimeout("no answer, and the event loop is blocked: it waits without `await`") from None
+        except CancelledError:
+            if self._is_closed:
+                raise asyncio.CancelledError from None  # no failure of the reward's: nothing more is to be tried
+            raise
 
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:
@@ -193,6 +221,23 @@ class RewardStack:
 
 async def _as_coroutine(awaitable: Any) -> Any:
     return await awaitable
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until stopped; then cancel what still waits, as `asyncio.run` does."""
+    while True:
+        try:
+            loop.run_forever()
+            break
+        except (SystemExit, KeyboardInterrupt):
+            continue  # asyncio lets them end the loop; whoever awaits the reward gets them all the same
+    waiting = asyncio.all_tasks(loop)
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        loop.run_until_complete(asyncio.wait(waiting, timeout=_END_S))
+    loop.run_until_complete(loop.shutdown_asyncgens())  # open clients are kept in these
+    loop.close()
 
 
 class Column:

@@ -126,3 +126,17 @@ def speakers_larger(
         score_speakers(text_of(completion), first, second, max_value=limit, mass=mass, malformed=malformed)
         for completion, first, second, limit in rows
     ]
+
+
+def second_is_larger(
+    completions: Sequence[Completion], speaker_a: Sequence[str], speaker_b: Sequence[str], **kwargs: object
+) -> list[float | None]:
+    """1.0 where the second speaker said the larger number, 0.0 where not, None where the two did not speak in form.
+
+    To watch what `speakers_larger` teaches, whose own sum is 0 whoever is larger: give it the weight 0.
+    """
+    found: list[float | None] = []
+    for completion, first, second in zip(completions, speaker_a, speaker_b, strict=True):
+        spans = score_speakers(text_of(completion), first, second)
+        found.append(None if isinstance(spans, float) else float(bool(spans) and spans[1][2] > 0))
+    return found

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.dense import TokenValues
 
+_MAX = 3.4028234663852886e38
+"""The largest float32, which is what TRL's matrix holds: anything above would be infinite in it."""
+
 Score = float | None
 """One row's reward; None where the reward does not apply to the row."""
 
+
+_PLAIN = {float, bool, type(None)}
 
 ReadDense = Callable[[int, Any], TokenValues | None]
 """(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
@@ -43,6 +47,10 @@ def as_scores(
             got=f"{list(returned)!r:.80}",
             expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
         )
+    if set(map(type, returned)) <= _PLAIN:
+        scores = [None if value is None or value != value else float(value) for value in returned]
+        if max(map(abs, filter(None, scores)), default=0.0) <= _MAX:
+            return list(scores)
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
@@ -51,6 +59,8 @@ def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> 
         return value
     if hasattr(value, "tolist"):
         value = value.tolist()
+    elif hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, list | tuple) and read_dense is not None:
         try:
             tokens = read_dense(row, value)
@@ -63,8 +73,10 @@ def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> 
             ) from error
         if tokens is not None:
             return tokens
-    if not isinstance(value, int | float) or abs(value) > sys.float_info.max:
+    if not isinstance(value, int | float):
         problem = f"{type(value).__name__}: {value!r:.80}"
+    elif abs(value) > _MAX:
+        problem = f"{value!r:.80}"
     else:
         return None if math.isnan(value) else float(value)
     raise RewardError(

@@ -81,13 +81,14 @@ def advantage_shares(
 ) -> dict[str, float]:
     """`rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in it.
 
-    Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total), where RLOO's KL
-    is inside a normalised advantage and cannot be told apart, or where every advantage is 0.
+    Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
+    a row (dense), where RLOO's KL is inside a normalised advantage and cannot be told apart, or where every advantage
+    is 0.
     """
     contributions = (settled.for_trl * settled.trl_weights).double().cpu()
     is_rloo = "normalize_advantages" in vars(trainer.args)
     beta = getattr(trainer, "beta", 0.0)
-    if callable(aggregate) or num_generations < 2:
+    if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
         return {}
     if is_rloo:
         if trainer.reward_clip_range or (beta and trainer.normalize_advantages):

@@ -142,6 +142,8 @@ class WithRewardStack(InRunFolder):
     def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
         """Put the dataset's columns and each row's way through the stack into the completions table."""
         trainer = self._trainer
+        if not trainer.args.log_completions:
+            return
         for outcome in outcomes:
             for column, values in outcome.extra.items():
                 trainer._log_completion_extra(column, values)
@@ -210,6 +212,8 @@ class WithRewardStack(InRunFolder):
 
 def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:
     """(rows, columns) with NaN for None, on the device of `like`."""
-    rows = zip(*columns, strict=True)
-    values = [[torch.nan if value is None else value for value in row] for row in rows]
-    return torch.tensor(values, dtype=torch.float32, device=like.device)
+    matrix = torch.full((len(columns[0]), len(columns)), torch.nan)
+    for index, column in enumerate(columns):
+        if column.count(None) < len(column):
+            matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
+    return matrix.to(like.device)

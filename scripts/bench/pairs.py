@@ -1,6 +1,6 @@
 """Whole commands side by side: run A and B in turn, compare the medians of what the system accounts to them.
 
-Turn by turn, because a shared machine drifts; CPU seconds beside wall seconds, because only they tell work from waiting.
+Turn by turn, because a shared machine drifts; CPU seconds beside wall seconds, because they tell work from waiting.
 """
 
 from __future__ import annotations

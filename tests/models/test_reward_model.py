@@ -114,7 +114,7 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
     config = AutoConfig.for_model(kind, num_labels=1, max_position_embeddings=128, **sizes, **tokens)
     model = AutoModelForSequenceClassification.from_config(config).eval()
     for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
+        torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(weight.numel()))
     model.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(reward_model)
     tokenizer.save_pretrained(tmp_path)

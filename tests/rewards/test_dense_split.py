@@ -75,6 +75,6 @@ def test_parts_can_be_rewarded() -> None:
 
 @pytest.mark.parametrize("unit", [".", ".x", ".)", "\n", "\n ", " ", "。", '"', "1. "])
 def test_time_is_linear(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     split_spans(unit * 100_000 + "x", "sentences")
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 10.0  # quadratic time would be minutes

@@ -28,7 +28,9 @@ COLUMNS: dict[str, set[str]] = {
     "length_target": set(),
     "numeric_answer": {"answer"},
     "regex": set(),
+    "second_is_larger": {"speaker_a", "speaker_b"},
     "repetition": set(),
+    "speakers_larger": {"speaker_a", "speaker_b"},
     "sums_correct": {"a", "b"},
     "trl_accuracy": {"solution"},
     "trl_cosine_length": {"solution"},
@@ -57,6 +59,8 @@ BATCH: dict[str, Any] = {
     "answer": ["#### 7", "7"],
     "a": [3, 3],
     "b": [4, 4],
+    "speaker_a": ["A", "A"],
+    "speaker_b": ["B", "B"],
 }
 
 
@@ -82,7 +86,7 @@ def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
 
 def test_files_are_those_listed() -> None:
     assert [path.stem for path in FILES] == sorted(COLUMNS)
-    assert len(FILES) == 16
+    assert len(FILES) == len(COLUMNS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

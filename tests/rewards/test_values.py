@@ -88,7 +88,7 @@ def test_the_wrong_length(returned: Any) -> None:
         ((value for value in (1.0, 2.0)), "generator"),
         (object(), "object"),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_no_list(returned: Any, kind: str) -> None:
     error = refusal(returned)

@@ -1,0 +1,209 @@
+"""Rewards that run what the policy wrote: does it run, does it pass tests. Where it runs is `rewards/sandbox.py`.
+
+Code that does not end, crashes or runs into a limit scores 0: that is its score. A sandbox that cannot do its work
+raises.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import Completion, text_of
+from rlhf_cli.rewards.sandbox import Isolation, run_code
+
+_Row = TypeVar("_Row")
+_Value = TypeVar("_Value")
+
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*([\w+.-]*)")
+_PYTHON = ("python", "python3", "py")
+
+# Runs in the sandbox. What has to be said is said at once and by a number that the code under test was not told, so
+# that leaving early, printing or replacing sys.stdout passes nothing.
+_HARNESS = """
+def main(source, tests, token):
+    import os, sys, types
+    write, out, module = os.write, os.dup(1), types.ModuleType("solution")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.modules["solution"] = module
+    exec(compile(source, "solution.py", "exec"), module.__dict__)
+    for number, test in enumerate(tests):
+        try:
+            exec(compile(test, "test.py", "exec"), module.__dict__)
+        except BaseException as error:
+            print(f"test {{number}}: {{type(error).__name__}}: {{error}}", file=sys.stderr)
+        else:
+            write(out, f"\\n{{token}} {{number}}\\n".encode())
+main({source!r}, {tests!r}, {token!r})
+"""
+
+
+def code_in(text: str) -> str:
+    """The program in a completion: its last fenced block marked as Python, else the last unmarked one, else all of it.
+
+    A block whose end is missing goes on to the end of the text.
+    """
+    blocks: list[tuple[str, list[str]]] = []
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        match = _FENCE.match(line)
+        if fence:
+            if match and match[1].startswith(fence) and not match[2]:
+                fence = ""
+            else:
+                blocks[-1][1].append(line)
+        elif match:
+            fence = match[1]
+            blocks.append((match[2].lower(), []))
+    marked = [lines for language, lines in blocks if language in _PYTHON]
+    unmarked = [lines for language, lines in blocks if not language]
+    chosen = (marked or unmarked)[-1:]
+    return "".join(chosen[0]) if chosen else text
+
+
+def code_runs(
+    completions: Sequence[Completion],
+    *,
+    timeout_s: float = 5.0,
+    memory_mb: int = 512,
+    max_processes: int = 16,
+    max_file_mb: int = 16,
+    isolation: Isolation = "auto",
+    max_workers: int | None = None,
+    **kwargs: object,
+) -> list[float]:
+    """1.0 where the completion's program ends with exit code 0, else 0.0; 0.0 too where there is nothing to run.
+
+    That a program runs says little of what it does: `pass` does. It wants a reward beside it.
+
+    Args:
+        completions: one a row; what is run of it is `code_in`.
+        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row.
+        max_workers: rows run at once; None = as many as there are processors.
+    """
+    run = partial(
+        run_code,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        max_processes=max_processes,
+        max_file_mb=max_file_mb,
+        isolation=isolation,
+    )
+
+    def score(completion: Completion) -> float:
+        source = code_in(text_of(completion))
+        return float(bool(source.strip()) and run(source).returncode == 0)
+
+    return _in_parallel(score, completions, max_workers)
+
+
+def code_passes_tests(
+    completions: Sequence[Completion],
+    tests: Sequence[str | Sequence[str] | None],
+    *,
+    timeout_s: float = 5.0,
+    memory_mb: int = 512,
+    max_processes: int = 16,
+    max_file_mb: int = 16,
+    isolation: Isolation = "auto",
+    max_workers: int | None = None,
+    **kwargs: object,
+) -> list[float | None]:
+    """The share of a row's tests that the completion's program passes; None where the row has no tests.
+
+    The program runs first, as a module that is not `__main__`, then the tests, one after another, in its namespace. A
+    test passes when it ends without an exception. One that ends the process or the time fails, and so do those after.
+
+    Args:
+        completions: one a row; what is run of it is `code_in`.
+        tests: dataset column: a list of tests, or a text of assert statements, each of which is a test, together with
+            the statements between it and the one before.
+        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row with all its tests.
+        max_workers: rows run at once; None = as many as there are processors.
+    """
+    run = partial(
+        run_code,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        max_processes=max_processes,
+        max_file_mb=max_file_mb,
+        isolation=isolation,
+    )
+    todo = [
+        (completion, split_tests(one, row))
+        for row, (completion, one) in enumerate(zip(completions, tests, strict=True))
+    ]
+
+    def score(row: tuple[Completion, list[str]]) -> float | None:
+        completion, wanted = row
+        if not wanted:
+            return None
+        source, token = code_in(text_of(completion)), secrets.token_hex(16)
+        if not source.strip():
+            return 0.0
+        outcome = run(_HARNESS.format(source=source, tests=wanted, token=token))
+        lines = set(outcome.stdout.splitlines())
+        return sum(f"{token} {number}" in lines for number in range(len(wanted))) / len(wanted)
+
+    return _in_parallel(score, todo, max_workers)
+
+
+def split_tests(tests: object, row: int) -> list[str]:
+    """A row's tests, one by one. Raises RewardError, naming the row, for what is no Python or no text."""
+    if tests is None:
+        return []
+    if isinstance(tests, str):
+        return _parts(tests, row)
+    if not isinstance(tests, Sequence) or not all(isinstance(text, str) for text in tests):
+        raise RewardError(
+            "these are no tests",
+            where=f"column tests, row {row}",
+            got=repr(tests)[:200],
+            expected="a text of assert statements, or a list of such texts",
+        )
+    for text in tests:
+        _parsed(text, row)
+    return list(tests)
+
+
+def _parts(text: str, row: int) -> list[str]:
+    """One text of several asserts, cut behind each."""
+    parts: list[list[ast.stmt]] = [[]]
+    for statement in _parsed(text, row).body:
+        parts[-1].append(statement)
+        if isinstance(statement, ast.Assert):
+            parts.append([])
+    return ["\n".join(ast.unparse(statement) for statement in part) for part in parts if part]
+
+
+def _parsed(text: str, row: int) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise RewardError(
+            f"a test is no Python: {error}",
+            where=f"column tests, row {row}",
+            got=text[:200],
+            expected="assert f(1) == 2",
+        ) from None
+
+
+def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:
+    if not rows:
+        return []
+    # Threads: they wait for processes. A run ends with the thread that started it, so that one waits for it.
+    with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as pool:
+        running = [pool.submit(score, row) for row in rows]
+        try:
+            return [one.result() for one in running]
+        except BaseException:
+            for one in running:
+                one.cancel()
+            raise

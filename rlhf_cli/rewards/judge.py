@@ -1,0 +1,188 @@
+"""A language model as judge: a rubric, filled in for each row, is sent to an OpenAI-compatible server.
+
+What comes back is text; the score is read out of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion import Completion, content_text, text_of
+from rlhf_cli.rewards.http_client import JsonClient, shown, together
+from rlhf_cli.rewards.reply_cache import ReplyCache
+from rlhf_cli.rewards.rubric import Rubric
+
+_SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
+
+
+class Judge:
+    """Scores from a language model, mapped to 0..1.
+
+    Each row is one request to `URL/chat/completions`; equal ones are sent once, and what was answered before comes out
+    of a cache on disk. None where a column that the rubric names is null in a row.
+
+    Args:
+        url: of the API (`https://HOST/v1`), or a list of equal ones, which are asked in turn.
+        model: its name there.
+        rubric: what is asked: text with `{prompt}`, `{completion}` and any dataset column; `{{` and `}}` are braces.
+        score_pattern: regular expression, case ignored, whose first group is the score; its last match counts.
+        scale: the lowest and highest score; they become 0 and 1. A score outside is an error, as is none.
+        temperature, max_tokens: of the reply.
+        system: a system message before the rubric, None for none.
+        api_key_env: name of the environment variable that holds the key.
+        timeout_s, retry_budget_s, max_concurrency: as for `RewardServer`, for each row.
+        cache: false asks anew each time.
+        cache_dir: where replies are kept; None = `judge` in the cache folder of rlhf.
+    """
+
+    def __init__(
+        self,
+        url: str | list[str],
+        model: str,
+        rubric: str,
+        score_pattern: str = _SCORE,
+        scale: Sequence[float] = (0, 10),
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        system: str | None = None,
+        api_key_env: str | None = None,
+        timeout_s: float = 60.0,
+        retry_budget_s: float = 120.0,
+        max_concurrency: int = 8,
+        cache: bool = True,
+        cache_dir: str | None = None,
+    ) -> None:
+        if len(scale) != 2 or not scale[0] < scale[1]:
+            raise RewardError("this is no scale", where="args.scale", got=list(scale), expected="[lowest, highest]")
+        self._scale = (float(scale[0]), float(scale[1]))
+        self._pattern = _compiled(score_pattern)
+        self._rubric = Rubric(rubric)
+        self._system = system
+        self._parameters = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+        self._client = JsonClient(
+            url,
+            api_key_env=api_key_env,
+            timeout_s=timeout_s,
+            retry_budget_s=retry_budget_s,
+            max_concurrency=max_concurrency,
+            path="/chat/completions",
+        )
+        folder = Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / "judge"
+        self._cache = ReplyCache(Path(cache_dir).expanduser() if cache_dir else folder) if cache else None
+        # So that the columns a rubric names are known, and missed, before anything is trained.
+        self.__signature__ = _signature(self._rubric.columns)
+
+    def __repr__(self) -> str:
+        return f"Judge({self._parameters['model']}, {', '.join(shown(url) for url in self._client.urls)})"
+
+    async def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
+    ) -> list[float | None]:
+        """One score a row, in 0..1. Raises RewardError, naming the row, when a reply holds no score."""
+        asked: dict[str, int] = {}  # what is asked -> the first row that asks it
+        rows: list[str | None] = []
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            values = {name: columns[name][row] for name in self._rubric.columns if name in columns}
+            values |= {"prompt": _prompt_text(prompt), "completion": text_of(completion)}
+            text = self._rubric.fill(values, row)
+            rows.append(text)
+            if text is not None:
+                asked.setdefault(text, row)
+        scores = await together([self._score(text, row) for text, row in asked.items()])
+        found = dict(zip(asked, scores, strict=True))
+        return [None if text is None else found[text] for text in rows]
+
+    async def _score(self, text: str, row: int) -> float:
+        messages = [{"role": "user", "content": text}]
+        if self._system is not None:
+            messages.insert(0, {"role": "system", "content": self._system})
+        request = {**self._parameters, "messages": messages}
+        key = {"urls": sorted(self._client.urls), **request}
+        reply = self._cache.read(key) if self._cache else None
+        if reply is not None:
+            return self._parsed(reply, row, "")
+        reply, finish = self._content(await self._client.post(request), row)
+        score = self._parsed(reply, row, finish)
+        if self._cache:  # only what could be read: an unusable reply is worth another try
+            self._cache.write(key, reply)
+        return score
+
+    def _content(self, answer: Any, row: int) -> tuple[str, str]:
+        try:
+            choice = answer["choices"][0]
+            reply, finish = choice["message"]["content"], choice.get("finish_reason")
+        except (KeyError, IndexError, TypeError, AttributeError):
+            reply, finish = None, None
+        if not isinstance(reply, str):
+            raise RewardError(
+                "the judge's answer holds no text" + (f" ({finish})" if finish else ""),
+                where=f"row {row}, {self!r}",
+                got=repr(answer)[:300],
+                expected='{"choices": [{"message": {"content": "..."}}]}',
+            )
+        return reply, str(finish or "")
+
+    def _parsed(self, reply: str, row: int, finish: str) -> float:
+        low, high = self._scale
+        matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
+        try:
+            score = float(matches[-1][1])
+        except (IndexError, TypeError, ValueError):
+            raise RewardError(
+                "the judge's reply holds no score",
+                where=f"row {row}, {self!r}",
+                got=_shortened(reply),
+                expected=f"text that matches {self._pattern.pattern}",
+                hint="args.max_tokens: it was cut off" if finish == "length" else "let the rubric say how to answer",
+            ) from None
+        if not low <= score <= high:
+            raise RewardError(
+                f"the judge's score {score:g} is not on the scale",
+                where=f"row {row}, {self!r}",
+                got=_shortened(reply),
+                expected=f"{low:g} to {high:g}",
+            )
+        return (score - low) / (high - low)
+
+
+def _prompt_text(prompt: Any) -> str:
+    """A text as it is, one message as its content, several as `role: content` lines."""
+    if isinstance(prompt, str):
+        return prompt
+    if len(prompt) == 1:
+        return content_text(prompt[0])
+    return "\n".join(f"{message.get('role', 'user')}: {content_text(message)}" for message in prompt)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"
+
+
+def _signature(columns: Sequence[str]) -> inspect.Signature:
+    kind = inspect.Parameter
+    parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
+    parameters += [kind(name, kind.KEYWORD_ONLY) for name in columns]
+    return inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern, re.IGNORECASE)
+    except (re.error, TypeError) as error:
+        raise RewardError(f"the score pattern is no regular expression: {error}", where="args.score_pattern") from error
+    if compiled.groups < 1:
+        raise RewardError(
+            "the score pattern has no group",
+            where="args.score_pattern",
+            got=pattern,
+            expected=r"one that holds the number: score: (\d+)",
+        )
+    return compiled

@@ -1,0 +1,168 @@
+"""Parts of advantages add up to TRL's own, whose formulas are written here anew in numpy; shares are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.numerics.rewards import filled, normalized_in_group
+
+Array = Any
+NAN = float("nan")
+GROUP = 4
+
+
+def totals(matrix: Array) -> Array:
+    """TRL: the row's sum, NaN where every reward is."""
+    summed = numpy.nansum(matrix, axis=1)
+    summed[numpy.isnan(matrix).all(axis=1)] = NAN
+    return summed
+
+
+def nanstd(values: Array, axis: int | None = None) -> Array:
+    """TRL's utils.nanstd: unbiased, NaN for fewer than two values."""
+    count = (~numpy.isnan(values)).sum(axis=axis)
+    mean = numpy.nansum(values, axis=axis, keepdims=True) / numpy.maximum(
+        (~numpy.isnan(values)).sum(axis=axis, keepdims=True), 1
+    )
+    squares = numpy.nansum((values - mean) ** 2, axis=axis)
+    return numpy.where(count > 1, numpy.sqrt(squares / numpy.maximum(count - 1, 1)), NAN)
+
+
+def nanmean(values: Array, axis: int) -> Array:
+    count = (~numpy.isnan(values)).sum(axis=axis)
+    return numpy.where(count > 0, numpy.nansum(values, axis=axis) / numpy.maximum(count, 1), NAN)
+
+
+def grpo(matrix: Array, scale: str) -> Array:
+    """grpo_trainer.py, sum_then_normalize."""
+    rewards = totals(matrix)
+    grouped = rewards.reshape(-1, GROUP)
+    advantages = rewards - nanmean(grouped, 1).repeat(GROUP)
+    if scale == "group":
+        advantages = advantages / (nanstd(grouped, 1).repeat(GROUP) + 1e-4)
+    elif scale == "batch":
+        advantages = advantages / (nanstd(rewards) + 1e-4)
+    return numpy.nan_to_num(advantages, nan=0.0)
+
+
+def normalized(matrix: Array) -> Array:
+    """grpo_trainer.py, normalize_then_sum, from the weighted z-scores on."""
+    rewards = totals(matrix)
+    return numpy.nan_to_num((rewards - numpy.nanmean(rewards)) / (nanstd(rewards) + 1e-4), nan=0.0)
+
+
+def rloo(matrix: Array, is_normalized: bool) -> Array:
+    """rloo_trainer.py without KL."""
+    grouped = totals(matrix).reshape(-1, GROUP)
+    count = (~numpy.isnan(grouped)).sum(axis=1, keepdims=True)
+    with numpy.errstate(invalid="ignore", divide="ignore"):
+        baselines = (numpy.nansum(grouped, axis=1, keepdims=True) - grouped) / (count - 1)
+    advantages = (grouped - baselines).reshape(-1)
+    if is_normalized:
+        advantages = (advantages - numpy.nanmean(advantages)) / (nanstd(advantages) + 1e-4)
+    return numpy.nan_to_num(advantages, nan=0.0)
+
+
+Way = tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]
+WAYS: dict[str, Way] = {
+    "grpo group": (lambda m: grpo_parts(m, GROUP, "group"), lambda m: grpo(m, "group")),
+    "grpo batch": (lambda m: grpo_parts(m, GROUP, "batch"), lambda m: grpo(m, "batch")),
+    "grpo none": (lambda m: grpo_parts(m, GROUP, "none"), lambda m: grpo(m, "none")),
+    "rloo": (lambda m: rloo_parts(m, GROUP, is_normalized=False), lambda m: rloo(m, False)),
+    "rloo normalised": (lambda m: rloo_parts(m, GROUP, is_normalized=True), lambda m: rloo(m, True)),
+    "normalize_then_sum": (normalized_sum_parts, normalized),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def random_matrix(seed: int, *, excluded: float = 0.0, unscorable: float = 0.0) -> Tensor:
+    """(20, 5) weighted rewards of 5 groups, excluded entries filled as the stack does, some rows NaN throughout."""
+    random = numpy.random.default_rng(seed)
+    matrix = random.normal(0.0, [1.0, 10.0, 0.1, 1.0, 3.0], (20, 5)) + random.normal(0.0, 5.0, 5)
+    matrix[random.random((20, 5)) < excluded] = NAN
+    matrix[random.random(20) < unscorable] = NAN
+    return filled(torch.from_numpy(matrix), GROUP) * torch.tensor([1.0, -0.5, 2.0, 0.0, 0.3], dtype=torch.float64)
+
+
+@each_way
+@pytest.mark.parametrize(("excluded", "unscorable"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3), (0.3, 0.3), (0.2, 0.8)])
+@pytest.mark.parametrize("seed", range(6))
+class TestParts:
+    def test_add_up_to_trls_advantage(self, way: Way, seed: int, excluded: float, unscorable: float) -> None:
+        matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
+        parts, advantages = way[0](matrix), way[1](matrix.numpy())
+        assert parts.sum(dim=1).tolist() == pytest.approx(advantages.tolist(), abs=1e-9)
+        assert parts[matrix.isnan().all(dim=1)].abs().sum() == 0.0
+
+    def test_shares_add_up_to_one(self, way: Way, seed: int, excluded: float, unscorable: float) -> None:
+        matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
+        advantages = torch.from_numpy(way[1](matrix.numpy()))
+        found = shares(way[0](matrix), advantages)
+        if found is None:
+            assert advantages.abs().sum() == 0.0
+            return
+        assert sum(found) == pytest.approx(1.0, abs=1e-9)
+        assert found[3] == pytest.approx(0.0, abs=1e-12)  # of weight 0
+
+
+@each_way
+class TestShares:
+    def given(self, way: Way, *columns: Tensor) -> list[float] | None:
+        matrix = torch.stack(columns, dim=1)
+        return shares(way[0](matrix), torch.from_numpy(way[1](matrix.numpy())))
+
+    def test_duplicates_get_half_each_and_a_constant_nothing(self, way: Way) -> None:
+        one = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        assert self.given(way, one, one, torch.full_like(one, 7.0)) == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)
+
+    def test_one_that_pulls_the_other_way_is_negative(self, way: Way) -> None:
+        one = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        one -= one.view(2, 4).mean(dim=1).repeat_interleave(4)  # for normalize_then_sum, as z-scores are
+        assert self.given(way, one, -0.5 * one) == pytest.approx([2.0, -1.0], abs=1e-9)
+
+    def test_none_where_every_advantage_is_nothing(self, way: Way) -> None:
+        one = torch.ones(8, dtype=torch.float64)
+        assert self.given(way, one, 2 * one) is None
+        assert self.given(way, one, torch.randn(8, dtype=torch.float64)) is not None  # negative control
+
+
+def test_share_is_its_definition() -> None:
+    """parts (1, 2), (-1, 0); A = 3, -1: shares (1*3 + -1*-1) / 10 and (2*3 + 0) / 10."""
+    parts = torch.tensor([[1.0, 2.0], [-1.0, 0.0]])
+    assert shares(parts, parts.sum(dim=1)) == pytest.approx([0.4, 0.6])
+
+
+def test_the_worked_example_of_the_design() -> None:
+    """a = 1, 0, 1, 0; b = 0.5, -, 0.1, -: under exclude b's part of rows 1 and 3 is exactly nothing."""
+    raw = torch.tensor([[1.0, 0.5], [0.0, NAN], [1.0, 0.1], [0.0, NAN]], dtype=torch.float64)
+    for parts in (grpo_parts(filled(raw, 4), 4, "none"), rloo_parts(filled(raw, 4), 4, is_normalized=False) * 3 / 4):
+        # leave-one-out is 4/3 of the distance from the mean in a group of four
+        assert parts[:, 1].tolist() == pytest.approx([0.2, 0.0, -0.2, 0.0], abs=1e-12)
+        assert parts.sum(dim=1).tolist() == pytest.approx([0.7, -0.5, 0.3, -0.5])
+    assert grpo_parts(filled(raw, 4), 4, "none")[[1, 3], 1].tolist() == [0.0, 0.0]
+    zeroed = raw.nan_to_num(0.0)
+    assert grpo_parts(zeroed, 4, "none").sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
+
+
+@pytest.mark.parametrize("name", ["grpo group", "rloo", "normalize_then_sum"])
+def test_negative_control_entries_that_are_not_filled_do_not_add_up(name: str) -> None:
+    """TRL counts a lone None as 0: why the stack fills."""
+    matrix = random_matrix(0)
+    matrix[[0, 3, 9, 14], [0, 1, 1, 4]] = NAN
+    parts, advantages = WAYS[name][0](matrix), WAYS[name][1](matrix.numpy())
+    assert not numpy.allclose(parts.sum(dim=1).numpy(), advantages, atol=1e-3)
+
+
+def test_normalize_then_sum_from_the_scores() -> None:
+    """z-scores of the stack, weighted, through TRL's last step."""
+    matrix = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weighted = normalized_in_group(matrix, GROUP) * torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    parts = normalized_sum_parts(weighted)
+    assert parts.sum(dim=1).tolist() == pytest.approx(normalized(weighted.numpy()).tolist(), abs=1e-9)
