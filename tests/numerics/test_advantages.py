@@ -55,7 +55,7 @@ def grpo(matrix: Array, scale: str) -> Array:
 def normalized(matrix: Array) -> Array:
     """grpo_trainer.py, normalize_then_sum, from the weighted z-scores on."""
     rewards = totals(matrix)
-    return numpy.nan_to_num((rewards - numpy.nanmean(rewards)) / (nanstd(rewards) + 1e-4), nan=0.0)
+    return numpy.nan_to_num((rewards - nanmean(rewards, 0)) / (nanstd(rewards) + 1e-4), nan=0.0)
 
 
 def rloo(matrix: Array, is_normalized: bool) -> Array:
@@ -66,7 +66,7 @@ def rloo(matrix: Array, is_normalized: bool) -> Array:
         baselines = (numpy.nansum(grouped, axis=1, keepdims=True) - grouped) / (count - 1)
     advantages = (grouped - baselines).reshape(-1)
     if is_normalized:
-        advantages = (advantages - numpy.nanmean(advantages)) / (nanstd(advantages) + 1e-4)
+        advantages = (advantages - nanmean(advantages, 0)) / (nanstd(advantages) + 1e-4)
     return numpy.nan_to_num(advantages, nan=0.0)
 
 

@@ -183,13 +183,13 @@ def test_a_guard_that_is_killed_is_no_success(run: Run, mode: Isolation) -> None
         assert (outcome.returncode, outcome.killed_reason) == (-signal.SIGKILL, "launcher")
 
 
-def test_when_the_trainer_is_killed_the_program_goes_too(mode: Isolation) -> None:
+def test_when_the_trainer_is_killed_the_program_goes_too(mode: Isolation, tmp_path: Path) -> None:
     marker = f"orphan-{uuid4().hex}"
     program = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60) # {marker}'])"
     )
     script = f"from rlhf_cli.rewards.sandbox import run_code; run_code({program!r}, timeout_s=60, isolation={mode!r})"
-    trainer = subprocess.Popen([sys.executable, "-c", script])
+    trainer = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)})
     try:
         until = time.monotonic() + 20
         # The trainer, and the program itself where it lies in its arguments, name the marker too.
