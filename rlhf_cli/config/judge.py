@@ -128,10 +128,12 @@ def _keys_of(found: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
     keys: list[int | str] = []
     node: Any = tree
     for part in found["loc"]:
-        if isinstance(node, dict | list) and (part in node if isinstance(node, dict) else isinstance(part, int)):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        if inside:
             keys.append(part)
-            node = node[part]  # type: ignore[index]
-    return [*keys, found["loc"][-1]] if found["type"] == "missing" else keys
+            node = node[part]
+    is_absent_key = found["type"] == "missing" and isinstance(found["loc"][-1], str)
+    return [*keys, found["loc"][-1]] if is_absent_key else keys
 
 
 def _expected(message: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.suggest import nearest
 
 RewardFunction = Callable[..., Any]
 
@@ -40,7 +41,7 @@ def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
     """
     target = import_function(fn, where=where)
     signature = inspect.signature(target)
-    is_factory = not _takes_completions(signature)
+    is_factory = inspect.isclass(target) or not _takes_completions(signature)
     try:
         if is_factory:
             reward = target(**args)
@@ -53,11 +54,16 @@ def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
             for name, parameter in signature.parameters.items()
             if name not in TRL_SUPPLIES and parameter.kind is not parameter.VAR_KEYWORD
         ]
+        key = where.partition(" ")[0].removesuffix(".fn")
+        closest = [f"{key}.args.{close}" for name in args if name not in valid and (close := nearest(name, valid))]
         raise RewardError(
             f"{fn} does not take these arguments",
             where=f"{where}.args",
             got=f"{args} ({error})",
             expected=", ".join(valid) or "no arguments",
+            hint=next(
+                (f"{where.partition(' ')[0].removesuffix('.fn')}.args.{close}" for close in closest if close), None
+            ),
         ) from error
     if not callable(reward):
         raise RewardError(
@@ -115,6 +121,9 @@ def import_function(fn: str, *, where: str) -> Callable[..., Any]:
             got=fn,
             expected="package.module:function, or ./file.py:function",
         )
+    # A console script does not have the current folder on its path; `python -m` has, and a user expects it.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         module = _module_of_file(module_name) if module_name.endswith(".py") else _module(module_name)
     except FileNotFoundError as error:
@@ -142,9 +151,6 @@ def import_function(fn: str, *, where: str) -> Callable[..., Any]:
 
 
 def _module(name: str) -> Any:
-    # A console script does not have the current folder on its path; `python -m` has, and a user expects it.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     return importlib.import_module(name)
 
 

@@ -48,7 +48,7 @@ def as_scores(
             expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
         )
     kinds = set(map(type, returned))
-    if kinds == {float} and abs(sum(returned)) <= _MAX:
+    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= _MAX:
         return list(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
     if kinds <= _PLAIN:
         scores = [None if value is None or value != value else float(value) for value in returned]

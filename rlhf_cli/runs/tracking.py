@@ -30,9 +30,13 @@ def plan_tracking(mode: Mode) -> TrackingPlan:
     """Online only where there is a login and a server that answers; decided in seconds, before anything is loaded."""
     if mode != "online":
         return TrackingPlan(mode)
-    url = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    host, port = url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
+    base_url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     offline = "recording offline instead; `wandb sync RUN/wandb/offline-*` uploads it, track=wandb_offline asks for it"
+    try:
+        url = urlparse(base_url)
+        host, port = url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
+    except ValueError as error:
+        return TrackingPlan("offline", f"WANDB_BASE_URL is no address ({error}): {offline}")
     if not _has_login(host):
         return TrackingPlan("offline", f"no wandb login (`wandb login`, or set WANDB_API_KEY): {offline}")
     try:

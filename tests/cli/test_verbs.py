@@ -86,7 +86,7 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert said.err == (
         "error: unknown key 'sed'\n"
         "  where:    sed (command line)\n"
-        "  expected: one of data, launch, model, rewards, run, seed, track, trainer\n"
+        "  expected: one of aggregate, data, launch, model, primary, rewards, run, seed, track, trainer\n"
         "  try:      seed\n"
     )
 

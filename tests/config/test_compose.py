@@ -48,7 +48,7 @@ def test_origins_of_a_shipped_experiment() -> None:
     composed = compose(["exp=quickstart", "rewards.format.weight=2", "seed=3"])
     assert origin(composed, "rewards.format.weight") == "command line"
     assert origin(composed, "seed") == "command line"
-    assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:14"
+    assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:18"
     assert origin(composed, "rewards.correct.weight") == "reward/sums_correct.yaml:4"
     assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
     assert origin(composed, "run.root") == "conf/train.yaml:14"
@@ -69,7 +69,7 @@ def test_a_dict_on_the_command_line_merges_and_only_its_keys_come_from_there() -
     assert composed.tree["trainer"]["args"]["num_generations"] == 8
     assert origin(composed, "trainer.args.max_steps") == "command line"
     assert origin(composed, "trainer.args.warmup_steps") == "command line"
-    assert origin(composed, "trainer.args.num_generations") == "exp/quickstart.yaml:21"
+    assert origin(composed, "trainer.args.num_generations") == "exp/quickstart.yaml:25"
 
 
 def test_a_section_on_the_command_line_that_is_also_a_group() -> None:

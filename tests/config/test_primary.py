@@ -59,7 +59,10 @@ def test_what_the_primary_waits_for_is_not_gated(judged: Judged) -> None:
     experiment = judged(QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}")
     assert gates(experiment) == {"correct": ["format"], "format": [], "brevity": ["correct"]}
     chain = judged(
-        QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}", "rewards.format.gate={by: brevity, at_most: 9}"
+        QUICK,
+        PRIMARY,
+        "rewards.correct.gate={by: format, at_least: 0.5}",
+        "rewards.format.gate={by: brevity, at_most: 9}",
     )
     assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
 

@@ -77,7 +77,7 @@ def test_a_typo_on_the_command_line(refused: Refused, typed: str, hint: str) -> 
 def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     error = refused("exp=quickstart", "xyzzy=3")
     assert error.hint is None
-    assert error.expected == "one of data, launch, model, rewards, run, seed, track, trainer"
+    assert error.expected == "one of aggregate, data, launch, model, primary, rewards, run, seed, track, trainer"
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,14 @@ class TestGates:
         (gate,) = judged(QUICK, f"rewards.brevity.gate={{by: correct, {test}}}").rewards["brevity"].gates
         assert gate.by == "correct"
 
-    @pytest.mark.parametrize("test", ["", ", at_least: 1, equals: 1", ", between: [1, 0]", ", between: [1]"])
+    @pytest.mark.parametrize("test", ["", ", at_least: 1, equals: 1", ", between: [1, 0]"])
     def test_bad_ones(self, test: str) -> None:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
             judge(compose([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"]))
+
+    def test_one_bound_of_two(self) -> None:
+        with pytest.raises(ConfigError, match=r"rewards\.brevity"):
+            judge(compose([QUICK, "rewards.brevity.gate={by: correct, between: [1]}"]))
 
 
 class TestOneReward:
@@ -79,6 +83,7 @@ class TestOneReward:
             ("weight", "{start: 0, end: 1, steps: 5, shape: square}"),
             ("clip", "[2, -2]"),
             ("clip", "3"),
+            ("clip", "[1]"),
             ("normalize", "centre"),
             ("on_error", "ignore"),
             ("timeout_s", "0"),
@@ -105,7 +110,7 @@ class TestDense:
         error = refused(QUICK, "trainer=rloo", "trainer.dense=true")
         assert error.what == "trainer=rloo cannot use per-token advantages"
         assert error.got == "its loss is per sequence"
-        assert "trainer.dense (command line)" == error.where
+        assert error.where == "trainer.dense (command line)"
 
     def test_negative_control_rloo_without_it(self, judged: Judged) -> None:
         assert not judged(QUICK, "trainer=rloo").trainer.dense

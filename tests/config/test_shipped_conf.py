@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("place")
 EXPERIMENTS: dict[str, list[str]] = {
     "gsm8k_grpo": ["model.path=org/model"],
     "quickstart": [],
+    "study_weights": [],
     "toy_speakers": [],
 }
 """Every shipped experiment -> what a user has to say beside its name."""

@@ -1,4 +1,4 @@
-"""From raw scores to what TRL sums, held against numpy, against TRL's formulas and against numbers worked out by hand."""
+"""From raw scores to what TRL sums, against numpy, against TRL's formulas and against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -292,7 +292,6 @@ class TestRewards:
         assert "unknown argument 'fulll'" in str(error.got)
         assert error.expected == "full, zero, unit"
 
-    @pytest.mark.xfail(reason="rewards/resolve.py lists the valid arguments and picks none of them", strict=True)
     def test_an_unknown_argument_gets_the_nearest(self, refused: Refused) -> None:
         assert "full" in str(refused("exp=quickstart", "rewards.brevity.args.fulll=3").hint)
 
@@ -373,7 +372,7 @@ def test_everything_is_told_at_once(write: Write) -> None:
         ("ModelError", "model.path (command line)"),
         ("DataError", "data.path"),
         ("RewardError", "rewards.mine.fn (command line)"),
-        ("ConfigError", "trainer.args.per_device_train_batch_size (exp/quickstart.yaml:20)"),
+        ("ConfigError", "trainer.args.per_device_train_batch_size (exp/quickstart.yaml:24)"),
         ("RunError", "run.root"),
     ]
 

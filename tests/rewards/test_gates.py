@@ -234,8 +234,10 @@ class TestLogExtra:
             return [1.0] * len(row)
 
         stack = RewardStack([Component("b", picky, on_error="exclude")])
-        stack.evaluate(**BATCH, log_extra=print)
+        told: list[Any] = []
+        stack.evaluate(**BATCH, log_extra=lambda *said: told.append(said))
         stack.close()
+        assert told == []
         assert stack.outcomes["b"].extra == {"said": ["row 0", "row 1", "row 2", "row 3"]}
 
     def test_what_is_one_for_the_batch_stays_whole(self) -> None:

@@ -247,7 +247,7 @@ class TestTimeouts:
 
         async def blocks(row: Rows, **_: Any) -> list[float]:
             if is_blocking[0]:
-                time.sleep(3.0)  # noqa: ASYNC251
+                time.sleep(3.0)
             return [1.0] * len(row)
 
         stack = bench.stack(blocks, on_error="exclude", timeout_s=0.1)

@@ -1,4 +1,4 @@
-"""All rewards of an experiment on one batch: columns, levels, waiting together, and the worked example of the design."""
+"""All rewards of an experiment on one batch: columns, levels, waiting together, the worked example of the design."""
 
 from __future__ import annotations
 
