@@ -83,7 +83,16 @@ def sweep(condition: Condition, root: Path) -> Path:
         return folder
     seeds = f"seed={','.join(map(str, SEEDS))}"
     words = [f"exp={EXPERIMENT}", *condition.overrides, seeds, "track=none", "launch=cpu"]
-    command = [sys.executable, "-m", "rlhf_cli", "train", "-m", *words, f"run.root={root}", f"run.name={condition.name}"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlhf_cli",
+        "train",
+        "-m",
+        *words,
+        f"run.root={root}",
+        f"run.name={condition.name}",
+    ]
     # So small a model is no faster with more threads, and much slower where others want the cores, too.
     subprocess.run(command, check=True, stdout=sys.stderr, env={"OMP_NUM_THREADS": "1", **os.environ})
     return folder
