@@ -106,7 +106,13 @@ class Problems(ConfigError):
 
 
 class RewardFailed(RlhfError):
-    """A reward function raised or did not answer: user code crashed, and its traceback is shown."""
+    """A reward function raised or did not answer: user code crashed, and its traceback is shown.
+
+    `reward` and `row` (of this rank's batch) are set where one row is to blame.
+    """
+
+    reward: str | None = None
+    row: int | None = None
 
 
 class RankFailed(RlhfError):

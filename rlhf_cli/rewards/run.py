@@ -191,13 +191,15 @@ def _fail(component: Component, batch: Batch, outcome: Outcome, row: int, error:
     is_timeout = isinstance(error, RewardTimeout)
     message = str(error) if is_timeout else f"{type(error).__name__}: {error}"
     if component.on_error == "raise":
-        raise RewardFailed(
+        failed = RewardFailed(
             f"reward {component.name!r} failed on row {row}",
             where=f"rewards.{component.name}",
             got=message,
             expected=f"a score for the prompt {str(batch['prompts'][row])!r:.120}",
             hint=f"rewards.{component.name}.on_error=exclude keeps the run alive",
-        ) from error
+        )
+        failed.reward, failed.row = component.name, row
+        raise failed from error
     outcome.errors[row] = message
     outcome.timeouts += is_timeout
     outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error

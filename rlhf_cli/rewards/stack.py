@@ -101,6 +101,17 @@ class RewardStack:
         Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
         """
         self.outcomes = {}
+        try:
+            self._evaluate_levels(batch)
+        except RewardFailed as error:
+            if error.reward is not None and error.row is not None:
+                self._keep(error.reward, error.row, str(error.got), batch)
+            raise
+        for component in self.components:
+            self._account(component, batch)
+        return self.outcomes
+
+    def _evaluate_levels(self, batch: Batch) -> None:
         for level in self._levels:
             # Only what waits or computes for a while gains from a thread; for the rest it is mere overhead.
             slow = [name for name in level if self._seconds.get(name, _WORTH_A_THREAD_S) >= _WORTH_A_THREAD_S]
@@ -111,9 +122,12 @@ class RewardStack:
             found |= {name: future.result() for name, future in futures.items()}
             self.outcomes.update(found)
             self._seconds.update({name: outcome.seconds for name, outcome in found.items()})
-        for component in self.components:
-            self._account(component, batch)
-        return self.outcomes
+
+    def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
+        """Hand a failed row to whoever keeps it."""
+        if self._record_error is not None:
+            record = {"reward": reward, "row": row, "error": message}
+            self._record_error({**record, "prompt": batch["prompts"][row], "completion": batch["completions"][row]})
 
     def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> TokenValues | None:
         """A dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
@@ -167,11 +181,9 @@ class RewardStack:
         """Keep failed rows on disk; end the run when a reward does nothing but fail."""
         outcome = self.outcomes[component.name]
         num_errors = outcome.num_errors
-        for row, message in enumerate(outcome.errors) if num_errors and self._record_error else ():
-            if message is not None and self._record_error is not None:
-                prompt, completion = batch["prompts"][row], batch["completions"][row]
-                record = {"reward": component.name, "row": row, "error": message}
-                self._record_error({**record, "prompt": prompt, "completion": completion})
+        for row, message in enumerate(outcome.errors) if num_errors else ():
+            if message is not None:
+                self._keep(component.name, row, message, batch)
         if outcome.calls:
             is_hopeless = num_errors >= outcome.calls
             self._hopeless[component.name] = self._hopeless[component.name] + 1 if is_hopeless else 0

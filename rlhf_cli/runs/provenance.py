@@ -36,7 +36,11 @@ def write_provenance(
         "overrides": overrides,
         "seed": seed,
         "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
-        "host": {"name": socket.gethostname(), "platform": platform.platform(), "cpus": os.cpu_count()},
+        "host": {
+            "name": socket.gethostname(),
+            "platform": f"{platform.system()} {platform.release()}",
+            "cpus": os.cpu_count(),
+        },
         "git": git_state(Path.cwd()),
         "sha256": {"config": sha256(folder.config), **{name: sha256(path) for name, path in files.items()}},
     }

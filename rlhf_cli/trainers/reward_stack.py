@@ -114,7 +114,8 @@ class WithRewardStack(InRunFolder):
     def _drop_unscorable(self, output: dict[str, Any]) -> None:
         """Take rows to which nothing applies out of the loss: TRL zeroes their advantage only, KL and entropy stay."""
         trainer = self._trainer
-        is_unscorable = self._settled.is_unscorable[self._own_rows]
+        # Rows that a custom aggregate gave no total are among them.
+        is_unscorable = self._settled.for_trl.isnan().all(dim=1)[self._own_rows]
         if not trainer.accelerator.gather(is_unscorable.any().reshape(1)).any():
             return
         keep = (~is_unscorable).to(output["completion_mask"].dtype).unsqueeze(1)

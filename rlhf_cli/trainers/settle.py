@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.numerics.rewards import (
     Normalize,
     RunningDeviation,
@@ -117,13 +119,26 @@ def settle(
 
 
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
-    """(N,) the totals of the user's function, NaN where it gave None. Raises ValueError for the wrong number."""
+    """(N,) the totals of the user's function, NaN where it gave None.
+
+    Raises RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
+    """
     rewards = {
         name: [None if value != value else value for value in column.tolist()]
         for name, column in zip(settled.names, settled.effective.unbind(dim=1), strict=True)
     }
     weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
-    totals = list(function(rewards=rewards, weights=weights))
-    if len(totals) != settled.raw.shape[0]:
-        raise ValueError(f"the aggregate returned {len(totals)} totals for {settled.raw.shape[0]} rows")
+    try:
+        totals = list(function(rewards=rewards, weights=weights))
+    except Exception as error:  # the user's code: named, and its traceback shown
+        raise RewardFailed("the aggregate failed", where="aggregate", got=f"{type(error).__name__}: {error}") from error
+    num_rows = settled.raw.shape[0]
+    wrong = [total for total in totals if not (total is None or (isinstance(total, int | float) and abs(total) < inf))]
+    if len(totals) != num_rows or wrong:
+        raise RewardError(
+            "the aggregate returned no total a row",
+            where="aggregate",
+            got=f"{wrong[0]!r}" if wrong else f"{len(totals)} totals for {num_rows} rows",
+            expected="one finite number a row, None where no total can be given",
+        )
     return torch.tensor([torch.nan if total is None else total for total in totals], device=settled.raw.device)

@@ -11,7 +11,6 @@ from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch import local
 from rlhf_cli.runs.folder import open_run
 from rlhf_cli.runs.status import FINISHED, RUNNING, read_status
-from rlhf_cli.screen.end import show_end
 from rlhf_cli.verbs.train import show_run_folder
 
 
@@ -33,6 +32,8 @@ def run(argv: list[str]) -> int:
     else:
         console.print(f"going on from {checkpoint.name} (the run was {status.state} at step {status.step})")
     local.run(folder, resume=True)
+    from rlhf_cli.screen.end import show_end  # the plotting library comes with it: not before a typo is told
+
     show_end(console, folder)
     show_run_folder(console, folder)
     return EXIT_OK

@@ -24,7 +24,6 @@ from rlhf_cli.launch.freeze import create_run, existing_run, experiment_name
 from rlhf_cli.plan.preflight import Plan, preflight
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
-from rlhf_cli.screen.end import show_end
 from rlhf_cli.screen.start import show_start
 
 
@@ -66,6 +65,8 @@ def train(
     except BaseException as error:
         error.add_note(run_folder_line(folder))
         raise
+    from rlhf_cli.screen.end import show_end  # the plotting library comes with it: not before a typo is told
+
     show_end(console, folder)
     show_run_folder(console, folder)
     return folder

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyarrow import parquet
+
+from rlhf_cli.rewards.toy import score_digits_only
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.metrics import read_metrics, series, start_and_end
 
@@ -53,6 +56,8 @@ CONDITIONS = (
 MEASURES = {"goal": "goal, end", "area": "goal, whole run", "correct": "correct, end", "format": "format, end"}
 """Name -> heading. `end`: mean over the last tenth of the steps; `whole run`: mean over all, the area under the curve
 divided by the steps, which is larger for a run that gets there sooner."""
+SHARES = {"share_start": "share of `correct`, start", "share_end": "share of `correct`, end"}
+"""How much of the advantage comes from `correct`, over the first and the last tenth of the steps."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +104,32 @@ def sweep(condition: Condition, root: Path) -> Path:
 
 
 def measure(run: RunFolder) -> dict[str, float]:
-    """Every measure of one finished run."""
+    """Every measure of one finished run.
+
+    `primary` gates what is only monitored, too, and a gated reward's raw mean is of the open rows alone. So
+    the goal is its effective mean: a closed gate leaves 0, which is what the goal is worth where `correct` is not met.
+    The format is read off the completions.
+    """
     events = read_metrics(run.metrics)
+    curves = {
+        "goal": series(events, "rewards/goal/effective_mean")[1],
+        "correct": series(events, "rewards/correct/mean")[1],
+        "format": [share_of_digits(path) for path in sorted(run.path.glob("completions/*.parquet"))],
+    }
     found = {}
-    for name in ("goal", "correct", "format"):
-        _, values = series(events, f"rewards/{name}/mean")
+    for name, values in curves.items():
         ends = start_and_end(values)
         if ends is None:
             raise SystemExit(f"{run.path}: no {name} was logged; remove {run.path.parent} and try again")
         found[name] = ends[1]
-        if name == "goal":
-            found["area"] = statistics.fmean(values)
-    return found
+    shares = start_and_end(series(events, "rewards/correct/advantage_share")[1]) or (float("nan"), float("nan"))
+    return {**found, "area": statistics.fmean(curves["goal"]), "share_start": shares[0], "share_end": shares[1]}
+
+
+def share_of_digits(completions: Path) -> float:
+    """Of one log event's completions, those that are digits and nothing else."""
+    texts = parquet.read_table(completions, columns=["completion"])["completion"].to_pylist()
+    return statistics.fmean(score_digits_only(text) for text in texts)
 
 
 def by_seed(folder: Path) -> list[dict[str, float]]:
@@ -130,9 +149,9 @@ def differences(found: dict[str, list[dict[str, float]]], name: str, measured: s
     return interval([one[measured] - base[measured] for one, base in zip(found[name], found[NAIVE], strict=True)])
 
 
-def table(heading: str, rows: dict[str, list[str]]) -> str:
+def table(heading: str, columns: dict[str, str], rows: dict[str, list[str]]) -> str:
     """A Markdown table, one row a condition."""
-    lines = [[heading, *MEASURES.values()], ["---", *["---:"] * len(MEASURES)]]
+    lines = [[heading, *columns.values()], ["---", *["---:"] * len(columns)]]
     lines += [[label, *cells] for label, cells in rows.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -142,14 +161,15 @@ def report(found: dict[str, list[dict[str, float]]]) -> str:
     means: dict[str, list[str]] = {}
     against: dict[str, list[str]] = {}
     for condition in CONDITIONS:
-        cells = [interval([one[name] for one in found[condition.name]]) for name in MEASURES]
+        cells = [interval([one[name] for one in found[condition.name]]) for name in MEASURES | SHARES]
         means[condition.label] = [f"{cell.mean:.3f} ± {cell.half:.3f}" for cell in cells]
         if condition.name != NAIVE:
             cells = [differences(found, condition.name, name) for name in MEASURES]
             texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
             marked = zip(cells, texts, strict=True)
             against[condition.label] = [f"**{text}**" if cell.is_clear else text for cell, text in marked]
-    return f"{table('correct / format / brevity', means)}\n\n{table('minus the naive sum', against)}"
+    absolute = table("correct / format / brevity", MEASURES | SHARES, means)
+    return f"{absolute}\n\n{table('minus the naive sum', MEASURES, against)}"
 
 
 def picture(found: dict[str, list[dict[str, float]]]) -> str:

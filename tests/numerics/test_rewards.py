@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.rewards import (
     RunningDeviation,
     clipped,
@@ -296,7 +297,7 @@ class TestCustomAggregate:
         assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
 
     def test_the_wrong_number_is_refused_with_both(self) -> None:
-        with pytest.raises(ValueError, match="returned 3 totals for 4 rows"):
+        with pytest.raises(RewardError, match="no total a row"):
             self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
 
 

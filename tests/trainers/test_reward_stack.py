@@ -229,3 +229,34 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
         assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8)
     else:
         assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
+
+
+def test_a_row_without_a_total_of_the_aggregate_does_not_train(four_rows, workplace: Path) -> None:
+    source = (
+        workplace / "mine.py"
+    ).read_text() + "\ndef never(rewards, weights):\n    return [None] * len(rewards['c'])\n"
+    (workplace / "mine.py").write_text(source)
+    settings = ("aggregate=./mine.py:never", "trainer.args.beta=0.5", "trainer.args.num_iterations=2")
+    _, folder = four_rows({"c": reward("c")}, *settings, "trainer.args.max_steps=3")
+    assert series(read_metrics(folder.metrics), "grad_norm")[1] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("return 'x' * 4", "'x'"), ("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
+)
+def test_an_aggregate_that_fails_is_named(four_rows, workplace: Path, capsys, body: str, said: str) -> None:
+    source = (workplace / "mine.py").read_text() + f"\ndef odd(rewards, weights):\n    {body}\n"
+    (workplace / "mine.py").write_text(source)
+    code, _ = four_rows({"c": reward("c")}, "aggregate=./mine.py:odd")
+    told = capsys.readouterr().err
+    assert code == (1 if "raise" in body else 2)
+    assert "where:    aggregate" in told
+    assert said in told
+
+
+def test_the_row_that_ended_the_run_is_kept(train, workplace: Path) -> None:
+    (workplace / "mine.py").write_text("def bad(completions, **kwargs):\n    raise ValueError('all of them')\n")
+    _, folder = train("rewards.mine.fn=./mine.py:bad")
+    (kept,) = [json.loads(line) for line in folder.reward_errors.read_text().splitlines()]
+    assert (kept["reward"], kept["row"], kept["error"]) == ("mine", 0, "ValueError: all of them")
