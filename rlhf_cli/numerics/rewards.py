@@ -74,6 +74,8 @@ def filled(effective: Tensor, num_generations: int) -> Tensor:
     mean-of-group baseline and in RLOO's leave-one-out one alike. A row in which no component applies stays NaN: TRL
     gives it no advantage and no place in a mean. A component that applies nowhere in a group is 0 in it.
     """
+    if not effective.isnan().any():
+        return effective
     num_components = effective.shape[1]
     grouped = effective.view(-1, num_generations, num_components)
     mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape(-1, num_components)

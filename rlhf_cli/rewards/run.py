@@ -17,7 +17,7 @@ from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.completion import text_of
 from rlhf_cli.rewards.component import Component, Outcome
 from rlhf_cli.rewards.dense import Offset, TokenValues, as_token_values
-from rlhf_cli.rewards.values import Score, as_scores
+from rlhf_cli.rewards.values import PlainScores, Score, as_scores
 
 _PER_BATCH = frozenset({"trainer_state", "log_metric", "log_extra"})
 """Arguments that are one for the whole batch; every other one has an entry a row."""
@@ -63,7 +63,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 
 def _call(
     component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools
-) -> list[Score | TokenValues | BaseException]:
+) -> Sequence[Score | TokenValues | BaseException]:
     """The checked scores of `rows`. Raises whatever the function raises, RewardTimeout, or RewardError for nonsense."""
     subset = _rows_of(batch, rows, outcome)
     returned = _within(component, subset, tools.run_async)
@@ -151,8 +151,8 @@ def _store(
     outcome: Outcome,
     scores: Sequence[Score | TokenValues | BaseException],
 ) -> None:
-    if len(rows) == len(outcome.raw) and set(map(type, scores)) <= {float, type(None)}:
-        outcome.raw = list(scores)  # type: ignore[arg-type]
+    if isinstance(scores, PlainScores) and len(rows) == len(outcome.raw):
+        outcome.raw = list(scores)
         return
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):

@@ -18,13 +18,18 @@ Score = float | None
 
 _PLAIN = {float, bool, type(None)}
 
+
+class PlainScores(list[float | None]):
+    """Scores of which every one is a float or None: nothing dense, nothing failed."""
+
+
 ReadDense = Callable[[int, Any], TokenValues | None]
 """(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
 
 
 def as_scores(
     name: str, returned: Any, num_rows: int, read_dense: ReadDense | None = None
-) -> list[Score | TokenValues | BaseException]:
+) -> Sequence[Score | TokenValues | BaseException]:
     """`returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
 
     Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
@@ -49,11 +54,11 @@ def as_scores(
         )
     kinds = set(map(type, returned))
     if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= _MAX:
-        return list(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
+        return PlainScores(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
     if kinds <= _PLAIN:
         scores = [None if value is None or value != value else float(value) for value in returned]
         if max(map(abs, filter(None, scores)), default=0.0) <= _MAX:
-            return list(scores)
+            return PlainScores(scores)
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 

@@ -87,20 +87,20 @@ def settle(
     raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
     score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
     """
-    columns, divided_by = [], []
+    is_fixed = ~fixed.isnan()
+    unfilled, dividing = raw.clone(), torch.ones_like(fixed)
     running = dict(running)
     for index, rule in enumerate(rules):
-        values = clipped(raw[:, index], rule.offset, rule.clip)
-        state = running.get(rule.name, RunningDeviation())
-        if rule.normalize == "running" and is_training:
-            state = running[rule.name] = state.updated(values)
-        divided_by.append(divisors(values, rule.normalize, num_generations, state))
-        values = values / divided_by[-1]
-        columns.append(torch.where(fixed[:, index].isnan(), values, fixed[:, index]))
-    columns += list(raw[:, len(rules) :].unbind(dim=1))
-    unfilled = torch.stack(columns, dim=1)
+        if rule.offset != 0.0 or rule.clip is not None or rule.normalize != "none":
+            values = clipped(raw[:, index], rule.offset, rule.clip)
+            state = running.get(rule.name, RunningDeviation())
+            if rule.normalize == "running" and is_training:
+                state = running[rule.name] = state.updated(values)
+            dividing[:, index] = divisors(values, rule.normalize, num_generations, state)
+            unfilled[:, index] = values / dividing[:, index]
+    own = slice(0, len(rules))
+    unfilled[:, own] = torch.where(is_fixed, fixed, unfilled[:, own])
     effective = filled(unfilled, num_generations)
-    dividing = torch.stack(divided_by, dim=1)
     settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, effective, weights)
     if aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.

@@ -24,8 +24,10 @@ def token_rewards(
     A dense score lies where its tokens do; a plain one, a closed gate's number and a failure's lie on the completion's
     last token. An excluded component gives no position. is_in_completion: (rows, tokens), True = not padding.
     """
-    values = torch.zeros(is_in_completion.shape, dtype=torch.float32)
-    is_rewarded = torch.zeros(is_in_completion.shape, dtype=torch.bool)
+    # Filled as lists: setting single entries of a tensor costs more than everything else here.
+    num_rows, num_tokens = is_in_completion.shape
+    values = [[0.0] * num_tokens for _ in range(num_rows)]
+    rewarded = [[False] * num_tokens for _ in range(num_rows)]
     last = (is_in_completion.sum(dim=1) - 1).tolist()
     weights = settled.weights.tolist()
     unfilled, divisors = settled.unfilled[own_rows].tolist(), settled.divisors[own_rows].tolist()
@@ -41,6 +43,7 @@ def token_rewards(
                 tokens = stack.token_values(settled.names[index], row, total * divisor, divisor)
             for token, value in [(last[row], total)] if tokens is None else enumerate(tokens):
                 if value is not None:
-                    values[row, token] += weights[index] * value
-                    is_rewarded[row, token] = True
-    return values.to(is_in_completion.device), is_rewarded.to(is_in_completion.device)
+                    values[row][token] += weights[index] * value
+                    rewarded[row][token] = True
+    device = is_in_completion.device
+    return torch.tensor(values, device=device), torch.tensor(rewarded, device=device)
