@@ -10,13 +10,14 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.judge import judge
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch.freeze import existing_run, experiment_name
+from rlhf_cli.plan.finished_runs import resolve_runs
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.screen.start import show_start
 
 
 def run(argv: list[str]) -> int:
     composed = compose(argv)
-    experiment = judge(composed)
+    experiment = resolve_runs(judge(composed))
     plan = preflight(experiment, composed)
     existing_run(experiment, composed)
     console = Console()

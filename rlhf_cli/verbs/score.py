@@ -20,6 +20,7 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.judge import judge
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.plan.components import evaluation_order
+from rlhf_cli.plan.finished_runs import resolve_runs
 from rlhf_cli.score import read_completions, score
 from rlhf_cli.screen.scores import show_scores
 
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = judge(compose(overrides))
+    experiment = resolve_runs(judge(compose(overrides)))
     evaluation_order(experiment)
     rows = read_completions(options.completions, limit=options.limit)
     result = score(experiment, rows)

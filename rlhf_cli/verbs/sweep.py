@@ -21,6 +21,7 @@ from rlhf_cli.config.judge import judge
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError, RunError, UserError
 from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.plan.finished_runs import resolve_runs
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.compare import summarise
 from rlhf_cli.runs.folder import expand, write_json
@@ -74,7 +75,7 @@ def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) 
     """(exit code, final total reward): the reward is what a search such as Optuna works on, NaN for a failed job."""
     try:
         composed = compose(overrides)
-        experiment = judge(composed)
+        experiment = resolve_runs(judge(composed))
         plan = preflight(experiment, composed)
         folder = train(console, experiment, composed, plan, sweep_dir=sweep_dir, job=job)
     except Preempted:
@@ -103,7 +104,7 @@ def _check(overrides: list[str]) -> Path:
     ]
     first = [options[0] for options in values]
     composed = compose(first)
-    experiment = judge(composed)
+    experiment = resolve_runs(judge(composed))
     preflight(experiment, composed)
     for index, options in enumerate(values):
         for option in options[1:]:

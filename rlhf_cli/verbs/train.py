@@ -21,6 +21,7 @@ from rlhf_cli.config.schema import Experiment
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import create_run, existing_run, experiment_name
+from rlhf_cli.plan.finished_runs import resolve_runs
 from rlhf_cli.plan.preflight import Plan, preflight
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
@@ -35,7 +36,7 @@ def run(argv: list[str]) -> int:
         return sweep.run(overrides)
     console = Console()
     composed = compose(overrides)
-    experiment = judge(composed)
+    experiment = resolve_runs(judge(composed))
     earlier = existing_run(experiment, composed)
     if earlier is not None and read_status(earlier).state == FINISHED:
         console.print(f"nothing to do: run {experiment.run.name} has finished")

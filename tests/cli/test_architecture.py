@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"verbs"},
     "verbs": {"config", "plan", "launch", "runs", "screen", "score"},
     "screen": {"config", "plan", "runs"},
-    "plan": {"config", "launch.devices", "data", "rewards", "models.locate", "runs.tracking"},
+    "plan": {"config", "launch.devices", "data", "rewards", "models.locate", "runs"},
     "launch": {"config", "runs", "worker"},
     "worker": {"config.schema", "assemble", "runs", "trainers"},
     "assemble": {"config.schema", "assemble_rewards", "plan.sources", "runs.folder", *ROOMS},

@@ -1,0 +1,49 @@
+"""`run:NAME` in place of a model: the newest finished run of that experiment, or of that path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.status import FINISHED, read_status
+
+_PREFIX = "run:"
+
+
+def resolve_runs(experiment: Experiment) -> Experiment:
+    """The same experiment with every `run:NAME` replaced by the model folder it means.
+
+    Raises RunError, with the command that makes one, when no run of that name has finished.
+    """
+    root = Path(experiment.run.root).expanduser()
+    rewards = {
+        name: reward.model_copy(update={"model": _model(reward.model, root, f"rewards.{name}.model")})
+        for name, reward in experiment.rewards.items()
+    }
+    policy = experiment.model
+    policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
+    return experiment.model_copy(update={"rewards": rewards, "model": policy})
+
+
+def _model(named: str | None, root: Path, where: str) -> str | None:
+    if named is None or not named.startswith(_PREFIX):
+        return named
+    name = named.removeprefix(_PREFIX)
+    candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
+    if (root / name / "config.yaml").is_file():
+        candidates.append(RunFolder((root / name).resolve()))
+    finished = [run for run in candidates if read_status(run).state == FINISHED and run.model.is_dir()]
+    if not finished:
+        states = ", ".join(
+            f"{run.path.name} {read_status(run).state}" for run in sorted(candidates, key=lambda r: r.path)
+        )
+        raise RunError(
+            f"no run of {name!r} has finished",
+            where=where,
+            got=states or f"no runs in {root / name}",
+            expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
+            hint=f"rlhf train +exp={name.partition('/')[0]}",
+        )
+    return str(max(finished, key=lambda run: read_status(run).updated_at).model)
