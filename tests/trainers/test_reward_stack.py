@@ -184,6 +184,16 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
     assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, abs=1e-5)
 
 
+def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -> None:
+    rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
+    _, folder = four_rows(rewards, "trainer=rloo", "aggregate=normalize_then_sum", "trainer.args.beta=0.0")
+    za = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
+    zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
+    total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
+    expected = [value - (sum(total) - value) / 3 for value in total]
+    assert table(folder)["advantage"] == pytest.approx(expected, abs=1e-5)
+
+
 def test_running_deviation_is_in_the_checkpoint_and_resumed(four_rows, workplace: Path) -> None:
     rules = reward("by_step", normalize="running")
     words = ("trainer.args.max_steps=4", "trainer.args.save_steps=2")
