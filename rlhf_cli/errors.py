@@ -83,7 +83,9 @@ class DataError(UserError):
 
 
 class RewardError(UserError):
-    """A reward function cannot be found, imported or called."""
+    """A reward function cannot be found, imported or called, or returns nonsense; `row` of what it was given."""
+
+    row: int | None = None
 
 
 class ModelError(UserError):

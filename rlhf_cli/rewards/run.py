@@ -169,7 +169,11 @@ def _one_by_one(
 ) -> None:
     """The batch failed. A single row takes the blame; of several each is tried alone, so that one costs no other."""
     if isinstance(error, RewardError) and component.on_error == "raise":
-        raise error  # it says what was returned and for which row
+        if error.row is not None:
+            row = rows[error.row]  # it counted the rows it was given
+            error.what = error.what.replace(f"row {error.row}", f"row {row}")
+            error.got = f"{error.got}, for the prompt {str(batch['prompts'][row])!r:.120}"
+        raise error
     if len(rows) == 1 or isinstance(error, RewardTimeout):
         for row in rows:
             _fail(component, batch, outcome, row, error)

@@ -33,8 +33,8 @@ def as_scores(
     """`returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
 
     Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
-    else: the wrong length, a text, a dict, an infinite number. A bool counts as 0 or 1. NaN means, as None does, that
-    the reward does not apply. An exception stands for a row that failed and stays.
+    else: the wrong length, a text, a dict, NaN, an infinite number. A bool counts as 0 or 1. None means that the
+    reward does not apply. An exception stands for a row that failed and stays.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -56,8 +56,8 @@ def as_scores(
     if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= _MAX:
         return PlainScores(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
     if kinds <= _PLAIN:
-        scores = [None if value is None or value != value else float(value) for value in returned]
-        if max(map(abs, filter(None, scores)), default=0.0) <= _MAX:
+        scores = [None if value is None else float(value) for value in returned]
+        if all(score is None or abs(score) <= _MAX for score in scores):
             return PlainScores(scores)
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
@@ -73,23 +73,22 @@ def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> 
         try:
             tokens = read_dense(row, value)
         except ValueError as error:
-            raise RewardError(
-                f"reward {name!r} returned no value a token for row {row}",
-                where=f"rewards.{name}",
-                got=str(error),
-                expected="a list of numbers, one a completion token, or of spans (start, end, value) in characters",
-            ) from error
+            wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
+            raise _refused(name, row, "value a token", str(error), wanted) from error
         if tokens is not None:
             return tokens
     if not isinstance(value, int | float):
         problem = f"{type(value).__name__}: {value!r:.80}"
-    elif abs(value) > _MAX:
+    elif not abs(value) <= _MAX:  # NaN compares as false
         problem = f"{value!r:.80}"
     else:
-        return None if math.isnan(value) else float(value)
-    raise RewardError(
-        f"reward {name!r} returned no number for row {row}",
-        where=f"rewards.{name}",
-        got=problem,
-        expected="a finite number, or None where the reward does not apply",
+        return float(value)
+    raise _refused(name, row, "number", problem, "a finite number, or None where the reward does not apply")
+
+
+def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
+    error = RewardError(
+        f"reward {name!r} returned no {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
     )
+    error.row = row
+    return error

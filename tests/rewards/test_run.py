@@ -315,4 +315,4 @@ class TestDense:
         with pytest.raises(RewardError) as caught:
             bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
         assert "row 1" in caught.value.what
-        assert caught.value.got == "3 values for a completion of 2 tokens"
+        assert caught.value.got == "3 values for a completion of 2 tokens, for the prompt 'one'"
