@@ -67,6 +67,11 @@ class RunFolder:
         depth = 3 if self.sweep_group else 2
         return "/".join(self.path.parts[-depth:])
 
+    @property
+    def shown(self) -> str:
+        """The path as a user would type it: relative where the run lies below the current folder."""
+        return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
+
     def read_config(self) -> dict[str, Any]:
         content: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         return content

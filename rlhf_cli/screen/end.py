@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import plotext
@@ -15,6 +14,7 @@ from rich.text import Text
 from rlhf_cli.runs.compare import summarise
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.metrics import TOTAL, read_metrics, series
+from rlhf_cli.screen.text import one_line
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
 _SAMPLES = 3
@@ -79,26 +79,19 @@ def _samples(folder: RunFolder) -> Table | None:
 
     first_of_prompt: dict[str, dict[str, Any]] = {}
     for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
-        first_of_prompt.setdefault(_text(row["prompt"]), row)
+        first_of_prompt.setdefault(one_line(row["prompt"]), row)
     rows = list(first_of_prompt.values())[:_SAMPLES]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
     table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
     table.add_column("advantage", justify="right")
     for row in rows:
-        table.add_row(Text(_text(row["prompt"])), Text(_text(row["completion"])), f"{row['advantage']:+.2f}")
+        table.add_row(Text(one_line(row["prompt"])), Text(one_line(row["completion"])), f"{row['advantage']:+.2f}")
     return table
 
 
-def _text(value: Any) -> str:
-    """A prompt or completion on one line; of a conversation the last message."""
-    if isinstance(value, list):
-        value = value[-1]["content"] if value else ""
-    return repr(str(value))[1:-1]
-
-
 def _show_next(console: Console, folder: RunFolder) -> None:
-    path = os.path.relpath(folder.path) if folder.path.is_relative_to(Path.cwd()) else str(folder.path)
+    path = folder.shown
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.screen.text import one_line
+
 _MAX_ROWS = 20
 
 
@@ -21,7 +23,7 @@ def show_scores(console: Console, rows: list[dict[str, Any]], result: dict[str, 
         table.add_column(name, justify="right", no_wrap=True)
     for number, (row, scored) in enumerate(zip(rows[:_MAX_ROWS], result["rows"], strict=False)):
         cells = [_cell(scored["rewards"][name]) for name in names]
-        table.add_row(str(number), Text(_text(row["completion"])), *cells, _number(scored["total"]))
+        table.add_row(str(number), Text(one_line(row["completion"])), *cells, _number(scored["total"]))
     console.print(table)
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
@@ -48,10 +50,3 @@ def _cell(one: dict[str, Any]) -> Text:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _text(value: Any) -> str:
-    """A completion on one line; of a conversation the last message."""
-    if isinstance(value, list):
-        value = value[-1]["content"] if value else ""
-    return repr(str(value))[1:-1]

@@ -10,7 +10,6 @@ with the same words shows the configuration they make, `rlhf check` what they wo
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +59,7 @@ def train(
     """Freeze a checked experiment and run it to its end. `earlier` is a run folder to go on with."""
     folder = earlier or create_run(experiment, composed, files=plan.files, sweep_dir=sweep_dir, job=job)
     title = experiment_name(composed) + (f", job {job}" if job else "")
-    show_start(console, experiment, plan, title=title, folder=shown_path(folder))
+    show_start(console, experiment, plan, title=title, folder=folder.shown)
     try:
         local.run(folder, resume=earlier is not None)
     except BaseException as error:
@@ -80,10 +79,4 @@ def show_run_folder(console: Console, folder: RunFolder) -> None:
 
 def run_folder_line(folder: RunFolder) -> str:
     """`run folder: runs/quickstart/...`, also under the message of a run that failed."""
-    return f"run folder: {shown_path(folder)}"
-
-
-def shown_path(folder: RunFolder) -> str:
-    """Relative where that is shorter to type."""
-    inside = folder.path.is_relative_to(Path.cwd())
-    return os.path.relpath(folder.path) if inside else str(folder.path)
+    return f"run folder: {folder.shown}"
