@@ -16,6 +16,7 @@ import torch
 import trl
 from transformers import AutoTokenizer
 
+from rlhf_cli.assemble_ppo import args_with_critic, separate_critic, set_up_ppo, truncation_policy
 from rlhf_cli.assemble_rewards import reward_stack
 from rlhf_cli.config.schema import AGGREGATES, Experiment
 from rlhf_cli.data.load import load_split
@@ -28,6 +29,7 @@ from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import import_function
 from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.trainers import truncation
 from rlhf_cli.trainers.compose import with_our_seams
 
 _WARM_START_ROWS = 6000
@@ -48,6 +50,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     if "reward_funcs" in parameters:
         stack = reward_stack(experiment, device=args.device, error_log=folder.reward_errors)
         given["reward_funcs"] = stack.columns()
+        if truncation_policy(experiment).changes_total:
+            given["reward_funcs"].append(truncation.column)
     given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
     if stack is not None:
         _check_prompts(stack, given["train_dataset"])
@@ -58,12 +62,16 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
         from peft import LoraConfig
 
         given["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **experiment.model.lora.model_dump())
-    trainer = with_our_seams(trl_trainer)(**given)
+    critic = separate_critic(experiment, given["model"])
+    trainer = with_our_seams(trl_trainer, with_critic=experiment.critic is not None)(**given)
     trainer.table_log = folder.log
     trainer.reward_stack = stack
+    if experiment.critic is not None:
+        set_up_ppo(trainer, experiment, critic)
     if stack is not None:
         trainer.aggregate = _aggregate(experiment)
         trainer.is_dense = experiment.trainer.dense
+        trainer.truncation = truncation_policy(experiment)
         tokenizer = trainer.processing_class
         stack.decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
     return trainer
@@ -84,11 +92,13 @@ def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
     }
     if experiment.rewards:
         # The stack sets them before every batch; TRL wants as many as there are rewards.
-        owned["reward_weights"] = [1.0] * len(experiment.rewards)
+        owned["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
     if experiment.aggregate == "normalize_then_sum" and "scale_rewards" in inspect.signature(config_class).parameters:
         # The stack z-scores each reward within its group; what is left is to divide by the batch's deviation.
         owned["scale_rewards"] = "batch"
     try:
+        if experiment.critic is not None:
+            return args_with_critic(experiment, config_class, owned)
         return config_class(**owned, **trainer.args)
     except (ValueError, TypeError) as error:
         raise ConfigError(

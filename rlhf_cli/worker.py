@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.config.schema import Experiment
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
+from rlhf_cli.runs.checkpoints import MANIFEST, newest_whole
 from rlhf_cli.runs.folder import RunFolder, open_run, write_json
 from rlhf_cli.runs.metrics import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
@@ -75,7 +76,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     with Spinner(shown=is_main) as spinner:
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update)
     trainer.remove_callback(PrinterCallback)
-    checkpoint = folder.last_checkpoint() if resume else None
+    checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
         add_to_provenance(folder, **_seen(trainer))
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
@@ -93,6 +94,36 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
         _finish(folder, trainer, is_main=is_main)
 
 
+def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
+    """The newest checkpoint that verifies, the same for every rank; None before the first one was written.
+
+    What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
+    again would overwrite what the run has written.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    found: list[Any] = [None, []]
+    if is_main:  # the others would read every byte once more
+        found = list(newest_whole(folder.checkpoints))
+    broadcast_object_list(found)
+    checkpoint: Path | None = found[0]
+    skipped: list[str] = found[1]
+    if checkpoint is None and skipped:
+        raise RunError(
+            "no checkpoint of this run is whole",
+            where=str(folder.checkpoints),
+            got="\n".join(skipped),
+            expected=f"one whose files are as its {MANIFEST} says",
+            hint="move these away, and the run starts at step 0",
+        )
+    if is_main:
+        for line in skipped:
+            logging.getLogger("rlhf").warning("skipped %s", line)
+            print(f"warning: skipped {line}")
+        print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
+    return checkpoint
+
+
 def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
     """Save the model and say `finished`, but only when training reached its last step."""
     state = trainer.state
@@ -100,6 +131,8 @@ def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
     trainer.save_model(str(folder.model))
     if is_main:
+        if (critic := getattr(trainer, "critic", None)) is not None:
+            critic.save(folder.critic)
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves

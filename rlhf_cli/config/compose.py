@@ -18,8 +18,8 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import groups
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
@@ -67,13 +67,29 @@ def compose(typed: list[str]) -> Composed:
         choices = {str(key): value for key, value in config.hydra.runtime.choices.items()}
         with open_dict(config):
             config.pop("hydra")
-        tree = OmegaConf.to_container(config, resolve=True)
+        tree = _resolved(config)
         origins = _origins(overrides)
     assert isinstance(tree, dict)
     if isinstance(tree.get("data"), dict):
         _take_the_dataset_s_place(tree["data"], origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
     return Composed({str(key): value for key, value in tree.items()}, ours, origins, tuple(overrides))
+
+
+def _resolved(config: DictConfig) -> Any:
+    """The plain tree; a value that refers to one still to be given (`???`) stays the text it is.
+
+    Left to OmegaConf it would end the composition, and the user would be told of one missing value in place of all.
+    """
+    while True:
+        try:
+            return OmegaConf.to_container(config, resolve=True)
+        except InterpolationToMissingValueError as error:
+            key = str(error.full_key)
+            node: Any = OmegaConf.to_container(config, resolve=False)
+            for part in re.findall(r"[^.\[\]]+", key):
+                node = node[int(part)] if isinstance(node, list) else node[part]
+            OmegaConf.update(config, key, str(node).replace("${", r"\${"))
 
 
 def _take_the_dataset_s_place(data: dict[str, Any], origins: Origins) -> None:

@@ -14,10 +14,12 @@ from pydantic_core import ErrorDetails
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
-from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.owned import OWNED, home_of
+from rlhf_cli.config.ppo import ppo_argument_problem, ppo_problems
 from rlhf_cli.config.primary import expand_primary
 from rlhf_cli.config.rewards import reward_problems
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema import Experiment, PpoArgs
+from rlhf_cli.config.truncation import truncation_problems
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
 
@@ -41,7 +43,8 @@ def judge(composed: Composed) -> Experiment:
     told = {problem.where for problem in problems}
     problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
     if experiment is not None and experiment.trainer.trl in trl_args.trainers():
-        problems += reward_problems(experiment, origins)
+        for rules in (reward_problems, ppo_problems, truncation_problems):
+            problems += rules(experiment, origins)
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -158,7 +161,9 @@ def _section(annotation: Any) -> Any:
     """The section, dict or list inside an optional or union annotation."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
-        return next((arm for arm in arms if typing.get_origin(arm) or hasattr(arm, "model_fields")), arms[0])
+        return next(
+            (arm for arm in arms if typing.get_origin(arm) in (dict, list) or hasattr(arm, "model_fields")), arms[0]
+        )
     return annotation
 
 
@@ -178,25 +183,34 @@ def _trainer_problems(tree: dict[str, Any], origins: Origins) -> Iterator[UserEr
         return
     trainer = trl_args.trainer(section["trl"])
     args = section.get("args") or {}
+    has_critic = section.get("baseline", "group") != "group"  # a misspelt one is told by the schema
     for name, value in args.items() if isinstance(args, dict) else ():
-        problem = _argument_problem(trainer, str(name), value, origins)
+        problem = _argument_problem(trainer, has_critic, str(name), value, origins)
         if problem is not None:
             yield problem
 
 
-def _argument_problem(trainer: trl_args.TrlTrainer, name: str, value: Any, origins: Origins) -> UserError | None:
+def _argument_problem(
+    trainer: trl_args.TrlTrainer, has_critic: bool, name: str, value: Any, origins: Origins
+) -> UserError | None:
     key = f"trainer.args.{name}"
-    if name in OWNED:
-        return ConfigError(f"{key} is set elsewhere", where=origins.where(key), hint=OWNED[name])
+    home = home_of(name, has_critic=has_critic)
+    if home is not None:
+        return ConfigError(f"{key} is set elsewhere", where=origins.where(key), hint=home)
+    if has_critic and name in PpoArgs.model_fields:
+        return ppo_argument_problem(name, value, origins)
     if name not in trainer.fields:
-        owners = trl_args.owner_of(name)
-        close = nearest(name, trainer.fields)
+        valid = [*trainer.fields, *(PpoArgs.model_fields if has_critic else ())]
+        close = nearest(name, valid)
+        hint = f"trainer.args.{close}" if close and home_of(close, has_critic=has_critic) is None else None
+        owners = ["trainer=ppo"] if name in PpoArgs.model_fields else trl_args.owner_of(name)
         return ConfigError(
             f"unknown option {name!r} for {trainer.config_class}",
             where=origins.where(key),
             expected=f"a field of {trainer.config_class}"
+            + (f" or one of {', '.join(PpoArgs.model_fields)}" if has_critic else "")
             + (f"; {name} belongs to {', '.join(owners)}" if owners else ""),
-            hint=f"trainer.args.{close}" if close and close not in OWNED else None,
+            hint="trainer=ppo" if name in PpoArgs.model_fields else hint,
         )
     complaint = trl_args.complaint(trainer.fields[name], value)
     if complaint is None:

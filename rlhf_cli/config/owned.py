@@ -5,6 +5,7 @@ from __future__ import annotations
 OWNED: dict[str, str] = {
     "reward_weights": "rewards.NAME.weight",
     "multi_objective_aggregation": "aggregate=sum|normalize_then_sum",
+    "mask_truncated_completions": "truncation=exclude",
     "seed": "seed",
     "data_seed": "seed",
     "output_dir": "run.root and run.name",
@@ -23,3 +24,11 @@ OWNED: dict[str, str] = {
     "push_to_hub_token": "the environment variable HF_TOKEN",
 }
 """TRL field -> where to set it instead."""
+
+OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
+"""The same where `trainer.baseline` is a critic; without one they stay TRL's."""
+
+
+def home_of(name: str, *, has_critic: bool) -> str | None:
+    """Where an argument of TRL's is set instead, None where it is free."""
+    return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.schema import RESERVED_REWARD_NAMES, Experiment, Gate
+from rlhf_cli.config.schema import AGGREGATES, RESERVED_REWARD_NAMES, Experiment, Gate
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.suggest import nearest
 
@@ -64,6 +64,10 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     trainer, args = experiment.trainer, experiment.trainer.args
     where = origins.where("trainer.dense")
+    if trainer.baseline == "critic":  # PPO has rules of its own for its loss, and for z-scores (ppo.py)
+        if experiment.aggregate not in AGGREGATES:
+            yield _not_a_sum(experiment, origins)
+        return
     if trainer.trl != "GRPOTrainer":
         yield ConfigError(
             f"trainer={trainer.name} cannot use per-token advantages",
@@ -89,9 +93,14 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             hint="'~trainer.args.off_policy_mask_threshold', or trainer.dense=false",
         )
     if experiment.aggregate != "sum":
-        yield ConfigError(
-            "trainer.dense sums the rewards token by token",
-            where=origins.where("aggregate"),
-            got=experiment.aggregate,
-            expected="aggregate=sum",
-        )
+        yield _not_a_sum(experiment, origins)
+
+
+def _not_a_sum(experiment: Experiment, origins: Origins) -> UserError:
+    return ConfigError(
+        "trainer.dense sums the rewards token by token",
+        where=origins.where("aggregate"),
+        got=experiment.aggregate,
+        expected="aggregate=sum",
+        hint="aggregate=sum, or trainer.dense=false",
+    )

@@ -7,22 +7,39 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from rlhf_cli.config.ppo_schema import Critic, Kl, KlController, PpoArgs, Truncation
+from rlhf_cli.config.section import Section
 
-class Section(BaseModel):
-    """A part of the configuration; immutable once judged."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+__all__ = ["Critic", "Kl", "KlController", "PpoArgs", "Section", "Truncation"]  # lent: they live next door
 
 
 class Trainer(Section):
-    """Which TRL trainer runs, and what of its config class we set."""
+    """Which TRL trainer runs, and what of its config class we set.
+
+    `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    """
 
     name: str
     trl: str
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
     dense: bool = False
+    baseline: Literal["group", "critic"] = "group"
+
+    @property
+    def ppo(self) -> PpoArgs | None:
+        """PPO's own arguments, None without a critic."""
+        if self.baseline != "critic":
+            return None
+        return PpoArgs(**{name: value for name, value in self.args.items() if name in PpoArgs.model_fields})
+
+    @property
+    def trl_args(self) -> dict[str, Any]:
+        """What of `args` is for TRL's config class."""
+        if self.baseline != "critic":
+            return self.args
+        return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}
 
 
 class WarmStart(Section):
@@ -82,12 +99,12 @@ class Source(Section):
     """Where rows come from: a generated `world`, or a `path` (file, folder, glob, hub id)."""
 
     world: str | None = None
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
     path: str | list[str] | None = None
     subset: str | None = None
     split: str | None = None
     revision: str | None = None
-    rename: dict[str, str] = {}
+    rename: dict[str, str] = Field(default_factory=dict)
     select: int | list[int] | None = None
     weight: float = Field(default=1.0, gt=0)
 
@@ -157,7 +174,7 @@ class Reward(Section):
 
     fn: str | None = None
     model: str | None = None
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
     weight: float | Weight = 1.0
     offset: float = 0.0
     clip: tuple[float, float] | None = Field(default=None, strict=False)
@@ -203,7 +220,7 @@ class Track(Section):
     mode: Literal["online", "offline", "none"] = "offline"
     project: str = "rlhf"
     entity: str | None = None
-    tags: list[str] = []
+    tags: list[str] = Field(default_factory=list)
     notes: str | None = None
 
 
@@ -222,9 +239,12 @@ class Experiment(Section):
     trainer: Trainer
     model: Model
     data: Data
-    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Reward] = {}
+    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Reward] = Field(default_factory=dict)
     primary: Gate | None = None
     aggregate: str = "sum"
+    critic: Critic | None = None
+    kl: Kl | None = None
+    truncation: Truncation = Truncation()
     launch: Launch
     track: Track
     run: Run

@@ -101,6 +101,12 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
+def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
+    """The value an argument will have: the experiment's, else TRL's default, else None."""
+    field = trainer.fields.get(name)
+    return args.get(name, field.default if field else None)
+
+
 def owner_of(field: str) -> list[str]:
     """Names of the TRL config classes that have `field`."""
     names = [name.removesuffix("Trainer") + "Config" for name in trainers()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from rlhf_cli.errors import ModelError
 
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _GENERATOR = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
+_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 EXPECTED_REWARD_MODEL = "a sequence-classification checkpoint with num_labels 1"
+EXPECTED_CRITIC = "a reward model (sequence classification) or a saved critic (token classification), with one label"
+TINY_VOCABULARY = 2 + 256
+"""Tokens of the embedded model: padding, end of sequence and the bytes (models/tokenizer.py, which is heavier)."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -102,6 +107,114 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
         )
 
 
+@dataclass(frozen=True)
+class Policy:
+    """What a critic has to fit, as far as it is known: None where only the hub could tell.
+
+    `tokenizer` is the folder the policy's tokenizer lies in.
+    """
+
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    tokenizer: Path | None = None
+
+
+def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
+    """What a model folder says of itself; nothing for a hub id, an adapter or a folder without config.json."""
+    folder = Path(path).expanduser()
+    config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
+    return Policy(_hidden_size(config), _text(config).get("vocab_size"), Path(tokenizer or path).expanduser())
+
+
+def describe_critic(path: str, policy: Policy, *, where: str) -> str:
+    """`PATH (LlamaForTokenClassification)`, of which a folder is looked at and a hub id is not.
+
+    Raises ModelError, beside what describe_model raises, when the folder holds neither a reward model nor a critic, or
+    one that is of another size than the policy or reads other tokens.
+    """
+    folder = Path(path).expanduser()
+    if (folder / "adapter_config.json").is_file():
+        described = describe_reward_model(path, where=where)
+        base = str(_read_json(folder / "adapter_config.json", where).get("base_model_name_or_path"))
+        file = Path(base).expanduser() / "config.json"
+    else:
+        described = describe_model(path, where=where, needs_tokenizer=False)
+        file = folder / "config.json"
+        if file.is_file():
+            _check_critic_config(_read_json(file, where), got=path, where=where)
+    config = _read_json(file, where) if file.is_file() else {}
+    ours, theirs = _hidden_size(config), policy.hidden_size
+    if ours is not None and theirs is not None and ours != theirs:
+        raise ModelError(
+            "the critic is of another size than the policy",
+            where=where,
+            got=f"{path}: hidden_size {ours}",
+            expected=f"hidden_size {theirs}, as the policy",
+            hint="critic.init=policy",
+        )
+    _check_same_tokens(folder, _text(config).get("vocab_size"), policy, where)
+    return described
+
+
+def _check_critic_config(config: dict[str, Any], *, got: str, where: str) -> None:
+    name = str((config.get("architectures") or ["no architecture"])[0])
+    num_labels = _num_labels(config)
+    if _GENERATOR.search(name):
+        what, hint = (
+            "a causal checkpoint has no value head",
+            "critic.init=policy, or train a reward model from it first",
+        )
+    elif not name.endswith(_CLASSIFIERS):
+        what, hint = "this is neither a reward model nor a critic", "critic.init=policy"
+    elif num_labels not in (1, None):
+        what, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
+    else:
+        return
+    raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
+
+
+def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, where: str) -> None:
+    """Token by token where both tokenizers lie there (a critic may know more tokens), else by the number of them."""
+    got = None
+    files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
+    can_compare = len(files) == 2 and all(file.is_file() for file in files)
+    if can_compare and files[0].read_bytes() != files[1].read_bytes():
+        read, written = (_token_ids(_read_json(file, where)) for file in files)
+        other = next((token for token, number in written.items() if read.get(token) != number), None)
+        if other is not None:
+            got = f"token {other!r} is {written[other]} to the policy and {read.get(other, 'unknown')} to the critic"
+    if vocab_size is not None and policy.vocab_size is not None:
+        is_other = vocab_size < policy.vocab_size if can_compare else vocab_size != policy.vocab_size
+        got = got or (f"vocab_size {vocab_size}, the policy's is {policy.vocab_size}" if is_other else None)
+    if got is not None:
+        raise ModelError(
+            "the critic reads other tokens than the policy writes",
+            where=where,
+            got=got,
+            expected="a critic with the policy's tokenizer",
+            hint="critic.init=policy",
+        )
+
+
+def _token_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Token -> id in a tokenizer.json; a Unigram model lists its tokens in order, others map them."""
+    vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
+    if isinstance(vocabulary, list):
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    return {**vocabulary, **{added["content"]: added["id"] for added in tokenizer.get("added_tokens") or ()}}
+
+
+def _text(config: dict[str, Any]) -> dict[str, Any]:
+    """The part about the language model, in the config of one that sees pictures too."""
+    text: dict[str, Any] = config.get("text_config") or config
+    return text
+
+
+def _hidden_size(config: dict[str, Any]) -> int | None:
+    text = _text(config)
+    return next((int(text[name]) for name in ("hidden_size", "n_embd", "d_model") if name in text), None)
+
+
 def _num_labels(config: dict[str, Any]) -> int | None:
     if "id2label" in config:
         return len(config["id2label"])
@@ -109,7 +222,7 @@ def _num_labels(config: dict[str, Any]) -> int | None:
         return int(config["num_labels"])
     architectures = config.get("architectures") or [""]
     # transformers leaves the labels out of the file when there are two, its default; other classes have their own.
-    return 2 if str(architectures[0]).endswith("ForSequenceClassification") else None
+    return 2 if str(architectures[0]).endswith(_CLASSIFIERS) else None
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:

@@ -8,20 +8,15 @@ make up a random one and go on.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel, load_peft_weights
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import find_adapter_config_file
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedTokenizerBase
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.locate import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
+from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # A tokenizer that knows no limit says 1e30.
@@ -64,8 +59,8 @@ class RewardModelScorer:
         self.num_truncated = 0
         self._device = torch.device(device)
         if dtype not in DTYPES:
-            raise ModelError("unknown dtype", where=_where(path), got=dtype, expected=", ".join(DTYPES))
-        self._model, self._tokenizer = _load(path, getattr(torch, dtype, "auto"), trust_remote_code)
+            raise ModelError("unknown dtype", where=where_reward_model(path), got=dtype, expected=", ".join(DTYPES))
+        self._model, self._tokenizer = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code)
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.
@@ -96,7 +91,7 @@ class RewardModelScorer:
         if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
             raise ModelError(
                 "the reward model has no chat template, and the prompts are conversations",
-                where=_where(self.path),
+                where=where_reward_model(self.path),
                 got="a tokenizer without chat_template",
                 expected="the template that the reward model was trained with, in its own folder",
                 hint="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
@@ -136,7 +131,7 @@ class RewardModelScorer:
         if 0 < positions < _at_least_one("max_length", asked, self.path):
             raise ModelError(
                 "max_length is more than the reward model has positions for",
-                where=_where(self.path),
+                where=where_reward_model(self.path),
                 got=asked,
                 expected=f"at most {positions}",
             )
@@ -147,105 +142,11 @@ class RewardModelScorer:
             if not math.isfinite(score):
                 raise ModelError(
                     f"the reward model's score of row {row} is no number",
-                    where=_where(self.path),
+                    where=where_reward_model(self.path),
                     got=score,
                     expected="a finite logit",
                     hint="dtype: float32 (float16 overflows in many models)",
                 )
-
-
-class _Loaded(NamedTuple):
-    model: Any
-    tokenizer: PreTrainedTokenizerBase
-
-
-class _Read(NamedTuple):
-    model: Any
-    made_up: set[str]  # weights that are in no file: random
-    is_causal: bool  # the files hold a language model's head instead
-
-
-def _load(path: str, dtype: Any, trust_remote_code: bool) -> _Loaded:
-    describe_reward_model(path, where=_where(path))
-    with _loading(path):
-        is_adapter = find_adapter_config_file(path) is not None
-    if is_adapter:
-        return _load_adapter(path, dtype, trust_remote_code)
-    with _loading(path):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    check_reward_config(config.architectures or [], config.num_labels, got=path, where=_where(path))
-    read = _read(path, path, dtype, trust_remote_code)
-    if read.made_up:
-        raise _lost(path, read.made_up, read, "it holds a causal language model" if read.is_causal else None)
-    with _loading(path):
-        return _Loaded(read.model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
-
-
-def _load_adapter(path: str, dtype: Any, trust_remote_code: bool) -> _Loaded:
-    with _loading(path):
-        adapter = PeftConfig.from_pretrained(path)
-        saved = load_peft_weights(path, device="cpu")
-    base = adapter.base_model_name_or_path
-    read = _read(path, base, dtype, trust_remote_code)
-    made_up = {f"base_model.model.{key}": key for key in read.made_up}
-    if lost := {key for name, key in made_up.items() if name not in saved}:
-        raise _lost(path, lost, read, f"neither the adapter nor its base {base} has it")
-    for name in made_up:
-        head, wanted = saved[name], read.model.state_dict()[made_up[name]]
-        if head.shape != wanted.shape:
-            raise ModelError(
-                "the adapter's classification head is not one of a reward model",
-                where=_where(path),
-                got=f"{made_up[name]} of shape {tuple(head.shape)}",
-                expected=f"shape {tuple(wanted.shape)}: {EXPECTED_REWARD_MODEL}",
-            )
-    with _loading(path), warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Found missing adapter keys")
-        model = PeftModel.from_pretrained(read.model, path, autocast_adapter_dtype=False)
-    # PEFT loads without being strict: what it does with a saved head that its config does not list is its business,
-    # that the head is in use is ours.
-    in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
-    ignored = {name for name in saved.keys() & in_use.keys() if not _is_loaded(in_use[name], saved[name])}
-    if ignored:
-        raise _lost(path, ignored, read, "they are in the adapter's file, and PEFT did not load them")
-    with _loading(path):
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError):  # an adapter saved without one uses its base's
-            tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
-    return _Loaded(model, tokenizer)
-
-
-def _read(path: str, weights: str, dtype: Any, trust_remote_code: bool) -> _Read:
-    # transformers' own report would tell of a random head, which is either refused below or the adapter's to bring.
-    with _loading(path), _quiet_transformers():
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            weights,
-            num_labels=1,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-    made_up = set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
-    return _Read(model, made_up, any(key.startswith("lm_head") for key in info["unexpected_keys"]))
-
-
-def _is_loaded(in_use: Any, saved: Any) -> bool:
-    return bool(torch.equal(in_use, saved.to(in_use.dtype)))
-
-
-def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError:
-    is_head = any(not key.startswith(f"{read.model.base_model_prefix}.") for key in keys)
-    return ModelError(
-        "the reward model lost its head: it would score with random weights"
-        if is_head
-        else "the reward model lost weights: it would score with random ones",
-        where=_where(path),
-        got=", ".join(sorted(keys)[:4]) + " not in its files" + (f": {why}" if why else ""),
-        expected=f"{EXPECTED_REWARD_MODEL}, saved with its head",
-        hint="train it with task_type=SEQ_CLS or modules_to_save=['score'], if it is LoRA" if is_head else None,
-    )
 
 
 def _num_positions(model: Any) -> int:
@@ -259,40 +160,14 @@ def _num_positions(model: Any) -> int:
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
-            raise ModelError("the reward model's tokenizer has neither a pad nor an eos token", where=_where(path))
+            raise ModelError(
+                "the reward model's tokenizer has neither a pad nor an eos token", where=where_reward_model(path)
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return int(tokenizer.pad_token_id)
 
 
 def _at_least_one(name: str, value: int, path: str) -> int:
     if value < 1:
-        raise ModelError(f"{name} of a reward model", where=_where(path), got=value, expected="1 or more")
+        raise ModelError(f"{name} of a reward model", where=where_reward_model(path), got=value, expected="1 or more")
     return value
-
-
-def _where(path: str) -> str:
-    return f"reward model {path}"
-
-
-@contextmanager
-def _loading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, ImportError, UserWarning) as error:
-        raise ModelError(
-            "the reward model cannot be loaded",
-            where=_where(path),
-            got=f"{type(error).__name__}: {error!s:.400}",
-            expected=EXPECTED_REWARD_MODEL,
-            hint="trust_remote_code: true, if you trust its code" if "trust_remote_code" in str(error) else None,
-        ) from error
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)

@@ -13,6 +13,7 @@ Shapes: N rows of all ranks, the rows of a group consecutive; K components; NaN 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -80,3 +81,24 @@ def _nanstd(values: Tensor) -> Tensor:
     count = (~values.isnan()).sum(dim=-1)
     squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1)
     return (squares / (count - 1)).sqrt()
+
+
+def token_shares(
+    parts: Tensor, advantages: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums
+) -> list[float] | None:
+    """One share a component of advantages of tokens, None when every advantage is 0.
+
+    parts: (K, B, T), whose sum over K is the advantage before whitening. advantages: (B, T), whitened or not; 0 outside
+    the actions. With A = (sum_k p_k - mean) / std and sum A = 0 the shares above come to
+
+        share_k = sum p_k A / sum_k sum p_k A .
+
+    sum_over_ranks is given a 1-D float64 tensor.
+    """
+    used = advantages.double()
+    along = sum_over_ranks((parts.double() * used).flatten(1).sum(dim=1))
+    (energy,) = sum_over_ranks((used**2).sum().unsqueeze(0)).tolist()
+    if energy == 0.0:
+        return None
+    found: list[float] = (along / along.sum()).tolist()
+    return found

@@ -16,6 +16,7 @@ _LEAST_DEVIATION = 1e-6
 
 
 Normalize = Literal["none", "batch", "group", "running"]
+Fill = Literal["group", "zero"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ def divisors(values: Tensor, normalize: Normalize, num_generations: int, running
     return torch.where(deviation > _LEAST_DEVIATION, deviation, torch.ones_like(deviation))
 
 
-def filled(effective: Tensor, num_generations: int) -> Tensor:
-    """(N, K) with every excluded entry set to its component's mean over the group's rows where it applies.
+def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Tensor:
+    """(N, K) with every excluded entry set to what helps and hurts its row by nothing.
 
-    That entry then differs from the group's mean by nothing, so its part of an advantage is exactly 0, in GRPO's
-    mean-of-group baseline and in RLOO's leave-one-out one alike. A row in which no component applies stays NaN: TRL
-    gives it no advantage and no place in a mean. A component that applies nowhere in a group is 0 in it.
+    `zero`, for a trainer without groups: it adds nothing to the total. `group`: its component's mean over the group's
+    rows where it applies; it then differs from the group's mean by nothing, so its part of an advantage is exactly 0,
+    in GRPO's mean-of-group baseline and in RLOO's leave-one-out one alike. A row in which no component applies stays
+    NaN: TRL gives it no advantage and no place in a mean. A component that applies nowhere in a group is 0 in it.
     """
     if not effective.isnan().any():
         return effective
@@ -80,6 +82,8 @@ def filled(effective: Tensor, num_generations: int) -> Tensor:
     grouped = effective.view(-1, num_generations, num_components)
     mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape(-1, num_components)
     applies_somewhere = ~effective.isnan().all(dim=1, keepdim=True)
+    if fill == "zero":
+        return torch.where(effective.isnan() & applies_somewhere, torch.zeros_like(effective), effective)
     return torch.where(effective.isnan() & applies_somewhere, mean, effective)
 
 

@@ -3,6 +3,7 @@
 In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions; all
 processes together must hold whole groups of `num_generations` completions of one prompt. A round feeds
 `steps_per_generation x num_iterations` micro-batches, of which `gradient_accumulation_steps` make an optimizer step.
+With a critic in place of the group (PPO) one completion of a prompt is enough.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import TrlTrainer
+from rlhf_cli.config.trl_args import TrlTrainer, setting
 from rlhf_cli.errors import ConfigError, UserError
 
 
@@ -31,32 +32,36 @@ class BatchPlan:
     steps: int | None
 
     def describe(self) -> str:
-        """`4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`"""
+        """`4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`
+
+        Followed by ` x 4 epochs` where a round is learned from more than once.
+        """
         return (
             f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"
             f" x {_count(self.steps_per_generation, 'micro-batch', 'es')} = {self.completions_a_round} a round:"
-            f" {_count(self.prompts_a_round, 'prompt')} x {self.num_generations} generations"
-        )
+            f" {_count(self.prompts_a_round, 'prompt')} x {_count(self.num_generations, 'generation')}"
+        ) + (f" x {self.num_iterations} epochs" if self.num_iterations > 1 else "")
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{plural if number != 1 else ''}"
 
 
-def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
-    """The value an argument will have: the experiment's, else TRL's default, else None."""
-    field = trainer.fields.get(name)
-    return args.get(name, field.default if field else None)
-
-
 def plan_batches(
-    trainer: TrlTrainer, args: dict[str, Any], *, processes: int, num_rows: int | None, origins: Origins
+    trainer: TrlTrainer,
+    args: dict[str, Any],
+    *,
+    processes: int,
+    num_rows: int | None,
+    origins: Origins,
+    baseline: str = "group",
 ) -> BatchPlan:
     """The arithmetic for a trainer that generates. `num_rows` is None where the dataset is not known yet.
 
-    Raises ConfigError when the numbers do not divide (with the nearest values that do) or the dataset holds fewer
-    prompts than one round takes.
+    `baseline` is `group` or `critic`. Raises ConfigError when the numbers do not divide (with the nearest values that
+    do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
     """
+    least = 1 if baseline == "critic" else 2
     per_device = int(setting(trainer, args, "per_device_train_batch_size"))
     accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
     num_generations = int(setting(trainer, args, "num_generations") or 0)
@@ -72,7 +77,7 @@ def plan_batches(
     ):
         if value is not None:
             _require_at_least(1, name, value, origins)
-    _require_at_least(2, "num_generations", num_generations, origins)
+    _require_at_least(least, "num_generations", num_generations, origins)
     if round_size is not None and steps_per_generation is not None:
         raise ConfigError(
             "generation_batch_size and steps_per_generation say the same thing twice",
@@ -88,7 +93,9 @@ def plan_batches(
         meaning = f"of per_device_train_batch_size x processes = {global_batch} and of num_generations"
         raise _does_not_divide("generation_batch_size", round_size, divisor, meaning, origins)
     if round_size % num_generations:
-        raise _no_whole_groups(per_device, processes, round_size // global_batch, num_generations, origins)
+        raise _no_whole_groups(per_device, processes, round_size // global_batch, num_generations, least, origins)
+    if round_size < 2:
+        raise _round_of_one(origins)
     prompts = round_size // num_generations
     if num_rows is not None and num_rows < prompts:
         raise ConfigError(
@@ -143,8 +150,21 @@ def _smaller_round(divisor: int, most: int) -> str:
 def _require_at_least(least: int, name: str, value: int, origins: Origins) -> None:
     if value < least:
         key = f"trainer.args.{name}"
-        why = " (a completion is judged against the others of its prompt)" if name == "num_generations" else ""
+        is_group = name == "num_generations" and least > 1
+        why = " (a completion is judged against the others of its prompt)" if is_group else ""
         raise ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=f"at least {least}{why}")
+
+
+def _round_of_one(origins: Origins) -> UserError:
+    """PPO's own: TRL's config insists on a group of two that divides the round, though PPO makes no use of it."""
+    key = "trainer.args.per_device_train_batch_size"
+    return ConfigError(
+        "one completion a round is too few",
+        where=origins.where(key),
+        got="1 a device x 1 process x 1 micro-batch",
+        expected="2 completions a round and more: TRL takes no fewer, and advantages are whitened over a round",
+        hint=f"{key}=2, or trainer.args.gradient_accumulation_steps=2",
+    )
 
 
 def _does_not_divide(name: str, value: int, divisor: int, meaning: str, origins: Origins) -> UserError:
@@ -160,7 +180,7 @@ def _does_not_divide(name: str, value: int, divisor: int, meaning: str, origins:
 
 
 def _no_whole_groups(
-    per_device: int, processes: int, micro_batches: int, num_generations: int, origins: Origins
+    per_device: int, processes: int, micro_batches: int, num_generations: int, least: int, origins: Origins
 ) -> UserError:
     """Both ways out: the nearest batch size that holds whole groups, and the nearest group size that fits."""
     round_size = per_device * processes * micro_batches
@@ -169,7 +189,7 @@ def _no_whole_groups(
         for size in range(per_device + 1, per_device + num_generations + 1)
         if size * processes * micro_batches % num_generations == 0
     )
-    groups = [size for size in range(2, round_size + 1) if round_size % size == 0]
+    groups = [size for size in range(least, round_size + 1) if round_size % size == 0]
     nearest = min(groups, key=lambda size: abs(size - num_generations)) if groups else None
     key = "trainer.args.per_device_train_batch_size"
     return ConfigError(

@@ -1,4 +1,7 @@
-"""`run:NAME` in place of a model: the newest finished run of that experiment, or of that path."""
+"""`run:NAME` in place of a model: the newest finished run of that experiment, or of that path.
+
+For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
 
 _PREFIX = "run:"
+_CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
@@ -24,12 +28,30 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     }
     policy = experiment.model
     policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
-    return experiment.model_copy(update={"rewards": rewards, "model": policy})
+    critic = experiment.critic
+    if critic is not None:
+        critic = critic.model_copy(update={"init": _critic(critic.init, root)})
+    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
 
 
 def _model(named: str | None, root: Path, where: str) -> str | None:
     if named is None or not named.startswith(_PREFIX):
         return named
+    return str(_run(named, root, where).model)
+
+
+def _critic(named: str, root: Path) -> str:
+    if named == "policy":
+        return named
+    if not named.startswith(_PREFIX):
+        # Freezing makes the paths absolute that stand under `path` or `model`; a critic's has to be made so here.
+        local = Path(named).expanduser()
+        return str(local.resolve()) if local.exists() else named
+    run = _run(named, root, "critic.init")
+    return str(critic if (critic := run.path / _CRITIC).is_dir() else run.model)
+
+
+def _run(named: str, root: Path, where: str) -> RunFolder:
     name = named.removeprefix(_PREFIX)
     candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
     if (root / name / "config.yaml").is_file():
@@ -46,4 +68,4 @@ def _model(named: str | None, root: Path, where: str) -> str | None:
             expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
             hint=f"rlhf train +exp={name.partition('/')[0]}",
         )
-    return str(max(finished, key=lambda run: read_status(run).updated_at).model)
+    return max(finished, key=lambda run: read_status(run).updated_at)

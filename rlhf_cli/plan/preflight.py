@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Sequence
@@ -17,7 +18,14 @@ from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserError
 from rlhf_cli.launch.devices import count_processes
-from rlhf_cli.models.locate import describe_model, describe_reward_model
+from rlhf_cli.models.locate import (
+    TINY_VOCABULARY,
+    Policy,
+    describe_critic,
+    describe_model,
+    describe_reward_model,
+    read_policy,
+)
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.components import evaluation_order
 from rlhf_cli.plan.sources import eval_sources, training_sources
@@ -72,7 +80,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             required[name] = _reward(name, reward, composed, files, experiment.data.prompt)
         except UserError as error:
             problems.append(error)
-    for check in (evaluation_order, _aggregate):
+    for check in (evaluation_order, _aggregate, functools.partial(_critic, composed=composed)):
         try:
             check(experiment)
         except UserError as error:
@@ -88,7 +96,12 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             )
         try:
             batches = plan_batches(
-                trainer, experiment.trainer.args, processes=processes, num_rows=num_rows, origins=composed.origins
+                trainer,
+                experiment.trainer.args,
+                processes=processes,
+                num_rows=num_rows,
+                origins=composed.origins,
+                baseline=experiment.trainer.baseline,
             )
         except UserError as error:
             problems.append(error)
@@ -121,6 +134,19 @@ def _model(experiment: Experiment, composed: Composed) -> str:
         model.path, where=composed.origins.where("model.path"), needs_tokenizer=model.tokenizer is None
     )
     return described + (f" + LoRA r={model.lora.r}" if model.lora else "")
+
+
+def _critic(experiment: Experiment, composed: Composed) -> None:
+    """Look at what the critic is to start from. Raises ModelError where it is no critic, or not one for this policy."""
+    critic, model = experiment.critic, experiment.model
+    if critic is None or critic.init == "policy":
+        return
+    if model.build is not None:
+        policy = Policy(model.build.hidden_size, TINY_VOCABULARY)
+    else:
+        assert model.path is not None
+        policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))
+    describe_critic(critic.init, policy, where=composed.origins.where("critic.init"))
 
 
 def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:

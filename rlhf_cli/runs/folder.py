@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import yaml
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.runs.checkpoints import checkpoints_in
 
-_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
@@ -48,6 +47,10 @@ class RunFolder:
         return self.path / "model"
 
     @property
+    def critic(self) -> Path:
+        return self.path / "critic"
+
+    @property
     def reward_errors(self) -> Path:
         return self.path / "reward_errors.jsonl"
 
@@ -77,12 +80,9 @@ class RunFolder:
         return content
 
     def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint that was written to its end."""
-        found = [
-            (int(match[1]), path) for path in self.checkpoints.glob("*") if (match := _CHECKPOINT.match(path.name))
-        ]
-        whole = [(step, path) for step, path in found if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
-        return max(whole)[1] if whole else None
+        """The newest checkpoint by names alone; what a run goes on from is `newest_whole`, which reads its files."""
+        whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
+        return whole[-1] if whole else None
 
 
 def open_run(path: Path) -> RunFolder:

@@ -21,6 +21,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
     for name, line in zip(("batch", "steps"), _arithmetic(plan), strict=False):
         facts.add_row(name, line)
+    for name, line in _critic(experiment):
+        facts.add_row(name, line)
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
@@ -43,6 +45,24 @@ def _arithmetic(plan: Plan) -> list[str]:
         if steps is None
         else f"{steps}, {plan.batches.accumulation} x {plan.batches.per_device} a device each",
     ]
+
+
+def _critic(experiment: Experiment) -> list[tuple[str, str]]:
+    """What PPO has beside GRPO, and what becomes of completions that are cut off, where that is anything at all."""
+    lines = []
+    critic, kl, truncation = experiment.critic, experiment.kl, experiment.truncation
+    if critic is not None:
+        body = "own optimizer" if critic.share == "none" else "an adapter on the policy's body"
+        wait = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
+        lines.append(("critic", f"{critic.init}, {body}{wait}"))
+    if kl is not None:
+        adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
+        lines.append(("kl", f"{kl.where}, {kl.used_estimator}, {kl.coef:g}{adapts}" if kl.where != "none" else "none"))
+    if truncation.policy == "eos_penalty":
+        lines.append(("truncation", f"eos_penalty, {truncation.mode} {truncation.penalty:g}"))
+    elif truncation.policy != "none":
+        lines.append(("truncation", truncation.policy))
+    return lines
 
 
 def _device(experiment: Experiment) -> str:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 
+from rlhf_cli.trainers.checkpoints import WholeCheckpoints
+from rlhf_cli.trainers.ppo import WithCritic
+from rlhf_cli.trainers.resume import ExactResume
 from rlhf_cli.trainers.reward_stack import WithRewardStack
 from rlhf_cli.trainers.seams import InRunFolder
 
 
-def with_our_seams(trl_trainer: type) -> type:
+def with_our_seams(trl_trainer: type, *, with_critic: bool = False) -> type:
     """The subclass of a TRL trainer that runs experiments: with the reward stack when it takes reward functions.
+
+    `with_critic` makes PPO of GRPOTrainer.
 
     It keeps TRL's class name, which TRL writes into profiling metrics and model cards.
     """
     takes_rewards = "reward_funcs" in inspect.signature(trl_trainer).parameters
-    ours = WithRewardStack if takes_rewards else InRunFolder
-    return type(trl_trainer.__name__, (ours, trl_trainer), {"__module__": __name__, "__doc__": trl_trainer.__doc__})
+    ours = WithCritic if with_critic else WithRewardStack if takes_rewards else InRunFolder
+    # Outermost, so that whatever another one writes into a checkpoint is in its manifest.
+    bases = (WholeCheckpoints, *((ExactResume,) if takes_rewards else ()), ours, trl_trainer)
+    return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})

@@ -54,8 +54,7 @@ def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
             found[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
             found |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
             found |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
-    if settled.for_trl is not settled.effective and settled.trl_weights is settled.weights:
-        # normalize_then_sum: TRL saw z-scores, whose mean is 0 whatever the policy does.
+    if settled.is_z_scored:  # the mean of what TRL saw is 0 whatever the policy does
         total = settled.contributions[scorable].sum(dim=1)
         found["reward"] = total.mean().item() if total.numel() else torch.nan
         found["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan

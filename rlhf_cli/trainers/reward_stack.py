@@ -20,11 +20,20 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.dense import process_advantages
-from rlhf_cli.numerics.rewards import RunningDeviation
+from rlhf_cli.numerics.rewards import Fill, RunningDeviation
 from rlhf_cli.trainers.reward_log import Counts, advantage_shares, component_metrics, table_columns
 from rlhf_cli.trainers.seams import InRunFolder
 from rlhf_cli.trainers.settle import Aggregate, Rules, Settled, settle
 from rlhf_cli.trainers.tokens import token_rewards
+from rlhf_cli.trainers.truncation import (
+    COMPONENT,
+    FLAG,
+    Endings,
+    Truncation,
+    find_truncated,
+    truncation_metrics,
+    with_truncation,
+)
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
 """What TRL's completions table has anyway."""
@@ -51,7 +60,10 @@ class WithRewardStack(InRunFolder):
     reward_stack: Stack
     aggregate: Aggregate = "sum"
     is_dense: bool = False
+    truncation: Truncation = Truncation()
+    _fill: Fill = "group"
     _settled: Settled
+    _endings: Endings
     _running: dict[str, RunningDeviation]
     _counts: Counts
 
@@ -68,31 +80,58 @@ class WithRewardStack(InRunFolder):
         stack, trainer = self.reward_stack, self._trainer
         outcomes = [stack.outcomes[name] for name in stack.names]
         fixed = trainer.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
+        names = list(trainer.reward_func_names)
+        if COMPONENT in names:  # its placeholder's column: the component is added once all others are settled
+            place = names.index(COMPONENT)
+            raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
+            names.remove(COMPONENT)
         own = stack.weights(trainer.state.global_step, trainer.state.max_steps)
-        environments = trainer.reward_weights[len(own) :]
-        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments.cpu()]).to(raw.device)
-        self._settled, self._running = settle(
+        environments = torch.ones(len(names) - len(own))
+        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments]).to(raw.device)
+        self._endings = self._find_endings(inputs, completion_ids_list)
+        settled, self._running = settle(
             raw,
             fixed,
             weights,
             stack.components,
             getattr(self, "_running", {}),
-            names=trainer.reward_func_names,
+            names=names,
             aggregate=self.aggregate,
             num_generations=self._num_generations,
             is_training=trainer.model.training,
+            is_left_out=self._endings.is_truncated if self.truncation.policy == "exclude" else None,
+            fill=self._fill,
         )
-        trainer.reward_weights = self._settled.trl_weights
+        if self.truncation.changes_total:
+            settled = with_truncation(settled, self.truncation, self._endings)
+        self._settled = settled
+        trainer.reward_weights = settled.trl_weights
         self._counts = Counts.of(outcomes, trainer.accelerator)
         self._log_table(inputs, outcomes)
-        return self._settled.for_trl
+        return settled.for_trl
+
+    def _find_endings(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> Endings:
+        """How the rows of all ranks ended; a dataset, a rollout or an environment may say that it cut one."""
+        trainer = self._trainer
+        environments = getattr(trainer, "environments", None) or [None] * len(inputs)  # RLOO knows none
+        flags = [
+            row.get(FLAG) or getattr(environment, FLAG, False)
+            for row, environment in zip(inputs, environments, strict=True)
+        ]
+        ending_ids = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+        limit = trainer.max_completion_length
+        found = torch.tensor(
+            [find_truncated(completion_ids, ending_ids, limit, flags), [len(ids) for ids in completion_ids]],
+            device=trainer.accelerator.device,
+        )
+        cut, lengths = trainer.accelerator.gather(found.T.contiguous()).T
+        return Endings(cut.bool(), lengths, limit)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         trainer, settled = self._trainer, self._settled
         self._drop_unscorable(output)
-        if self.is_dense:
-            output["advantages"] = self._token_advantages(output)
+        self._set_advantages(output)
         num_rows = settled.raw.shape[0]
         advantages = torch.tensor(list(trainer._logs["advantages"])[-num_rows:], dtype=torch.float64)
         metrics = trainer._metrics["train" if trainer.model.training else "eval"]
@@ -101,9 +140,9 @@ class WithRewardStack(InRunFolder):
                 metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
             else:
                 metrics[name].append(value)
-        for name, value in advantage_shares(
-            trainer, settled, self.aggregate, self._num_generations, advantages
-        ).items():
+        for name, value in truncation_metrics(settled, self._endings).items():
+            metrics[name].append(value)
+        for name, value in self._advantage_shares(advantages).items():
             metrics[name].append(value)
         for index, name in enumerate(settled.names):
             values = trainer._logs["rewards"][name]
@@ -126,19 +165,28 @@ class WithRewardStack(InRunFolder):
             in_loss = output["completion_mask"] * output.get("tool_mask", 1)
             output["num_items_in_batch"] = trainer.accelerator.gather(in_loss.sum()).sum()
 
+    def _set_advantages(self, output: dict[str, Any]) -> None:
+        """Put other advantages in the place of TRL's."""
+        if self.is_dense:
+            output["advantages"] = self._token_advantages(output)
+
+    def _advantage_shares(self, advantages: Tensor) -> dict[str, float]:
+        return advantage_shares(self._trainer, self._settled, self.aggregate, self._num_generations, advantages)
+
     def _token_advantages(self, output: dict[str, Any]) -> Tensor:
         """(rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
         trainer, is_in_completion = self._trainer, output["completion_mask"].bool()
         values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
         # Groups may lie across ranks; each rank pads its tokens to its own longest completion.
-        width = trainer.accelerator.gather(torch.tensor([values.shape[1]], device=values.device)).max()
-        missing = (0, int(width) - values.shape[1])
-        everyones = trainer.accelerator.gather(torch.nn.functional.pad(values, missing))
+        num_tokens = values.shape[2]
+        width = trainer.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
+        missing = (0, int(width) - num_tokens)
+        everyones = trainer.accelerator.gather(torch.nn.functional.pad(values.sum(dim=0), missing))
         rewarded = trainer.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
         advantages = process_advantages(everyones, rewarded, self._num_generations, trainer.scale_rewards)
         for row, first in enumerate(advantages[:, 0].tolist(), start=-len(advantages)):
             trainer._logs["advantages"][row] = first
-        return advantages[self._own_rows, : values.shape[1]] * is_in_completion
+        return advantages[self._own_rows, :num_tokens] * is_in_completion
 
     def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
         """Put the dataset's columns and each row's way through the stack into the completions table."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.numerics.rewards import (
+    Fill,
     Normalize,
     RunningDeviation,
     clipped,
@@ -47,7 +48,8 @@ class Settled:
 
     `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
     excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
-    stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums.
+    stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums;
+    `is_z_scored` when that is not in reward units.
     """
 
     names: tuple[str, ...]
@@ -58,6 +60,7 @@ class Settled:
     weights: Tensor
     for_trl: Tensor
     trl_weights: Tensor
+    is_z_scored: bool = False
 
     @property
     def contributions(self) -> Tensor:
@@ -68,6 +71,12 @@ class Settled:
     def is_unscorable(self) -> Tensor:
         """(N,) True where no component applies."""
         return self.effective.isnan().all(dim=1)
+
+    @property
+    def totals(self) -> Tensor:
+        """(N,): what TRL will make of each row, NaN where it has no score."""
+        summed = (self.for_trl * self.trl_weights).nansum(dim=1)
+        return torch.where(self.for_trl.isnan().all(dim=1), torch.nan, summed)
 
 
 def settle(
@@ -81,18 +90,25 @@ def settle(
     aggregate: Aggregate,
     num_generations: int,
     is_training: bool,
+    is_left_out: Tensor | None = None,
+    fill: Fill = "group",
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
     """The settled batch and the running deviations after it.
 
     raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
     score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
+    is_left_out: (N,) True = the row counts nowhere, whatever it scored; only `raw` still shows it. fill: what an
+    excluded entry counts as (see `filled`).
     """
+    seen = raw if is_left_out is None else raw.masked_fill(is_left_out.unsqueeze(1), torch.nan)
+    if is_left_out is not None:
+        fixed = fixed.masked_fill(is_left_out.unsqueeze(1), torch.nan)
     is_fixed = ~fixed.isnan()
-    unfilled, dividing = raw.clone(), torch.ones_like(fixed)
+    unfilled, dividing = seen.clone(), torch.ones_like(fixed)
     running = dict(running)
     for index, rule in enumerate(rules):
         if rule.offset != 0.0 or rule.clip is not None or rule.normalize != "none":
-            values = clipped(raw[:, index], rule.offset, rule.clip)
+            values = clipped(seen[:, index], rule.offset, rule.clip)
             state = running.get(rule.name, RunningDeviation())
             if rule.normalize == "running" and is_training:
                 state = running[rule.name] = state.updated(values)
@@ -100,13 +116,13 @@ def settle(
             unfilled[:, index] = values / dividing[:, index]
     own = slice(0, len(rules))
     unfilled[:, own] = torch.where(is_fixed, fixed, unfilled[:, own])
-    effective = filled(unfilled, num_generations)
+    effective = filled(unfilled, num_generations, fill)
     settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, effective, weights)
     if aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
         normalized = filled(normalized_in_group(unfilled, num_generations), num_generations)
         normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
-        settled = replace(settled, for_trl=normalized)
+        settled = replace(settled, for_trl=normalized, is_z_scored=True)
     elif callable(aggregate):
         total = _aggregated(aggregate, settled)
         for_trl = torch.zeros_like(effective)

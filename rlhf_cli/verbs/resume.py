@@ -1,8 +1,7 @@
-"""rlhf resume RUN                      go on with an interrupted run from its last checkpoint"""
+"""rlhf resume RUN                      go on with an interrupted run from its last whole checkpoint"""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rich.console import Console
@@ -26,11 +25,7 @@ def run(argv: list[str]) -> int:
         return EXIT_OK
     if status.state == RUNNING:
         raise RunError("the run is being trained right now", where=str(folder.path), got=f"process {status.pid}")
-    checkpoint = folder.last_checkpoint()
-    if checkpoint is None:
-        console.print(f"{os.path.relpath(folder.path)} has no checkpoint yet: starting at step 0")
-    else:
-        console.print(f"going on from {checkpoint.name} (the run was {status.state} at step {status.step})")
+    console.print(f"{folder.label} was {status.state} at step {status.step}")
     local.run(folder, resume=True)
     from rlhf_cli.screen.end import show_end  # the plotting library comes with it: not before a typo is told
 

@@ -51,7 +51,7 @@ def test_origins_of_a_shipped_experiment() -> None:
     assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:18"
     assert origin(composed, "rewards.correct.weight") == "reward/sums_correct.yaml:4"
     assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
-    assert origin(composed, "run.root") == "conf/train.yaml:14"
+    assert origin(composed, "run.root") == "conf/train.yaml:15"
 
 
 def test_origins_of_a_users_experiment(write: Write) -> None:
@@ -131,6 +131,32 @@ class TestAFileInPlaceOfAHubDataset:
             "# @package _global_\n# mine\ndefaults:\n  - override /data: gsm8k\n  - _self_\ndata: {path: other/set}\n",
         )
         assert compose(["exp=mine"]).tree["data"]["subset"] == "main"
+
+
+class TestAReferenceToWhatIsStillToBeGiven:
+    TEXT = "# @package _global_\n# mine\nrun: {name: '${data.path}'}\ntrack: {tags: [a, '${run.name}', 'x-${seed}']}\n"
+
+    def test_it_stays_a_text_and_the_rest_is_resolved(self, write: Write) -> None:
+        write("conf/exp/mine.yaml", self.TEXT)
+        tree = compose(["exp=mine", "data=file"]).tree
+        assert tree["data"]["path"] == "???"
+        assert tree["run"]["name"] == "${data.path}"
+        assert tree["track"]["tags"] == ["a", "${data.path}", "x-0"]
+
+    def test_negative_control_it_is_resolved_where_it_is_given(self, write: Write) -> None:
+        write("conf/exp/mine.yaml", self.TEXT)
+        tree = compose(["exp=mine", "data=file", "data.path=b"]).tree
+        assert (tree["run"]["name"], tree["track"]["tags"]) == ("b", ["a", "b", "x-0"])
+
+
+def test_a_trainer_that_brings_sections_of_its_own() -> None:
+    """conf/trainer/ppo.yaml is global: what it says of the critic goes with it, and every line is told."""
+    composed = compose(["exp=quickstart", "trainer=ppo"])
+    assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:6"
+    assert origin(composed, "trainer.args.max_steps") == "exp/quickstart.yaml:23"
+    assert origin(composed, "critic.init") == "trainer/ppo.yaml:21"
+    assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:31)"
+    assert not {"critic", "kl"} & set(compose(["exp=quickstart", "trainer=grpo"]).tree)
 
 
 def test_composing_leaves_no_hydra_behind() -> None:

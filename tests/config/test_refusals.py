@@ -77,7 +77,9 @@ def test_a_typo_on_the_command_line(refused: Refused, typed: str, hint: str) -> 
 def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     error = refused("exp=quickstart", "xyzzy=3")
     assert error.hint is None
-    assert error.expected == "one of aggregate, data, launch, model, primary, rewards, run, seed, track, trainer"
+    assert error.expected == (
+        "one of aggregate, critic, data, kl, launch, model, primary, rewards, run, seed, track, trainer, truncation"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,18 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.groups import APPENDED_GROUPS, caption, groups, shipped_dir
 from rlhf_cli.config.judge import judge
-from rlhf_cli.config.schema import Data, Launch, Model, Reward, Section, Track, Trainer
+from rlhf_cli.config.schema import Data, Launch, Model, Reward, Section, Track, Trainer, Truncation
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")
 
 EXPERIMENTS: dict[str, list[str]] = {
     "gsm8k_grpo": ["model.path=org/model"],
+    "hh_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
     "quickstart": [],
     "study_weights": [],
+    "tldr_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
+    "toy_ppo": [],
     "toy_speakers": [],
 }
 """Every shipped experiment -> what a user has to say beside its name."""
@@ -29,10 +32,14 @@ SECTIONS: dict[str, type[Section]] = {
     "model": Model,
     "data": Data,
     "reward": Reward,
+    "truncation": Truncation,
     "launch": Launch,
     "track": Track,
 }
-AT_LEAST = {"trainer": 2, "model": 2, "data": 8, "reward": 16, "launch": 2, "track": 3, "exp": 2}
+AT_LEAST = {
+    **{"trainer": 3, "model": 2, "data": 8, "reward": 16},
+    **{"truncation": 5, "launch": 2, "track": 3, "exp": 5},
+}
 
 FILES = sorted(shipped_dir().rglob("*.yaml"))
 OPTIONS = [
@@ -85,9 +92,8 @@ def test_option(group: str, option: str) -> None:
     validated = SECTIONS[group].model_validate(section)
     if isinstance(validated, Trainer):
         fields = trl_args.trainer(validated.trl).fields
-        assert {key: trl_args.complaint(fields[key], value) for key, value in validated.args.items()} == dict.fromkeys(
-            validated.args
-        )
+        args = validated.trl_args
+        assert {key: trl_args.complaint(fields[key], value) for key, value in args.items()} == dict.fromkeys(args)
 
 
 def test_negative_control_a_spoilt_option_is_noticed(place: Path) -> None:

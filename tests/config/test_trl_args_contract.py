@@ -11,7 +11,8 @@ import pytest
 import trl
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.owned import OWNED, OWNED_WITH_A_CRITIC
+from rlhf_cli.config.schema import PpoArgs
 
 NAMES = list(trl_args.trainers())
 
@@ -68,3 +69,19 @@ def test_what_the_batch_plan_reads_is_there() -> None:
 def test_what_we_own_is_a_field_of_some_trainer() -> None:
     every = {field for name in NAMES for field in real_fields(name)}
     assert set(OWNED) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret
+    assert set(OWNED_WITH_A_CRITIC) <= set(real_fields("GRPOTrainer"))
+
+
+def test_ppos_own_arguments_are_not_trls() -> None:
+    """They stand side by side in `trainer.args`; a namesake in a later TRL would be taken from it without a word."""
+    assert not set(PpoArgs.model_fields) & {field for name in NAMES for field in real_fields(name)}
+
+
+def test_what_the_rules_of_ppo_read_is_there() -> None:
+    """config/ppo.py and config/truncation.py ask for these; a renamed one would never be refused again."""
+    fields = trl_args.trainer("GRPOTrainer").fields
+    assert {"grpo", "bnpo", "dr_grpo", "dapo"} < set(fields["loss_type"].choices)
+    assert {"scale_rewards", "off_policy_mask_threshold", "use_bias_correction_kl"} <= set(fields)
+    assert fields["importance_sampling_level"].default == "token"
+    assert fields["gradient_checkpointing"].default is True
+    assert isinstance(fields["max_completion_length"].default, int)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rlhf_cli.runs.checkpoints import problem_with
 from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import read_metrics
 from rlhf_cli.runs.status import read_status
@@ -36,6 +38,27 @@ def test_two_processes_are_seen_and_written_down(workplace: Path, folder: RunFol
     assert read_status(folder).state == "finished"
     assert [event["step"] for event in read_metrics(folder.metrics)] == [1, 2, 3, 3]
     assert done.stdout.rstrip().endswith("run folder: runs/quickstart/two")
+
+
+def test_two_processes_go_on_in_the_middle_of_their_rollouts(workplace: Path, folder: RunFolder) -> None:
+    """Each rank has rollouts and random numbers of its own in the one checkpoint; the model is equal bit for bit."""
+    words = ["steps_per_generation=4", "max_steps=3", "save_steps=1", "save_total_limit=null"]
+    settings = [f"trainer.args.{word}" for word in [*words, "gradient_accumulation_steps=2"]]
+    done = rlhf("train", *TWO, "run.name=two", *settings, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    checkpoint = folder.checkpoints / "checkpoint-1"
+    names = {path.name for path in checkpoint.iterdir()}
+    assert {"rollout-rank0.pt", "rollout-rank1.pt", "rng_state_0.pth", "rng_state_1.pth", "manifest.json"} <= names
+    never_stopped = (folder.model / "model.safetensors").read_bytes()
+    assert [problem_with(path) for path in folder.checkpoints.iterdir()] == [None] * 3
+    for later in (2, 3):
+        shutil.rmtree(folder.checkpoints / f"checkpoint-{later}")
+    shutil.rmtree(folder.model)
+    folder.status.write_text(json.dumps({**read_json(folder.status), "state": "failed"}))
+    done = rlhf("resume", str(folder.path), cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("going on from checkpoint-1") == 1
+    assert (folder.model / "model.safetensors").read_bytes() == never_stopped
 
 
 def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, folder: RunFolder) -> None:

@@ -26,9 +26,11 @@ SHORT = {
 }
 
 
-def plan(*, processes: int = 1, rows: int | None = 1000, name: str = "GRPOTrainer", **args: Any) -> BatchPlan:
+def plan(
+    *, processes: int = 1, rows: int | None = 1000, name: str = "GRPOTrainer", baseline: str = "group", **args: Any
+) -> BatchPlan:
     long = {SHORT.get(key, key): value for key, value in args.items()}
-    return plan_batches(trainer(name), long, processes=processes, num_rows=rows, origins=Origins())
+    return plan_batches(trainer(name), long, processes=processes, num_rows=rows, origins=Origins(), baseline=baseline)
 
 
 def refusal(**words: Any) -> ConfigError:
@@ -113,6 +115,39 @@ def test_describe() -> None:
     assert plan(per=1, acc=1, g=2, processes=2).describe() == (
         "1 completion a device x 2 processes x 1 micro-batch = 2 a round: 1 prompt x 2 generations"
     )
+
+
+def test_describe_a_round_that_is_used_again() -> None:
+    assert plan(per=64, spg=4, g=1, iterations=4, baseline="critic").describe() == (
+        "64 completions a device x 1 process x 4 micro-batches = 256 a round: 256 prompts x 1 generation x 4 epochs"
+    )
+
+
+class TestWithACritic:
+    def test_by_hand(self) -> None:
+        """8 x 2 x 3 = 48 prompts of one completion; 100 rows are 2 rounds of 3 micro-batches, each used twice: 12."""
+        found = plan(per=8, processes=2, spg=3, g=1, iterations=2, rows=100, epochs=1.0, baseline="critic")
+        assert (found.completions_a_round, found.prompts_a_round, found.steps) == (48, 48, 12)
+
+    def test_it_may_have_groups_too(self) -> None:
+        found = plan(per=8, g=4, baseline="critic")
+        assert (found.completions_a_round, found.prompts_a_round) == (8, 2)
+        hint = refusal(per=1, acc=3, g=2, baseline="critic").hint
+        assert hint == "trainer.args.per_device_train_batch_size=2 or trainer.args.num_generations=1"
+
+    @pytest.mark.parametrize("g", [0, -1, None])
+    def test_one_completion_of_a_prompt_there_must_be(self, g: int | None) -> None:
+        error = refusal(per=8, g=g, baseline="critic")
+        assert (error.what, error.expected) == ("trainer.args.num_generations is too small", "at least 1")
+
+    def test_a_round_of_one_is_too_few(self) -> None:
+        error = refusal(per=1, g=1, baseline="critic")
+        assert error.what == "one completion a round is too few"
+        assert error.where == "trainer.args.per_device_train_batch_size"
+        assert str(error.expected).startswith("2 completions a round and more")
+        for name, value in suggestions(error.hint):
+            assert after({"g": 1, "baseline": "critic"}, name, value).completions_a_round >= 2
+        assert plan(per=1, processes=2, g=1, baseline="critic").completions_a_round == 2
 
 
 def suggestions(hint: str | None) -> list[tuple[str, int]]:

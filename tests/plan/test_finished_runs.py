@@ -51,3 +51,33 @@ def test_without_one_the_error_gives_the_command_that_makes_one(tmp_path: Path, 
 
 def test_other_models_are_left_as_they_are() -> None:
     assert model_of("org/model") == "org/model"
+
+
+def critic_of(named: str) -> str:
+    critic = resolve_runs(judge(compose(["+exp=quickstart", "trainer=ppo", f"critic.init='{named}'"]))).critic
+    assert critic is not None
+    return critic.init
+
+
+def test_a_critic_from_a_run_is_its_critic_where_it_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = make_run(tmp_path / "runs/mine/one", "finished", 1.0)
+    assert critic_of("run:mine") == str(model)
+    (tmp_path / "runs/mine/one/critic").mkdir()
+    assert critic_of("run:mine") == str(tmp_path / "runs/mine/one/critic")
+    with pytest.raises(RunError, match="no run of 'other' has finished") as caught:
+        critic_of("run:other")
+    assert caught.value.where == "critic.init"
+
+
+def test_other_critics_are_left_as_they_are_but_for_the_way_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is resumed from anywhere, so a local path is frozen whole; `policy` is a word, whatever lies there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("judge", "policy"):
+        (tmp_path / name).mkdir()
+    assert critic_of("judge") == str(tmp_path / "judge")
+    assert critic_of("policy") == "policy"
+    assert critic_of("org/judge") == "org/judge"
+    assert resolve_runs(judge(compose(["+exp=quickstart"]))).critic is None

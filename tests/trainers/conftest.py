@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,59 @@ def train(workplace: Path):
         return code, RunFolder(workplace / "runs" / "quickstart" / name)
 
     return run
+
+
+PPO_SMALL = [
+    "trainer=ppo",
+    "trainer.args.num_generations=1",
+    "trainer.args.steps_per_generation=2",
+    "trainer.args.num_iterations=1",
+    "trainer.args.learning_rate=0.001",
+    "critic.learning_rate=0.001",
+]
+"""On top of SMALL: PPO, rounds of two minibatches of eight rows, each learned from once."""
+
+
+@pytest.fixture
+def train_ppo(train):
+    """`train_ppo(*overrides)` as `train`, with PPO."""
+
+    def run(*overrides: str, name: str = "one") -> tuple[int, RunFolder]:
+        return train(*PPO_SMALL, *overrides, name=name)
+
+    return run
+
+
+@pytest.fixture
+def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+    """`before_training(function)`: the function is given every trainer, assembled, before its first step."""
+    import rlhf_cli.assemble
+
+    functions: list[Callable[[Any], None]] = []
+    assemble = rlhf_cli.assemble.assemble
+
+    def assembled(*args: Any, **named: Any) -> Any:
+        trainer = assemble(*args, **named)
+        for function in functions:
+            function(trainer)
+        return trainer
+
+    monkeypatch.setattr(rlhf_cli.assemble, "assemble", assembled)
+    return functions.append
+
+
+@pytest.fixture
+def says(before_training) -> Callable[..., None]:
+    """`says(*completions)`: lists of token ids, that the policy gives in turn, whatever it is asked."""
+
+    def set_completions(*completions: list[int]) -> None:
+        def set_on(trainer: Any) -> None:
+            def generate(prompt_ids: list[Any], *args: Any, **named: Any) -> Any:
+                ids = [list(completions[row % len(completions)]) for row in range(len(prompt_ids))]
+                return ids if type(trainer).__name__ == "RLOOTrainer" else (ids, None)
+
+            trainer._generate_single_turn = generate
+
+        before_training(set_on)
+
+    return set_completions

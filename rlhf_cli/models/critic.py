@@ -1,0 +1,145 @@
+"""Build a critic: a transformer with one value a token, from the policy's weights, a reward model or an older critic.
+
+It is a token-classification model with one label, so what is saved of it loads with transformers alone. The value at
+position t is that of the state in which token t + 1 is chosen.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from peft import PeftConfig, PeftModel, load_peft_weights
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers.utils import find_adapter_config_file
+from transformers.utils import logging as transformers_logging
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.reward_checkpoint import load_reward_model
+
+_WHERE = "critic.init"
+
+
+class ValueHead(nn.Linear):  # type: ignore[misc]
+    """One output in float32, whatever the backbone's dtype and autocast: a value in bfloat16 has two digits."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            return super().forward(hidden.float())
+
+
+def build_critic(init: str, policy: str, *, dtype: str, dropout: float, trust_remote_code: bool = False) -> Any:
+    """A token-classification model with one label, in training mode, its head in float32.
+
+    init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
+    al.'s code), else a folder or hub id: a reward model, whose head then values every token, or a saved critic. policy:
+    its folder or hub id. dropout: before the head.
+
+    Raises ModelError when the checkpoint has no head with one label or the architecture has no such model.
+    """
+    path = policy if init == "policy" else init
+    try:
+        if init != "policy" and _is_lora_critic(path):
+            critic = _from_lora_critic(path, dtype, trust_remote_code)
+        elif init != "policy" and _is_reward_model(path, trust_remote_code):
+            critic = _from_reward_model(path, dtype, trust_remote_code)
+        else:
+            critic = _loaded(path, dtype, trust_remote_code, needs_head=init != "policy")
+    except (OSError, RuntimeError, ValueError, UserWarning) as error:
+        raise ModelError(
+            "a critic cannot be made from this checkpoint",
+            where=_WHERE,
+            got=f"{path}: {error!s:.300}",
+            expected="an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma",
+        ) from error
+    for name, module in critic.named_children():
+        if isinstance(module, nn.Dropout):  # transformers has 0.1 there whatever the policy has
+            setattr(critic, name, nn.Dropout(dropout) if dropout else nn.Identity())
+    name, linear = _head(critic)
+    head = ValueHead(linear.in_features, 1)
+    with torch.no_grad():
+        for ours, loaded in ((head.weight, linear.weight), (head.bias, linear.bias)):
+            ours.zero_() if init == "policy" or loaded is None else ours.copy_(loaded)
+    setattr(critic, name, head)
+    return critic.train()
+
+
+def _head(model: Any) -> tuple[str, nn.Linear]:
+    """Name and module of the linear layer with one output beside the backbone. Raises ValueError without one."""
+    heads = [
+        (name, module)
+        for name, module in model.named_children()
+        if isinstance(module, nn.Linear) and module.out_features == 1
+    ]
+    if len(heads) != 1:
+        raise ValueError(f"{type(model).__name__} has {len(heads)} heads with one output")
+    return heads[0]
+
+
+def _is_reward_model(path: str, trust_remote_code: bool) -> bool:
+    if find_adapter_config_file(path) is not None:
+        return True
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    return any("SequenceClassification" in name for name in config.architectures or [])
+
+
+def _is_lora_critic(path: str) -> bool:
+    """A critic that shared its policy's body. As a reward model it would lose its bias: their heads have none."""
+    return find_adapter_config_file(path) is not None and PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS"
+
+
+def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> Any:
+    base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
+    body = _loaded(base, dtype, trust_remote_code, needs_head=False)
+    saved, name = load_peft_weights(path, device="cpu"), _head(body)[0]
+    lost = {f"{name}.{part}" for part in ("weight", "bias") if f"base_model.model.{name}.{part}" not in saved}
+    if lost:
+        raise _lost_head(path, lost)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        critic = PeftModel.from_pretrained(body, path, autocast_adapter_dtype=False).merge_and_unload()
+    return critic.requires_grad_(True)
+
+
+def _loaded(path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool) -> Any:
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # a new head is what is wanted, or refused below
+    try:
+        critic, info = AutoModelForTokenClassification.from_pretrained(
+            path, num_labels=1, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+        )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    made_up = set(info["missing_keys"])
+    if made_up and needs_head:
+        raise _lost_head(path, made_up)
+    if getattr(critic, "_hf_peft_config_loaded", False):
+        raise ValueError("it is an adapter: transformers would train neither it nor the weights below it")
+    head = {name for name in made_up if not name.startswith(f"{critic.base_model_prefix}.")}
+    if made_up - head:
+        raise ValueError(f"weights are missing: {', '.join(sorted(made_up - head)[:4])}")
+    return critic
+
+
+def _lost_head(path: str, keys: set[str]) -> ModelError:
+    return ModelError(
+        "the critic's checkpoint lost its head: it would value states with random weights",
+        where=_WHERE,
+        got=f"{', '.join(sorted(keys))} not in the files of {path}",
+        expected="a reward model with its head, or a critic that a run saved",
+        hint="critic.init=policy for a new critic on the policy's weights",
+    )
+
+
+def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> Any:
+    """The reward model's backbone and head; loading refuses one that lost its head."""
+    reward_model = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
+    if hasattr(reward_model, "merge_and_unload"):  # an adapter: the critic trains all weights
+        reward_model = reward_model.merge_and_unload()
+    with torch.device("meta"):
+        critic = AutoModelForTokenClassification.from_config(reward_model.config, trust_remote_code=trust_remote_code)
+    setattr(critic, critic.base_model_prefix, reward_model.base_model)
+    setattr(critic, _head(critic)[0], _head(reward_model)[1])
+    return critic.requires_grad_(True)

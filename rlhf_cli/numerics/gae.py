@@ -1,0 +1,166 @@
+"""Generalised advantage estimation over the tokens of a batch, and what is measured of its results.
+
+Shapes: B rows (a caller may stack several rewards of the same rows along B), T token positions. In every mask True =
+the position counts: the policy chose this token. False is padding on the right, or a token that a tool wrote in the
+middle of a row; what stands there in `values` (NaN, say) is not read.
+
+What is taken over all ranks goes through `sum_over_ranks`: a function that is given a 1-D float64 tensor and returns
+its elementwise sum over ranks. The default is that of a single rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_EPS = 1e-8  # TRL 1.12's, inside the root
+_ROUNDING = 1e-14
+"""A deviation below this part of the mean is what float64 sums of one and the same number leave."""
+
+
+def _single_rank(sums: Tensor) -> Tensor:
+    return sums
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    is_action: Tensor,
+    *,
+    last_values: Tensor,
+    is_terminated: Tensor,
+    is_truncated: Tensor,
+    gamma: float,
+    lam: float,
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns by GAE (arXiv 1506.02438, eq. 16), the end of a row as in arXiv 1712.00378, eq. 3.
+
+    Over the actions t of a row, t+1 being the next *action*,
+
+        delta_t = r_t + gamma V_{t+1} - V_t
+        A_t     = delta_t + gamma lam A_{t+1}            (after the last action A = 0)
+        R_t     = A_t + V_t
+
+    After the last action V is 0 in a terminated row (nothing follows) and last_values in a truncated one (the return
+    goes on, only not in this row). A reward between or after actions belongs to the last action before it, one before
+    the first action to nothing.
+
+    Args:
+        rewards: (B, T), finite everywhere.
+        values: (B, T), V of the state in which token t is chosen.
+        is_action: (B, T) bool, True = the policy chose this token. A row may have none.
+        last_values: (B,), V of the state after the last token; read for truncated rows alone.
+        is_terminated: (B,) bool, True = nothing follows the last action.
+        is_truncated: (B,) bool, True = the row was cut. A row with an action is exactly one of the two.
+        gamma: in (0, 1], the discount from one action to the next.
+        lam: in [0, 1]; 0 = the TD error alone, 1 = all later rewards.
+
+    Returns:
+        advantages and returns, (B, T) both, 0 where is_action is False.
+    """
+    _check_rows(rewards, values, is_action, last_values)
+    _check_ends(is_action, is_terminated, is_truncated)
+    if not 0.0 < gamma <= 1.0:
+        raise ValueError(f"gamma is {gamma}, not in (0, 1]")
+    if not 0.0 <= lam <= 1.0:
+        raise ValueError(f"lam is {lam}, not in [0, 1]")
+    if not rewards.shape[1]:
+        return torch.zeros_like(values), torch.zeros_like(values)
+    next_values = last_values.where(is_truncated, 0.0)
+    following, uncredited = torch.zeros_like(next_values), torch.zeros_like(next_values)
+    reversed_advantages = []
+    for reward, value, acts in zip(*(one.flip(1).unbind(1) for one in (rewards, values, is_action)), strict=True):
+        uncredited = uncredited + reward
+        advantage = uncredited + gamma * next_values - value + gamma * lam * following
+        reversed_advantages.append(advantage.where(acts, 0.0))
+        next_values = torch.where(acts, value, next_values)
+        following = torch.where(acts, advantage, following)
+        uncredited = uncredited.where(~acts, 0.0)
+    advantages = torch.stack(reversed_advantages[::-1], dim=1)
+    return advantages, (advantages + values).where(is_action, 0.0)
+
+
+def whiten(
+    values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(v - mean) / sqrt(std^2 + 1e-8) over all True positions of all ranks: TRL 1.12's `masked_whiten`.
+
+    The deviation is the unbiased one (n - 1), of the squares around a mean found before (two passes, in float64).
+
+    Args:
+        values: (B, T).
+        mask: (B, T) bool, True = counts. A rank may have none.
+        sum_over_ranks: see the module.
+
+    Returns:
+        whitened: (B, T) of `values`' dtype, 0 outside the mask.
+        mean, std: () of `values`' dtype, without the 1e-8.
+
+        With one position overall whitened and std are 0; with none the mean is 0 as well.
+    """
+    _check_mask(values, mask)
+    mean, squares, count = _moments(values, mask, sum_over_ranks)
+    variance = squares / (count - 1).clamp(min=1)
+    whitened = ((values.double() - mean) * (variance + _EPS).rsqrt()).where(mask, 0.0)
+    return whitened.to(values), mean.to(values), variance.sqrt().to(values)
+
+
+def explained_variance(
+    values: Tensor, returns: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
+) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
+
+    1: the critic foresees the returns up to a constant; 0: no better than any constant; negative: worse. NaN where the
+    returns do not vary (as with fewer than two positions): there is nothing to explain.
+
+    Args:
+        values, returns: (B, T).
+        mask: (B, T) bool, True = counts.
+        sum_over_ranks: see the module.
+
+    Returns:
+        (), float64.
+    """
+    _check_mask(values, mask)
+    _check_mask(returns, mask)
+    _, unexplained, _ = _moments(returns.double() - values.double(), mask, sum_over_ranks)
+    mean, total, count = _moments(returns, mask, sum_over_ranks)
+    varies = total > count * (_ROUNDING * mean) ** 2
+    return torch.where(varies, 1.0 - unexplained / total, torch.nan)
+
+
+def _moments(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """(), float64 each, over all ranks: the mean (0 of nothing), the sum of squares around it, the count."""
+    exact = values.double()
+    count, total = sum_over_ranks(torch.stack([mask.sum().double(), exact.where(mask, 0.0).sum()])).unbind()
+    mean = total / count.clamp(min=1)
+    (squares,) = sum_over_ranks(((exact - mean) ** 2).where(mask, 0.0).sum().unsqueeze(0)).unbind()
+    return mean, squares, count
+
+
+def _check_rows(rewards: Tensor, values: Tensor, is_action: Tensor, last_values: Tensor) -> None:
+    _check_mask(values, is_action)
+    if rewards.shape != values.shape:
+        raise ValueError(f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)} are not one (B, T)")
+    if last_values.shape != values.shape[:1]:
+        raise ValueError(f"last_values {tuple(last_values.shape)} is not one value for each of {values.shape[0]} rows")
+
+
+def _check_ends(is_action: Tensor, is_terminated: Tensor, is_truncated: Tensor) -> None:
+    for name, ends in (("is_terminated", is_terminated), ("is_truncated", is_truncated)):
+        if ends.shape != is_action.shape[:1] or ends.dtype != torch.bool:
+            raise ValueError(
+                f"{name} is {ends.dtype} {tuple(ends.shape)}, not one bool for each of {is_action.shape[0]} rows"
+            )
+    undecided = is_action.any(dim=1) & (is_terminated == is_truncated)
+    if undecided.any():
+        raise ValueError(f"rows {undecided.nonzero().flatten().tolist()} are not exactly one of terminated, truncated")
+
+
+def _check_mask(values: Tensor, mask: Tensor) -> None:
+    if values.dim() != 2 or values.shape != mask.shape:
+        raise ValueError(f"values {tuple(values.shape)} and mask {tuple(mask.shape)} are not one (B, T)")
+    if mask.dtype != torch.bool:
+        raise ValueError(f"the mask is {mask.dtype}, not bool")

@@ -1,0 +1,124 @@
+"""Checkpoints that are whole or not there: staged, hashed, renamed into place, and verified before one is used.
+
+A checkpoint is written to `checkpoints/tmp-<step>/checkpoint-<step>`. When all of it is there its manifest is written,
+everything is flushed to the disk, and the folder is renamed to `checkpoints/checkpoint-<step>`. So a process that is
+killed at any moment leaves either no checkpoint of that step or one that verifies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+_STAGED = "tmp-*"
+
+
+def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of everything that bears a checkpoint's name, the newest last; whether it is whole is not looked at.
+
+    A name is all this reads, so it is cheap enough for a status line.
+    """
+    found = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
+    return sorted(found)
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint under `folder` that verifies, and a line for every newer one: its name and what is wrong.
+
+    Reads every byte of what it verifies.
+    """
+    skipped: list[str] = []
+    for _, path in reversed(checkpoints_in(folder)):
+        problem = problem_with(path)
+        if problem is None:
+            return path, skipped
+        skipped.append(f"{path.name}: {problem}")
+    return None, skipped
+
+
+def problem_with(checkpoint: Path) -> str | None:
+    """Why a checkpoint does not verify, None where every file is as its manifest says.
+
+    One without a manifest does not verify: nobody can say whether it was written to its end.
+    """
+    try:
+        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        said = {name: (entry["size"], entry["sha256"]) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"no {MANIFEST} in it"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its {MANIFEST} cannot be read ({type(error).__name__})"
+    # All sizes before the first hash: a truncated file is found without reading gigabytes.
+    for name, (size, _) in said.items():
+        file = checkpoint / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes and its manifest says {size}"
+    for name, (_, sha256) in said.items():
+        if _hashed(checkpoint / name) != sha256:
+            return f"{name} is not what was written (another sha256)"
+    return None
+
+
+def staging_place(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is put together: a checkpoint of its own in there is what `commit` takes."""
+    return folder / f"tmp-{step}"
+
+
+def clear_staging(folder: Path) -> None:
+    """Remove what earlier saves left unfinished."""
+    for left_over in folder.glob(_STAGED):
+        shutil.rmtree(left_over)
+
+
+def commit(staged: Path) -> Path:
+    """Make `tmp-<step>/checkpoint-<step>` a checkpoint; an older one of that name is replaced. Returns its path."""
+    write_manifest(staged)
+    place = staged.parent
+    final = place.parent / staged.name
+    if final.exists():
+        # A folder cannot be renamed onto one that is not empty. Killed between the two renames this step is lost, and
+        # the one before it is used.
+        final.rename(place / "replaced")
+    staged.rename(final)
+    _flush(place.parent)
+    shutil.rmtree(place)
+    return final
+
+
+def write_manifest(folder: Path) -> None:
+    """Flush every file under `folder` to the disk and say in manifest.json, written last, what each one is."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
+    content = {
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": _hashed(file, flush=True)}
+        for file in files
+    }
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"files": content}, indent=2) + "\n", encoding="utf-8")
+    _flush(manifest)
+    for inner in [path for path in folder.rglob("*") if path.is_dir()]:
+        _flush(inner)
+    _flush(folder)
+
+
+def _hashed(file: Path, *, flush: bool = False) -> str:
+    with file.open("rb") as stream:
+        if flush:
+            os.fsync(stream.fileno())
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """fsync a file or a folder: a rename may reach the disk before the content it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

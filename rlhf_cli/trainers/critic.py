@@ -1,0 +1,209 @@
+"""The critic beside a policy: a model of its own, with its own optimizer, schedule, clipping and checkpoint.
+
+It goes backward after the policy, on the same micro-batch. So neither gradient ever waits in memory for the other, no
+parameter group is shared, and the policy's engine (DDP, later FSDP2 or ZeRO) need not know of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from accelerate import DistributedType
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer, get_scheduler
+
+from rlhf_cli.trainers.trim import Chunk, chunks, has_relative_positions, in_chunks
+
+_STATE = "critic_state.pt"
+
+
+@dataclass(frozen=True)
+class CriticSettings:
+    """How a critic is trained. `warmup_steps`: optimizer steps at the start in which it alone is trained."""
+
+    learning_rate: float
+    warmup_steps: int = 0
+    value_clip: float | None = 0.2
+    loss_coef: float = 0.5
+    max_grad_norm: float = 1.0
+
+
+class Critic:
+    """What both arrangements have in common: an optimizer of their own, rollout values, steps, checkpoints.
+
+    `model` is the one the parameters are in. `shares_backward`: the value loss goes backward with the policy's.
+    """
+
+    shares_backward = False
+
+    def __init__(self, model: Any, settings: CriticSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.may_move = has_relative_positions(model.config)
+        self._optimizer: Any = None
+        self._schedule: Any = None
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The critic's own."""
+        raise NotImplementedError
+
+    def prepare(self, trainer: Any, num_training_steps: int) -> None:
+        """Make the optimizer and the schedule, both of the policy's kind, and place the model."""
+        args = trainer.args
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, self.model)
+        options |= {"lr": self.settings.learning_rate, "weight_decay": args.weight_decay}
+        self.model.to(trainer.accelerator.device)
+        optimizer = optimizer_class(self.parameters(), **options)
+        self._optimizer = self._wrap(trainer, optimizer)
+        self._schedule = get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(num_training_steps),
+            num_training_steps=num_training_steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+
+    def rollout_values(self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, autocast: Any) -> Tensor:
+        """(B, C + 1): the value before every completion token and after the last one; no gradient, no dropout.
+
+        ids, mask: (B, P + C), prompts padded on the left, completions on the right. Rows go through the model sorted by
+        length, `batch_size` at a time.
+        """
+
+        def run(chunk: Chunk) -> tuple[Tensor]:
+            ids_of_chunk, mask_of_chunk = ids[chunk.rows][:, chunk.columns], mask[chunk.rows][:, chunk.columns]
+            return (self._values(ids_of_chunk, mask_of_chunk, chunk.num_completion, autocast),)
+
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                parts = chunks(mask, num_completion, batch_size, may_move=self.may_move)
+                (found,) = in_chunks(run, parts, (len(ids), num_completion + 1))
+        finally:
+            self.model.train(was_training)
+        assert found is not None
+        return found
+
+    def values(self, batch: dict[str, Any], autocast: Any) -> Tensor:
+        """(B, C): the value before every completion token of a micro-batch, with a gradient."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        return self._values(ids, mask, batch["completion_ids"].shape[1], autocast)[:, :-1]
+
+    def step(self) -> float:
+        """One optimizer step; returns the norm of the gradient before it was clipped."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.max_grad_norm)
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self._schedule.get_last_lr()[0])
+
+    def not_mine(self, policy: Any) -> list[torch.nn.Parameter]:
+        """The policy's own parameters."""
+        return list(policy.parameters())
+
+    def hidden_from_policy(self) -> AbstractContextManager[None]:
+        """Within it the policy's optimizer is made, and finds nothing of the critic's."""
+        return contextlib.nullcontext()
+
+    def left_out_of_policy(self) -> AbstractContextManager[None]:
+        """Within it the policy is saved, and nothing of the critic's with it."""
+        return contextlib.nullcontext()
+
+    def save(self, folder: Path) -> None:
+        """Write the critic where the libraries can load it."""
+        raise NotImplementedError
+
+    def save_state(self, folder: Path) -> None:
+        """Write what training needs to go on: the weights, the optimizer, the schedule."""
+        self.save(folder)
+        state = {"optimizer": self._optimizer.state_dict(), "schedule": self._schedule.state_dict()}
+        torch.save(state, folder / _STATE)
+
+    def load_state(self, folder: Path) -> None:
+        """Restore what `save_state` wrote."""
+        self._load_weights(folder)
+        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+
+    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
+        """Place the model among the ranks; the optimizer to be used."""
+        raise NotImplementedError
+
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
+        """(B, C + 1) from (B, P + C)."""
+        raise NotImplementedError
+
+    def _load_weights(self, folder: Path) -> None:
+        raise NotImplementedError
+
+
+class SeparateCritic(Critic):
+    """A token-classification model with one label, trained apart from the policy."""
+
+    def __init__(self, model: Any, settings: CriticSettings) -> None:
+        super().__init__(model, settings)
+        self._wrapped: Any = model
+        self._accelerator: Any = None
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return list(self._wrapped.parameters())
+
+    def prepare(self, trainer: Any, num_training_steps: int) -> None:
+        if trainer.args.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(trainer.args.gradient_checkpointing_kwargs)
+        self._wrapped = self.model
+        super().prepare(trainer, num_training_steps)
+
+    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
+        accelerator = self._accelerator = trainer.accelerator
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:
+            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3).
+            self._wrapped = DistributedDataParallel(self.model)
+            return optimizer
+        self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
+        return prepared
+
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
+        with autocast():
+            logits: Tensor = self._wrapped(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return logits[:, -num_completion - 1 :, 0].float()
+
+    def values(self, batch: dict[str, Any], autocast: Any) -> Tensor:
+        with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
+            return super().values(batch, autocast)
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Accumulate the gradient of a micro-batch; ranks exchange theirs with the last one of a window."""
+        with self._exchange(is_last=is_last):
+            loss.backward()
+
+    def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """For both passes: DDP settles in the forward one whether gradients are exchanged in the backward one."""
+        no_sync = getattr(self._wrapped, "no_sync", None)
+        found: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
+        return found
+
+    def save(self, folder: Path) -> None:
+        """AutoModelForTokenClassification.from_pretrained(folder) loads what is written."""
+        self.model.save_pretrained(folder)
+
+    def _load_weights(self, folder: Path) -> None:
+        weights: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights |= safetensors.torch.load_file(file)
+        self.model.load_state_dict(weights)

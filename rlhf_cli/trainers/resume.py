@@ -1,0 +1,163 @@
+"""On-policy trainers that go on from a checkpoint as if they had never stopped.
+
+The Trainer restores weights, optimizer, schedule and random numbers. What TRL keeps beside them is lost: the rollouts
+it still has optimizer steps to make from, where in them it is, the metrics it has not logged yet, and the order of the
+data from the second epoch on. It is in every checkpoint here, one file a rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from rlhf_cli.errors import RunError
+
+_REFERENCE_FILE = "reference.pt"
+_PLAIN = (str, int, float, bool, type(None), torch.Tensor)
+_START_OVER = "rlhf train ... model.path=CHECKPOINT starts a new run from its weights"
+
+
+class ExactResume:
+    """Mixed into a TRL trainer that buffers its rollouts (`_step`, `_buffered_inputs`)."""
+
+    _train_sampler: Any = None
+    _pending_loss: tuple[torch.Tensor, int] | None = None
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._train_sampler = super()._get_train_sampler(dataset)  # type: ignore[misc]
+        return self._train_sampler
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        trainer: Any = self
+        if trainer.args.save_only_model:
+            return
+        folder = Path(trainer._get_output_dir(trial), f"checkpoint-{trainer.state.global_step}")
+        torch.save(_rollout_state(trainer), folder / _rollout_file(trainer.accelerator.process_index))
+        is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        if _moves_reference(trainer) and trainer.args.should_save and not is_sharded:
+            torch.save(trainer.ref_model.state_dict(), folder / _REFERENCE_FILE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        if checkpoint is None:
+            return
+        trainer: Any = self
+        rank, device = trainer.accelerator.process_index, trainer.accelerator.device
+        state = _read(Path(checkpoint, _rollout_file(rank)), "rollout state", device)
+        _refuse_another_world_size(state["world_size"], trainer.accelerator.num_processes, checkpoint)
+        _restore(trainer, state)
+        self._pending_loss = (state["loss"], state["last_logged_step"])
+        if _moves_reference(trainer):
+            trainer.ref_model.load_state_dict(_read(Path(checkpoint, _REFERENCE_FILE), "reference model", device))
+        _skip_epochs(self._train_sampler, int(trainer.state.epoch))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)  # type: ignore[misc]
+        # The Trainer sets these to zero after it loaded the rest, and calls this once before its first step.
+        if self._pending_loss is not None:
+            trainer: Any = self
+            loss, trainer._globalstep_last_logged = self._pending_loss
+            trainer._tr_loss += loss
+            # The loss of this call's own steps is what it reports at the end.
+            trainer._total_loss_scalar -= loss.item()
+            self._pending_loss = None
+
+
+def _rollout_file(rank: int) -> str:
+    return f"rollout-rank{rank}.pt"
+
+
+def _rollout_state(trainer: Any) -> dict[str, Any]:
+    """What TRL keeps of this rank's rollouts between two optimizer steps, as tensors and plain values."""
+    # At the end of a window TRL generates anew: the buffer would be written for nothing.
+    is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
+    return {
+        "world_size": trainer.accelerator.num_processes,
+        "step": trainer._step,
+        "inputs": None if is_used_up else trainer._buffered_inputs,
+        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+        "table": _table(trainer._logs),
+        "loss": trainer._tr_loss,
+        "last_logged_step": trainer._globalstep_last_logged,
+    }
+
+
+def _restore(trainer: Any, state: dict[str, Any]) -> None:
+    trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
+    trainer._metrics["train"].update(state["metrics"])
+    for name, column in state["table"].items():
+        if isinstance(column, dict):
+            for inner, values in column.items():
+                trainer._logs[name][inner].extend(values)
+        else:
+            trainer._logs[name].extend(column)
+
+
+def _table(logs: dict[str, Any]) -> dict[str, Any]:
+    """The completions of the newest rollout, which TRL writes at every log; nothing where they hold other objects.
+
+    Without them a log in the middle of a window replaces that step's table of completions by an empty one.
+    """
+    plain = {
+        name: {inner: list(values) for inner, values in column.items()} if isinstance(column, dict) else list(column)
+        for name, column in logs.items()
+    }
+    return plain if _is_plain(plain) else {}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether torch reads it back without unpickling arbitrary objects."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return type(value) in _PLAIN
+
+
+def _read(file: Path, what: str, device: torch.device) -> dict[str, Any]:
+    """A file of a checkpoint. Raises RunError when it is not there or holds more than plain values."""
+    if not file.is_file():
+        raise RunError(
+            f"the checkpoint has no {what}: going on from it would silently train something else",
+            where=str(file),
+            expected="a checkpoint that this version wrote, with trainer.args.save_only_model=false",
+            hint=_START_OVER,
+        )
+    # Under a launcher accelerate's CPU is called cpu:0, which torch.load does not know.
+    place = "cpu" if device.type == "cpu" else device
+    try:
+        state: dict[str, Any] = torch.load(file, map_location=place, weights_only=True)
+    except UnpicklingError as error:
+        message = str(error).splitlines()[0]
+        raise RunError(f"the {what} cannot be read", where=str(file), got=message, hint=_START_OVER) from error
+    return state
+
+
+def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:
+    """Every rank has rollouts of its own: they cannot be dealt out to another number of ranks."""
+    if saved != now:
+        raise RunError(
+            "the checkpoint was written by another number of processes",
+            where=checkpoint,
+            got=f"{now} processes",
+            expected=f"{saved}",
+            hint=_START_OVER,
+        )
+
+
+def _moves_reference(trainer: Any) -> bool:
+    """Whether the reference model follows the policy, and so is not the one the run began with."""
+    return bool(getattr(trainer.args, "sync_ref_model", False)) and trainer.ref_model is not None
+
+
+def _skip_epochs(sampler: Any, num_epochs: int) -> None:
+    """Draw what TRL's sampler drew in the finished epochs: it goes on with one generator from epoch to epoch."""
+    generator = getattr(sampler, "generator", None)
+    if generator is None:
+        return
+    for _ in range(num_epochs):
+        torch.randperm(sampler.num_samples, generator=generator)

@@ -1,0 +1,124 @@
+"""Less padding: TRL pads every row to the longest of the whole generation batch, and trains on all of it.
+
+Taking all-padding columns off a micro-batch changes no number (but for rounding): positions are relative, and the
+losses count masked tokens only. Sorting rows by length inside one accumulation window makes more of such columns; it
+is exact where the loss is normalised by row or by window. Across optimizer steps rows are never moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+MicroBatch = dict[str, Any]
+
+_PROMPT = ("prompt_ids", "prompt_mask")
+_COMPLETION = (
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "advantages",
+    "returns",
+    "rollout_values",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+    "importance_sampling_ratio",
+)
+_KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped"}
+
+
+class Chunk(NamedTuple):
+    """Rows that go through a model together. `rows` are indices, `columns` what of the row is kept, `num_completion`
+    how many of these columns are completion."""
+
+    rows: Tensor
+    columns: slice
+    num_completion: int
+
+
+def has_relative_positions(config: Any) -> bool:
+    """True where a row may be moved to the left without another result: rotary embeddings, as in nearly all models."""
+    text = config.get_text_config()
+    return bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
+
+
+def chunks(attention_mask: Tensor, num_completion: int, batch_size: int, *, may_move: bool) -> list[Chunk]:
+    """Rows (B, P + C) sorted by length into chunks of `batch_size`, each with the columns that hold any token.
+
+    `may_move`: all-padding columns may be taken off the left as well. At least one column of either part stays.
+    """
+    order = attention_mask.sum(dim=1).argsort(descending=True, stable=True)
+    prompt = attention_mask.shape[1] - num_completion
+    found = []
+    for rows in order.split(batch_size):
+        used = attention_mask[rows].any(dim=0).nonzero().flatten()
+        first = min(int(used[0]), prompt - 1) if len(used) and may_move else 0
+        last = max(int(used[-1]), prompt) if len(used) else prompt
+        found.append(Chunk(rows, slice(first, last + 1), last + 1 - prompt))
+    return found
+
+
+def in_chunks(
+    function: Callable[[Chunk], tuple[Tensor | None, ...]], parts: list[Chunk], shape: tuple[int, int]
+) -> tuple[Tensor | None, ...]:
+    """Call `function` on every chunk and put what it returns, (rows of the chunk, its columns) each, into `shape`.
+
+    What a chunk left out is 0.
+    """
+    found: list[Tensor | None] = []
+    for part in parts:
+        for index, values in enumerate(function(part)):
+            if len(found) <= index:
+                found.append(None if values is None else values.new_zeros(shape))
+            whole = found[index]
+            if values is not None and whole is not None:
+                whole[part.rows, : values.shape[1]] = values
+    return tuple(found)
+
+
+def trimmed(batch: MicroBatch, *, may_move: bool) -> MicroBatch:
+    """The micro-batch without its all-padding columns; as it is where it holds what we do not know (images)."""
+    if not _KNOWN.issuperset(batch):
+        return batch
+    width = batch["completion_mask"].shape[1]
+    tokens = batch["completion_mask"].any(dim=0).nonzero().flatten()
+    length = int(tokens[-1]) + 1 if len(tokens) else 1
+    used = batch["prompt_mask"].any(dim=0).nonzero().flatten()
+    first = int(used[0]) if len(used) and may_move else 0
+    found = dict(batch)
+    for name in _PROMPT:
+        found[name] = batch[name][:, first:]
+    for name in _COMPLETION:
+        values = batch.get(name)
+        if values is not None and values.dim() == 2 and values.shape[1] == width:
+            found[name] = values[:, :length]
+    return found
+
+
+def sorted_in_windows(batches: list[MicroBatch], window: int) -> list[MicroBatch]:
+    """The same rows, sorted by length within every `window` consecutive micro-batches (an accumulation window)."""
+    if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
+        return batches
+    found: list[MicroBatch] = []
+    for start in range(0, len(batches), window):
+        inside = batches[start : start + window]
+        lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in inside])
+        order = lengths.argsort(descending=True, stable=True)
+        joined = {name: _joined(inside, name)[order] for name in inside[0] if _is_by_row(inside[0][name])}
+        size = inside[0]["completion_mask"].shape[0]
+        for index, batch in enumerate(inside):
+            rows = slice(index * size, (index + 1) * size)
+            found.append(batch | {name: values[rows] for name, values in joined.items()})
+    return found
+
+
+def _is_by_row(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _joined(batches: list[MicroBatch], name: str) -> Tensor:
+    return torch.cat([batch[name] for batch in batches])

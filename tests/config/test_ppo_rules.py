@@ -1,0 +1,306 @@
+"""Rules about PPO: what a critic goes with, where the KL may be, and the arguments that stand beside TRL's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.judge import judge
+from rlhf_cli.config.schema import Critic, Experiment, Kl, PpoArgs, Trainer
+from rlhf_cli.errors import ConfigError, Problems
+
+pytestmark = pytest.mark.usefixtures("place")
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+Write = Callable[[str, str], Path]
+
+QUICK = "exp=quickstart"
+PPO = (QUICK, "trainer=ppo", "trainer.args.num_generations=1")
+SHARED = (*PPO, "critic.share=lora", "model.lora.r=16")
+
+
+class TestGood:
+    def test_ppo(self, judged: Judged) -> None:
+        experiment = judged(*PPO)
+        assert (experiment.trainer.baseline, experiment.trainer.trl) == ("critic", "GRPOTrainer")
+        assert experiment.critic == Critic()
+        assert experiment.kl == Kl()
+        assert experiment.truncation.policy == "none"
+
+    def test_the_shipped_sections_write_every_default_out(self) -> None:
+        """So that a file and a bare `critic: {}` mean the same, and a key is found where it is set."""
+        tree = compose(["trainer=ppo"]).tree
+        assert tree["critic"] == Critic().model_dump()
+        assert tree["kl"] == Kl().model_dump()
+        assert {name: tree["trainer"]["args"][name] for name in PpoArgs.model_fields} == PpoArgs().model_dump()
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["kl.where=loss"],
+            ["kl.where=loss", "kl.estimator=k3", "trainer.args.use_bias_correction_kl=true"],
+            ["kl.where=reward", "kl.estimator=k1"],
+            ["kl.where=none", "kl.coef=0"],
+            ["kl.controller={target: 6, horizon: 10000}"],
+            ["trainer.args.use_bias_correction_kl=false"],
+            ["trainer.args.loss_type=grpo"],
+            ["trainer.args.loss_type=bnpo"],
+            ["trainer.args.loss_type=dr_grpo"],
+            ["trainer.args.importance_sampling_level=token"],
+            ["rewards.format.normalize=running"],
+            ["rewards.format.normalize=group", "trainer.args.num_generations=2"],
+            ["launch.precision=bf16"],
+            ["critic.value_clip=null"],
+            ["critic.init=org/judge"],
+            ["trainer.dense=false", "aggregate=./mine.py:product"],
+            ["truncation=bootstrap"],
+        ],
+        ids=str,
+    )
+    def test_variants(self, judged: Judged, words: list[str]) -> None:
+        assert judged(*PPO, *words)
+
+    def test_a_critic_on_the_policys_body(self, judged: Judged) -> None:
+        words = ("trainer.args.gradient_checkpointing=false", "critic.dropout=0.1")
+        assert judged(*SHARED, *words).critic == Critic(share="lora", dropout=0.1)
+
+
+class TestArguments:
+    def test_they_are_taken_out_of_trls(self, judged: Judged) -> None:
+        trainer = judged(*PPO, "trainer.args.gamma=0.99", "trainer.args.whiten_advantages=false").trainer
+        assert trainer.ppo == PpoArgs(gamma=0.99, gae_lambda=0.95, whiten_advantages=False)
+        assert not set(PpoArgs.model_fields) & set(trainer.trl_args)
+        assert trainer.trl_args["num_iterations"] == 4
+        assert {**trainer.trl_args, **trainer.ppo.model_dump()} == trainer.args
+
+    def test_without_a_critic_there_are_none(self) -> None:
+        trainer = Trainer(name="grpo", trl="GRPOTrainer", args={"beta": 0.1})
+        assert trainer.ppo is None
+        assert trainer.trl_args == {"beta": 0.1}
+
+    def test_what_is_not_said_has_a_default(self) -> None:
+        assert Trainer(name="mine", trl="GRPOTrainer", baseline="critic").ppo == PpoArgs()
+
+    @pytest.mark.parametrize(
+        ("typed", "got", "expected"),
+        [
+            ("gamma=0", "0", "greater than 0"),
+            ("gamma=1.5", "1.5", "less than or equal to 1"),
+            ("gamma=high", "'high'", "number"),
+            ("gae_lambda=-0.1", "-0.1", "greater than or equal to 0"),
+            ("gae_lambda=2", "2", "less than or equal to 1"),
+            ("whiten_advantages=1", "1", "boolean"),
+        ],
+    )
+    def test_values(self, refused: Refused, typed: str, got: str, expected: str) -> None:
+        error = refused(*PPO, f"trainer.args.{typed}")
+        key = f"trainer.args.{typed.partition('=')[0]}"
+        assert error.what == f"wrong value for {key}"
+        assert error.where == f"{key} (command line)"
+        assert (error.got, error.expected) == (got, expected)
+
+    @pytest.mark.parametrize(
+        ("typo", "meant"),
+        [("gama", "gamma"), ("gae_lamda", "gae_lambda"), ("whiten_advantage", "whiten_advantages")],
+    )
+    def test_a_typo_gets_the_nearest_of_both(self, refused: Refused, typo: str, meant: str) -> None:
+        error = refused(*PPO, f"trainer.args.{typo}=1")
+        assert error.what == f"unknown option {typo!r} for GRPOConfig"
+        assert "or one of gamma, gae_lambda, whiten_advantages" in str(error.expected)
+        assert error.hint == f"trainer.args.{meant}"
+        assert refused(*PPO, "trainer.args.num_iteration=1").hint == "trainer.args.num_iterations"
+
+    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+    def test_elsewhere_they_are_unknown(self, refused: Refused, trainer: str) -> None:
+        error = refused(QUICK, f"trainer={trainer}", "trainer.args.gamma=1")
+        assert error.what.startswith("unknown option 'gamma'")
+        assert error.where == "trainer.args.gamma (command line)"
+        assert "gamma belongs to trainer=ppo" in str(error.expected)
+        assert error.hint == "trainer=ppo"
+
+    def test_beta_has_a_home_of_ours_here_and_is_trls_elsewhere(self, refused: Refused, judged: Judged) -> None:
+        error = refused(*PPO, "trainer.args.beta=0.1")
+        assert (error.what, error.hint) == ("trainer.args.beta is set elsewhere", "kl.coef")
+        assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
+        assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
+
+    def test_no_hint_leads_to_what_is_set_elsewhere(self, refused: Refused) -> None:
+        assert refused(QUICK, "trainer.args.bet=1").hint == "trainer.args.beta"
+        assert refused(*PPO, "trainer.args.bet=1").hint != "trainer.args.beta"
+
+
+REFUSALS: list[tuple[list[str], str, str, str]] = [
+    (["trainer.trl=RLOOTrainer", "~trainer.args.log_completions"], "there is no PPO on RLOOTrainer", "baseline", "ppo"),
+    (["critic=null"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
+    (["~critic"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
+    (["~kl"], "needs a section `kl`", "kl", "kl.where=none"),
+    (["trainer.args.loss_type=cispo"], "loss_type=cispo is not PPO's", "trainer.args.loss_type", "loss_type'"),
+    (["trainer.args.loss_type=luspo"], "loss_type=luspo is not PPO's", "trainer.args.loss_type", "loss_type'"),
+    (
+        ["trainer.args.importance_sampling_level=sequence"],
+        "PPO weighs tokens, not sequences",
+        "trainer.args.importance_sampling_level",
+        "'~trainer.args.importance_sampling_level'",
+    ),
+    (
+        ["trainer.args.off_policy_mask_threshold=0.5"],
+        "off-policy mask",
+        "trainer.args.off_policy_mask_threshold",
+        "'~trainer.args.off_policy_mask_threshold'",
+    ),
+    (["trainer.args.scale_rewards=batch"], "scale_rewards means nothing", "trainer.args.scale_rewards", "'~trainer"),
+    (["trainer.args.scale_rewards=none"], "scale_rewards means nothing", "trainer.args.scale_rewards", "'~trainer"),
+    (["aggregate=normalize_then_sum"], "normalize_then_sum means nothing", "aggregate", "aggregate=sum"),
+    (["aggregate=./mine.py:f"], "sums the rewards token by token", "aggregate", "trainer.dense=false"),
+    (
+        ["rewards.format.normalize=group"],
+        "a group of one has no deviation",
+        "rewards.format.normalize",
+        "rewards.format.normalize=running",
+    ),
+    (["launch.precision=fp16"], "PPO does not run in fp16", "launch.precision", "launch.precision=bf16"),
+    (["kl.coef=0"], "a KL penalty of 0", "kl.coef", "kl.where=none"),
+    (["kl.coef=0", "kl.where=loss"], "a KL penalty of 0", "kl.coef", "kl.where=none"),
+    (["kl.estimator=k3"], "kl.estimator=k3 does not go with kl.where=reward", "kl.estimator", "kl.estimator=k1"),
+    (
+        ["kl.estimator=k1", "kl.where=loss"],
+        "kl.estimator=k1 does not go with kl.where=loss",
+        "kl.estimator",
+        "kl.estimator=k3",
+    ),
+    (
+        ["trainer.args.use_bias_correction_kl=true"],
+        "corrects a KL in the loss",
+        "trainer.args.use_bias_correction_kl",
+        "kl.where=loss",
+    ),
+    (
+        ["critic.share=lora", "trainer.args.gradient_checkpointing=false"],
+        "wants a policy that is an adapter",
+        "critic.share",
+        "+model.lora.r=16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "what", "where", "hint"), REFUSALS, ids=[" ".join(words) for words, *_ in REFUSALS])
+def test_refusals(refused: Refused, words: list[str], what: str, where: str, hint: str) -> None:
+    error = refused(*PPO, *words)
+    assert what in error.what
+    assert where in str(error.where).partition(" ")[0]
+    assert hint in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        (["~trainer.args.gradient_checkpointing"], "on: TRL's default"),
+        (["trainer.args.gradient_checkpointing=true"], "on; "),
+    ],
+)
+def test_a_critic_on_the_policys_body_and_checkpointing(refused: Refused, words: list[str], got: str) -> None:
+    error = refused(*SHARED, *words)
+    assert "gradient checkpointing do not go together" in error.what
+    assert str(error.where).startswith("trainer.args.gradient_checkpointing")
+    assert str(error.got).startswith(got)
+    assert error.hint == "trainer.args.gradient_checkpointing=false, or critic.share=none"
+
+
+def test_a_critic_on_the_policys_body_begins_as_it(refused: Refused) -> None:
+    error = refused(*SHARED, "trainer.args.gradient_checkpointing=false", "critic.init=org/judge")
+    assert error.what == "a critic on the policy's body begins as the policy"
+    assert (error.where, error.got) == ("critic.init (command line)", "org/judge")
+    assert error.hint == "critic.init=policy, or critic.share=none"
+
+
+def test_all_at_once() -> None:
+    with pytest.raises(Problems) as caught:
+        judge(
+            compose([*PPO, "kl.coef=0", "trainer.args.loss_type=vespo", "launch.precision=fp16", "trainer.args.gama=1"])
+        )
+    assert sorted(str(problem.where).partition(" ")[0] for problem in caught.value.problems) == [
+        *("kl.coef", "launch.precision", "trainer.args.gama", "trainer.args.loss_type")
+    ]
+
+
+def test_a_loss_nobody_has_is_told_once(refused: Refused) -> None:
+    assert refused(*PPO, "trainer.args.loss_type=grop").hint == "trainer.args.loss_type=grpo"
+
+
+class TestTheGroupInItsPlace:
+    """trainer=grpo on an experiment made for PPO: what PPO's own file brought goes with it."""
+
+    MINE = "# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - override /trainer: ppo\n  - _self_\n"
+
+    def test_an_experiment_that_says_nothing_of_the_critic(self, write: Write, judged: Judged) -> None:
+        write("conf/exp/mine.yaml", self.MINE)
+        assert judged("exp=mine").trainer.baseline == "critic"
+        experiment = judged("exp=mine", "trainer=grpo")
+        assert (experiment.trainer.baseline, experiment.trainer.dense) == ("group", False)
+        assert (experiment.critic, experiment.kl) == (None, None)
+
+    @pytest.mark.parametrize(
+        ("text", "what", "hint"),
+        [
+            ("critic: {learning_rate: 1.0e-3}\n", "trainer=grpo has no critic", "trainer=ppo, or ~critic"),
+            ("kl: {coef: 0.1}\n", "trainer=grpo has no `kl` section", "trainer=ppo, or ~kl"),
+        ],
+    )
+    def test_one_that_does(
+        self, write: Write, judged: Judged, refused: Refused, text: str, what: str, hint: str
+    ) -> None:
+        write("conf/exp/mine.yaml", self.MINE + text)
+        error = refused("exp=mine", "trainer=grpo")
+        assert (error.what, error.hint) == (what, hint)
+        assert str(error.where).endswith("(conf/exp/mine.yaml:7)")
+        assert judged("exp=mine", "trainer=grpo", hint.rpartition(" ")[2])
+
+    def test_the_shipped_one(self, judged: Judged) -> None:
+        assert judged("exp=toy_ppo", "trainer=grpo", "~critic").trainer.name == "grpo"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "expected"),
+    [
+        ("trainer", "baseline", "value", "'group' or 'critic'"),
+        ("critic", "share", "all", "'none' or 'lora'"),
+        ("critic", "learning_rate", 0, "greater than 0"),
+        ("critic", "warmup_steps", -1, "greater than or equal to 0"),
+        ("critic", "value_clip", 0, "greater than 0"),
+        ("critic", "loss_coef", 0, "greater than 0"),
+        ("critic", "max_grad_norm", 0, "greater than 0"),
+        ("critic", "dropout", 1, "less than 1"),
+        ("kl", "where", "both", "'reward', 'loss' or 'none'"),
+        ("kl", "coef", -1, "greater than or equal to 0"),
+        ("kl", "estimator", "k2", "'k1' or 'k3'"),
+        ("kl.controller", "target", 0, "greater than 0"),
+        ("kl.controller", "horizon", 0, "greater than 0"),
+    ],
+)
+def test_one_value(refused: Refused, section: str, key: str, value: Any, expected: str) -> None:
+    good = ["kl.controller={target: 6, horizon: 10}"] if section == "kl.controller" else []
+    error = refused(*PPO, *good, f"{section}.{key}={value}")
+    assert error.where == f"{section}.{key} (command line)"
+    assert expected in str(error.expected)
+
+
+def test_a_typo_inside_the_controller(refused: Refused) -> None:
+    error = refused(*PPO, "kl.controller={target: 6, horizon: 10, horizn: 3}")
+    assert (error.what, error.hint) == ("unknown key 'kl.controller.horizn'", "kl.controller.horizon")
+
+
+@pytest.mark.parametrize(("kl", "estimator"), [("reward", "k1"), ("loss", "k3"), ("none", None)])
+def test_the_estimator_that_is_used(judged: Judged, kl: str, estimator: str | None) -> None:
+    section = judged(*PPO, f"kl.where={kl}").kl
+    assert section is not None
+    assert section.used_estimator == estimator
+
+
+def test_what_is_frozen_is_read_again_as_it_was(judged: Judged) -> None:
+    """Ranks read the dumped configuration, in which every key is given."""
+    experiment = judged(*PPO, "truncation=bootstrap", "kl.controller={target: 6, horizon: 10}")
+    assert Experiment.model_validate(experiment.model_dump(mode="json")) == experiment

@@ -1,0 +1,115 @@
+"""Rules about truncation: which keys a policy reads, and which trainer can honour it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_cli.config.schema import Experiment, Truncation
+from rlhf_cli.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("place")
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+
+QUICK = "exp=quickstart"  # max_completion_length 16
+DPO = (
+    *("trainer={trl: DPOTrainer, name: dpo}", "data=toy_preferences"),
+    *("~trainer.args.log_completions", "~trainer.args.num_completions_to_print"),
+)
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
+@pytest.mark.parametrize("policy", ["none", "eos_penalty", "exclude", "soft_overlong"])
+def test_what_every_trainer_honours(judged: Judged, trainer: str, policy: str) -> None:
+    experiment = judged(QUICK, f"trainer={trainer}", f"truncation={policy}")
+    assert experiment.truncation.policy == policy
+    assert judged(QUICK, f"trainer={trainer}", f"truncation.policy={policy}").truncation == experiment.truncation
+
+
+def test_nothing_said_is_none(judged: Judged) -> None:
+    assert judged(QUICK).truncation == Truncation()
+
+
+def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
+    assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
+    for trainer in ("grpo", "rloo"):
+        error = refused(QUICK, f"trainer={trainer}", "truncation=bootstrap")
+        assert error.what.startswith(f"trainer={trainer} cannot bootstrap")
+        assert error.where == "truncation.policy (truncation/bootstrap.yaml:2)"
+        assert error.expected == "one of none, eos_penalty, exclude, soft_overlong"
+        assert error.hint == "trainer=ppo, or truncation=eos_penalty"
+
+
+@pytest.mark.parametrize("policy", ["eos_penalty", "exclude", "soft_overlong", "bootstrap"])
+def test_a_trainer_that_generates_nothing(refused: Refused, judged: Judged, policy: str) -> None:
+    assert judged(*DPO).truncation.policy == "none"
+    error = refused(*DPO, f"truncation={policy}")
+    assert error.what == "trainer=dpo generates nothing that could be cut off"
+    assert (error.got, error.hint) == (policy, "truncation=none")
+    assert str(error.where).startswith("truncation.policy (truncation/")
+
+
+@pytest.mark.parametrize(
+    ("policy", "typed", "expected"),
+    [
+        ("none", "penalty=2", "eos_penalty or soft_overlong, which read it"),
+        ("exclude", "penalty=2", "eos_penalty or soft_overlong, which read it"),
+        ("soft_overlong", "mode=replace", "eos_penalty, which reads it"),
+        ("none", "mode=subtract", "eos_penalty, which reads it"),
+        ("eos_penalty", "cache=4", "soft_overlong, which reads it"),
+    ],
+)
+def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, typed: str, expected: str) -> None:
+    """Even where it is given its default: who wrote it thinks that it does something."""
+    key = f"truncation.{typed.partition('=')[0]}"
+    error = refused(QUICK, f"truncation={policy}", f"truncation.{typed}")
+    assert error.what == f"{key} means nothing to policy {policy}"
+    assert error.where == f"{key} (command line)"
+    assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
+    assert str(error.hint).startswith(f"truncation={policy} ")
+
+
+def test_a_key_that_a_file_gave(refused: Refused) -> None:
+    """The policy is another, what the file of the old one said is still there."""
+    error = refused(QUICK, "truncation=soft_overlong", "~truncation.penalty", "truncation.policy=exclude")
+    assert error.where == "truncation.cache (truncation/soft_overlong.yaml:4)"
+
+
+def test_a_penalty_is_a_size(refused: Refused, judged: Judged) -> None:
+    error = refused(QUICK, "truncation=eos_penalty", "truncation.penalty=-2.5")
+    assert (error.where, error.got) == ("truncation.penalty (command line)", "-2.5")
+    assert "it is subtracted, so give it positive: truncation.penalty=2.5" in str(error.expected)
+    assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=2.5").truncation.penalty == 2.5
+    assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=0").truncation.penalty == 0
+
+
+def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged) -> None:
+    soft = (QUICK, "truncation=soft_overlong")
+    assert judged(*soft, "truncation.cache=15").truncation.cache == 15
+    for cache in (16, 17):
+        error = refused(*soft, f"truncation.cache={cache}")
+        assert error.what == "the ramp is as long as a completion may be"
+        assert error.where == "truncation.cache (command line)"
+        assert error.expected == "below 16"
+    assert refused(*soft, "truncation.cache=0").where == "truncation.cache (command line)"
+    default = (*soft, "~trainer.args.max_completion_length")
+    assert judged(*default, "truncation.cache=511")  # TRL's limit is 512
+    assert refused(*default, "truncation.cache=512").expected == "below 512"
+
+
+def test_a_ramp_wants_a_limit(refused: Refused) -> None:
+    error = refused(QUICK, "truncation=soft_overlong", "trainer.args.max_completion_length=null")
+    assert error.what == "soft_overlong wants a limit to come near to"
+    assert str(error.where).startswith("trainer.args.max_completion_length")
+
+
+def test_an_unknown_policy(refused: Refused) -> None:
+    error = refused(QUICK, "truncation.policy=bootstrp")
+    assert "'bootstrap'" in str(error.expected)
+    assert "there is no truncation named 'bootstrp'" in refused(QUICK, "truncation=bootstrp").what
+
+
+def test_trls_own_switch_has_moved_here(refused: Refused) -> None:
+    assert refused(QUICK, "trainer.args.mask_truncated_completions=true").hint == "truncation=exclude"
