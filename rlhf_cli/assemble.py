@@ -55,7 +55,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
     if stack is not None:
         _check_prompts(stack, given["train_dataset"])
-    given["model"] = policy_path(experiment, on_progress)
+    with args.main_process_first(desc="the policy"):  # transformers writes files on the main process alone
+        given["model"] = policy_path(experiment, on_progress)
     if experiment.model.tokenizer is not None:
         given["processing_class"] = AutoTokenizer.from_pretrained(experiment.model.tokenizer, padding_side="left")
     if experiment.model.lora is not None and "peft_config" in parameters:

@@ -18,7 +18,7 @@ from rlhf_cli.trainers.truncation import Truncation
 def truncation_policy(experiment: Experiment) -> Truncation:
     """What a cut-off answer means in this experiment, whichever trainer."""
     section = experiment.truncation
-    return Truncation(section.policy, section.penalty, section.mode, section.cache)
+    return Truncation(section.policy, section.penalty, section.replaces, section.cache)
 
 
 def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str, Any]) -> Any:
@@ -31,6 +31,9 @@ def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str,
     asked = given.pop("num_generations", 1)
     in_eval = given.pop("num_generations_eval", asked)
     kl = experiment.kl
+    if experiment.critic is not None and experiment.critic.share == "lora":
+        # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.
+        given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.where != "none" else 0.0  # TRL loads a reference where it is not 0
     allowed = asked if asked > 1 else _round_size(config_class, given)
     args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
@@ -54,7 +57,13 @@ def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | Non
     if critic is None or critic.share != "none":
         return None
     built = build_critic(
-        critic.init, policy, dtype=model.dtype, dropout=critic.dropout, trust_remote_code=model.trust_remote_code
+        critic.init,
+        policy,
+        # Small steps on bfloat16 weights round to none.
+        dtype="float32" if model.dtype == "auto" else model.dtype,
+        dropout=critic.dropout,
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
     )
     return SeparateCritic(built, _settings(experiment))
 

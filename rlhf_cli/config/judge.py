@@ -71,8 +71,8 @@ def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
 def _forbidden(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
     for key, value in _leaves(tree):
         name = key.rpartition(".")[2]
-        if key.removeprefix("trainer.args.") in OWNED:
-            continue  # told below, with the place it belongs to
+        if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
+            continue  # told below, with the place it belongs to; what a user calls a reward is no key of ours
         if name == "_target_":
             yield ConfigError(
                 "`_target_` would call any Python function a configuration names",

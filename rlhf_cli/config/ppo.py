@@ -202,6 +202,22 @@ def _shared_problems(critic: Critic, experiment: Experiment, origins: Origins) -
             expected="false",
             hint=f"{key}=false, or critic.share=none",
         )
+    if experiment.trainer.args.get("activation_checkpointing"):  # transformers heeds this name first
+        yield ConfigError(
+            "a critic on the policy's body and activation checkpointing do not go together",
+            where=origins.where("trainer.args.activation_checkpointing"),
+            got="on; activations are recomputed under the other adapter, and gradients are wrong without a word",
+            expected="false",
+            hint="'~trainer.args.activation_checkpointing', or critic.share=none",
+        )
+    if experiment.trainer.args.get("ddp_find_unused_parameters"):
+        yield ConfigError(
+            "ranks that look for unused parameters count those of a critic on the policy's body twice, and crash",
+            where=origins.where("trainer.args.ddp_find_unused_parameters"),
+            got=True,
+            expected="false, which it is unless you say so",
+            hint="'~trainer.args.ddp_find_unused_parameters'",
+        )
     if critic.init != "policy":
         yield ConfigError(
             "a critic on the policy's body begins as the policy",

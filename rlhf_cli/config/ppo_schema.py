@@ -73,13 +73,14 @@ In the reward k1 is exact for the gradient of the KL; k3 is what TRL's loss hold
 class Truncation(Section):
     """What a completion that the length limit cut is worth; one policy, whichever trainer.
 
-    `penalty` and `mode` are read by `eos_penalty`, `penalty` and `cache` (tokens; null: a fifth of
-    max_completion_length) by `soft_overlong`.
+    `penalty` is read by `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by
+    `soft_overlong`. `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`: whether
+    what the cut completion had earned still counts beside it.
     """
 
     policy: Literal["none", "eos_penalty", "bootstrap", "exclude", "soft_overlong"] = "none"
     penalty: float = 1.0
-    mode: Literal["subtract", "replace"] = "subtract"
+    mode: Literal["add", "subtract", "replace"] | None = None
     cache: int | None = Field(default=None, gt=0)
 
     @field_validator("penalty")
@@ -88,3 +89,8 @@ class Truncation(Section):
         if penalty < 0:
             raise ValueError(f"a size: it is subtracted, so give it positive: truncation.penalty={-penalty:g}")
         return penalty
+
+    @property
+    def replaces(self) -> bool:
+        """What the cut completion had earned does not count."""
+        return self.mode == "replace"

@@ -11,10 +11,12 @@ from rlhf_cli.errors import ConfigError, UserError
 
 _READERS = {
     "penalty": ("eos_penalty", "soft_overlong"),
-    "mode": ("eos_penalty",),
+    "mode": ("eos_penalty", "bootstrap"),
     "cache": ("soft_overlong",),
 }
 """Key of the section -> the policies that read it."""
+
+_MODES = {"eos_penalty": ("subtract", "replace"), "bootstrap": ("add", "replace")}
 
 _WITHOUT_CRITIC = ("none", "eos_penalty", "exclude", "soft_overlong")
 
@@ -33,6 +35,15 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
                 expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
                 hint=f"truncation={truncation.policy} for the policy alone, or truncation={readers[0]}",
             )
+    modes = _MODES.get(truncation.policy, ())
+    if modes and truncation.mode is not None and truncation.mode not in modes:
+        yield ConfigError(
+            f"{truncation.policy} has no mode {truncation.mode}",
+            where=origins.where("truncation.mode"),
+            got=truncation.mode,
+            expected=" or ".join(modes),
+            hint=f"truncation.mode={modes[0]}",
+        )
     if truncation.policy != "none" and "reward_funcs" not in described.parameters:
         yield ConfigError(
             f"trainer={trainer.name} generates nothing that could be cut off",

@@ -30,23 +30,32 @@ class ValueHead(nn.Linear):  # type: ignore[misc]
             return super().forward(hidden.float())
 
 
-def build_critic(init: str, policy: str, *, dtype: str, dropout: float, trust_remote_code: bool = False) -> Any:
+def build_critic(
+    init: str,
+    policy: str,
+    *,
+    dtype: str,
+    dropout: float,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Any:
     """A token-classification model with one label, in training mode, its head in float32.
 
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
     al.'s code), else a folder or hub id: a reward model, whose head then values every token, or a saved critic. policy:
-    its folder or hub id. dropout: before the head.
+    its folder or hub id, and `revision` its. dropout: before the head.
 
     Raises ModelError when the checkpoint has no head with one label or the architecture has no such model.
     """
     path = policy if init == "policy" else init
+    kind: dict[str, Any] = {"needs_head": init != "policy", "revision": revision if init == "policy" else None}
     try:
         if init != "policy" and _is_lora_critic(path):
             critic = _from_lora_critic(path, dtype, trust_remote_code)
         elif init != "policy" and _is_reward_model(path, trust_remote_code):
             critic = _from_reward_model(path, dtype, trust_remote_code)
         else:
-            critic = _loaded(path, dtype, trust_remote_code, needs_head=init != "policy")
+            critic = _loaded(path, dtype, trust_remote_code, **kind)
     except (OSError, RuntimeError, ValueError, UserWarning) as error:
         raise ModelError(
             "a critic cannot be made from this checkpoint",
@@ -103,12 +112,17 @@ def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> Any:
     return critic.requires_grad_(True)
 
 
-def _loaded(path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool) -> Any:
+def _loaded(path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool, revision: str | None = None) -> Any:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # a new head is what is wanted, or refused below
     try:
         critic, info = AutoModelForTokenClassification.from_pretrained(
-            path, num_labels=1, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+            path,
+            num_labels=1,
+            dtype=dtype,
+            revision=revision or "main",
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
         )
     finally:
         transformers_logging.set_verbosity(verbosity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,7 @@ def tiny_model_path(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "config.json").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # half of one is none
             # Built aside and renamed, so that an interrupted build leaves no half-written model behind.
             with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
                 unfinished = Path(temporary, "model")

@@ -28,6 +28,7 @@ from rlhf_cli.models.locate import (
 )
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.components import evaluation_order
+from rlhf_cli.plan.kl import check_kl_controller
 from rlhf_cli.plan.sources import eval_sources, training_sources
 from rlhf_cli.rewards.resolve import import_function, required_columns, resolve, source_file
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
@@ -103,6 +104,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
                 origins=composed.origins,
                 baseline=experiment.trainer.baseline,
             )
+            problems += check_kl_controller(experiment, batches, composed.origins)
         except UserError as error:
             problems.append(error)
     problems += _unwritable_root(experiment.run.root)

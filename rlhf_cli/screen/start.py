@@ -59,7 +59,9 @@ def _critic(experiment: Experiment) -> list[tuple[str, str]]:
         adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
         lines.append(("kl", f"{kl.where}, {kl.used_estimator}, {kl.coef:g}{adapts}" if kl.where != "none" else "none"))
     if truncation.policy == "eos_penalty":
-        lines.append(("truncation", f"eos_penalty, {truncation.mode} {truncation.penalty:g}"))
+        lines.append(("truncation", f"eos_penalty, {truncation.mode or 'subtract'} {truncation.penalty:g}"))
+    elif truncation.policy == "bootstrap":
+        lines.append(("truncation", f"bootstrap, {truncation.mode or 'add'}"))
     elif truncation.policy != "none":
         lines.append(("truncation", truncation.policy))
     return lines

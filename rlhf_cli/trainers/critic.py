@@ -58,9 +58,17 @@ class Critic:
         """Make the optimizer and the schedule, both of the policy's kind, and place the model."""
         args = trainer.args
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, self.model)
-        options |= {"lr": self.settings.learning_rate, "weight_decay": args.weight_decay}
+        options |= {"lr": self.settings.learning_rate}
         self.model.to(trainer.accelerator.device)
-        optimizer = optimizer_class(self.parameters(), **options)
+        decaying = set(trainer.get_decay_parameter_names(self.model))
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+        for parameter in self.parameters():
+            groups[names[id(parameter)] in decaying].append(parameter)
+        optimizer = optimizer_class(
+            [{"params": found, "weight_decay": args.weight_decay * decays} for decays, found in groups.items()],
+            **options,
+        )
         self._optimizer = self._wrap(trainer, optimizer)
         self._schedule = get_scheduler(
             args.lr_scheduler_type,
@@ -164,8 +172,13 @@ class SeparateCritic(Critic):
         return list(self._wrapped.parameters())
 
     def prepare(self, trainer: Any, num_training_steps: int) -> None:
-        if trainer.args.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(trainer.args.gradient_checkpointing_kwargs)
+        if trainer.args.activation_checkpointing:
+            options = dict(trainer.args.activation_checkpointing_kwargs or {})
+            self.model.activation_checkpointing_enable(
+                every_n_layers=options.pop("every_n_layers", 1),
+                offload=options.pop("offload", False),
+                activation_checkpointing_kwargs=options or None,
+            )
         self._wrapped = self.model
         super().prepare(trainer, num_training_steps)
 

@@ -19,32 +19,22 @@ from torch import Tensor
 from rlhf_cli.numerics.kl import k3
 from rlhf_cli.numerics.value_loss import value_losses
 from rlhf_cli.trainers.kl_penalty import KlPenalty
+from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo_rollout import PpoSettings, Rollout, advantages_of, rollout_metrics, rollout_shares
-from rlhf_cli.trainers.reward_stack import WithRewardStack
+from rlhf_cli.trainers.reward_stack import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.tokens import last_token_rewards, token_rewards
-from rlhf_cli.trainers.trim import (
-    Chunk,
-    MicroBatch,
-    chunks,
-    has_relative_positions,
-    in_chunks,
-    sorted_in_windows,
-    trimmed,
-)
+from rlhf_cli.trainers.trim import MicroBatch
 
 _STATE_FILE = "kl_state.json"
-_SORTABLE = ("grpo", "dr_grpo", "dapo")
-"""Losses normalised by row or by window; bnpo's is by micro-batch, so that which rows share one matters."""
 
 
-class WithCritic(WithRewardStack):
+class WithCritic(LessPadding, WithRewardStack):
     """Mixed into GRPOTrainer; `ppo`, `kl` and `critic` are set before training."""
 
     ppo: PpoSettings
     kl: KlPenalty
     critic: Any
     _fill = "zero"
-    _latest_logps: Tensor
     _micro_batch: MicroBatch
     _found: tuple[Rollout, Any]
 
@@ -62,12 +52,13 @@ class WithCritic(WithRewardStack):
             metrics[name].append(value)
         if self.kl.where == "reward":
             metrics["ppo/rlhf_reward"].append(metrics["reward"][-1] + measured["rewards/kl/weighted_mean"])
-        if self._mode == "train" and self.kl.is_used:
-            self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], len(self._endings.is_truncated))
+        num_rows = int((~self._settled.totals.isnan()).sum())  # without those left out, of which there is no divergence
+        if self._mode == "train" and self.kl.is_used and num_rows:
+            self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
         del self._found
         return output
 
-    def _set_advantages(self, output: dict[str, Any]) -> None:
+    def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
         trainer = self._trainer
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
@@ -82,13 +73,18 @@ class WithCritic(WithRewardStack):
         values = self.critic.rollout_values(ids, mask, num_completion, batch_size, trainer.accelerator.autocast)
         lengths = output["completion_mask"].sum(dim=1)
         is_cut = self._endings.is_truncated[self._own_rows]
+        is_bootstrapped = is_cut if self.truncation.policy == "bootstrap" else torch.zeros_like(is_cut)
         is_action = _action_mask(output)
+        scores = self._scores(output["completion_mask"].bool())
+        if self.truncation.replaces and is_bootstrapped.any():  # the answer is not there yet: its score is the value's
+            is_last = torch.arange(num_completion, device=ids.device) == (lengths - 1).unsqueeze(1)
+            scores = scores.masked_fill(is_last & is_bootstrapped.unsqueeze(1), 0.0)
         rollout = Rollout(
             is_action=is_action,
-            scores=self._scores(output["completion_mask"].bool()),
+            scores=scores,
             values=values[:, :-1].where(is_action, 0.0),
             last_values=values.gather(1, lengths.unsqueeze(1)).squeeze(1),
-            is_bootstrapped=is_cut if self.truncation.policy == "bootstrap" else torch.zeros_like(is_cut),
+            is_bootstrapped=is_bootstrapped,
             logps=output.get("old_per_token_logps") if self.kl.is_used else None,
             ref_logps=output.get("ref_per_token_logps"),
         )
@@ -97,9 +93,11 @@ class WithCritic(WithRewardStack):
         if self.kl.where != "loss":
             output.pop("ref_per_token_logps", None)
         self._found = rollout, found
-        means = trainer.accelerator.gather(found.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1)).tolist()
-        for row, mean in enumerate(means, start=-len(means)):
-            trainer._logs["advantages"][row] = mean
+        means = trainer.accelerator.gather(found.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1))
+        overwrite_last(trainer._logs["advantages"], means.tolist())
+        if callable(self.aggregate):
+            return {}
+        return rollout_shares(rollout, found, self.ppo, self._settled.names, self._sum_over_ranks)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
         """(K, rows of this rank, tokens): every component's weighted reward where it lies."""
@@ -107,58 +105,7 @@ class WithCritic(WithRewardStack):
             return token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)[0]
         return last_token_rewards(self._settled, is_in_completion, self._own_rows)
 
-    def _advantage_shares(self, advantages: Tensor) -> dict[str, float]:
-        if callable(self.aggregate):
-            return {}
-        rollout, found = self._found
-        return rollout_shares(rollout, found, self.ppo, self._settled.names, self._sum_over_ranks)
-
     # --- the update ---
-
-    def _prepare_inputs(self, generation_batch: Any) -> MicroBatch:
-        before = self._trainer._buffered_inputs
-        inputs: MicroBatch = super()._prepare_inputs(generation_batch)  # type: ignore[misc]
-        trainer = self._trainer
-        if self._mode == "train" and trainer._buffered_inputs is not before:
-            steps = trainer.args.steps_per_generation
-            window = min(trainer.args.gradient_accumulation_steps, steps)
-            batches = trainer._buffered_inputs
-            if trainer.loss_type in _SORTABLE and steps % window == 0:
-                batches = sorted_in_windows(batches, window)
-            trainer._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]
-            inputs = trainer._buffered_inputs[trainer._step % steps]
-        return inputs
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **others: Any,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        compute = super()._get_per_token_logps_and_entropies  # type: ignore[misc]
-
-        def run(chunk: Chunk) -> tuple[Tensor, Tensor | None]:
-            ids, mask = input_ids[chunk.rows][:, chunk.columns], attention_mask[chunk.rows][:, chunk.columns]
-            found: tuple[Tensor, Tensor | None, Any] = compute(
-                model, ids, mask, chunk.num_completion, compute_entropy=compute_entropy
-            )
-            return found[0], found[1]
-
-        if torch.is_grad_enabled() or any(value is not None and value is not False for value in others.values()):
-            logps, entropies, aux_loss = compute(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
-            )
-        else:
-            size = batch_size or len(input_ids)
-            parts = chunks(attention_mask, logits_to_keep, size, may_move=self._may_move)
-            logps, entropies = in_chunks(run, parts, (len(input_ids), logits_to_keep))
-            aux_loss = None
-        self._latest_logps = logps.detach()
-        return logps, entropies, aux_loss
 
     def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
         with self._beta(self.kl.coef_in_loss):
@@ -269,10 +216,6 @@ class WithCritic(WithRewardStack):
     def _sum_over_ranks(self, sums: Tensor) -> Tensor:
         summed: Tensor = self._trainer.accelerator.reduce(sums, reduction="sum")
         return summed
-
-    @property
-    def _may_move(self) -> bool:
-        return has_relative_positions(self._trainer.model.config)
 
     @property
     def _mode(self) -> str:

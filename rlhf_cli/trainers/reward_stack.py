@@ -8,6 +8,7 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -131,9 +132,7 @@ class WithRewardStack(InRunFolder):
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         trainer, settled = self._trainer, self._settled
         self._drop_unscorable(output)
-        self._set_advantages(output)
-        num_rows = settled.raw.shape[0]
-        advantages = torch.tensor(list(trainer._logs["advantages"])[-num_rows:], dtype=torch.float64)
+        shares = self._set_advantages(output)
         metrics = trainer._metrics["train" if trainer.model.training else "eval"]
         for name, value in component_metrics(settled, self._counts).items():
             if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
@@ -142,12 +141,10 @@ class WithRewardStack(InRunFolder):
                 metrics[name].append(value)
         for name, value in truncation_metrics(settled, self._endings).items():
             metrics[name].append(value)
-        for name, value in self._advantage_shares(advantages).items():
+        for name, value in shares.items():
             metrics[name].append(value)
         for index, name in enumerate(settled.names):
-            values = trainer._logs["rewards"][name]
-            for row in range(num_rows):
-                values[len(values) - num_rows + row] = settled.raw[row, index].item()
+            overwrite_last(trainer._logs["rewards"][name], settled.raw[:, index].tolist())
         return output
 
     def _drop_unscorable(self, output: dict[str, Any]) -> None:
@@ -161,17 +158,19 @@ class WithRewardStack(InRunFolder):
         output["completion_mask"] = output["completion_mask"] * keep
         if "tool_mask" in output:
             output["tool_mask"] = output["tool_mask"] * keep
+        if "old_logps" in output:  # RLOO's, summed over the row before: exp(0 - old) of a long row is infinite
+            output["old_logps"] = output["old_logps"].masked_fill(is_unscorable, 0.0)
         if "num_items_in_batch" in output:
             in_loss = output["completion_mask"] * output.get("tool_mask", 1)
             output["num_items_in_batch"] = trainer.accelerator.gather(in_loss.sum()).sum()
 
-    def _set_advantages(self, output: dict[str, Any]) -> None:
-        """Put other advantages in the place of TRL's."""
+    def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
+        """Put other advantages in the place of TRL's, if any; returns the components' shares in what is used."""
         if self.is_dense:
             output["advantages"] = self._token_advantages(output)
-
-    def _advantage_shares(self, advantages: Tensor) -> dict[str, float]:
-        return advantage_shares(self._trainer, self._settled, self.aggregate, self._num_generations, advantages)
+            return {}
+        everyones = self._trainer.accelerator.gather(output["advantages"]).double().cpu()
+        return advantage_shares(self._trainer, self._settled, self.aggregate, self._num_generations, everyones)
 
     def _token_advantages(self, output: dict[str, Any]) -> Tensor:
         """(rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
@@ -184,8 +183,7 @@ class WithRewardStack(InRunFolder):
         everyones = trainer.accelerator.gather(torch.nn.functional.pad(values.sum(dim=0), missing))
         rewarded = trainer.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
         advantages = process_advantages(everyones, rewarded, self._num_generations, trainer.scale_rewards)
-        for row, first in enumerate(advantages[:, 0].tolist(), start=-len(advantages)):
-            trainer._logs["advantages"][row] = first
+        overwrite_last(trainer._logs["advantages"], advantages[:, 0].tolist())
         return advantages[self._own_rows, :num_tokens] * is_in_completion
 
     def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
@@ -257,6 +255,13 @@ class WithRewardStack(InRunFolder):
         accelerator = self._trainer.accelerator
         count = self._settled.raw.shape[0] // accelerator.num_processes
         return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
+
+
+def overwrite_last(logged: deque[Any], values: list[Any]) -> None:
+    """Put `values` where TRL has just logged others; its logs hold a round of training, an evaluation may be larger."""
+    kept = values[-len(logged) :]
+    for row, value in enumerate(kept, start=-len(kept)):
+        logged[row] = value
 
 
 def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:

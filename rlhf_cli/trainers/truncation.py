@@ -5,7 +5,9 @@ are never one `done`: a terminated answer is worth what it earned, a truncated o
 
     none            as if terminated
     eos_penalty     total - penalty, or -penalty in the total's place (Ziegler et al., arXiv 1909.08593)
-    bootstrap       the critic's value of the state after the last token follows (Pardo et al., arXiv 1712.00378)
+    bootstrap       the critic's value of the state after the last token follows (Pardo et al., arXiv 1712.00378),
+                    beside what the row earned, where rewards come token by token; in its place, where a score is given
+                    once for a whole answer and would be counted again and again by the value of what follows
     exclude         the row has no gradient and no place in any mean
     soft_overlong   a ramp down to -penalty over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)
 """
@@ -30,11 +32,14 @@ COMPONENT = "truncation"
 
 @dataclass(frozen=True)
 class Truncation:
-    """The policy. `penalty` is a size, subtracted; `cache_tokens` of soft_overlong is the length of its ramp."""
+    """The policy. `penalty` is a size, subtracted; `cache_tokens` of soft_overlong is the length of its ramp.
+
+    `replaces`: what the cut row had earned gives way to eos_penalty's -penalty, or to bootstrap's value.
+    """
 
     policy: Literal["none", "eos_penalty", "bootstrap", "exclude", "soft_overlong"] = "none"
     penalty: float = 1.0
-    mode: Literal["subtract", "replace"] = "subtract"
+    replaces: bool = False
     cache_tokens: int | None = None
 
     @property
@@ -45,26 +50,29 @@ class Truncation:
 
 @dataclass(frozen=True)
 class Endings:
-    """How the rows of all ranks ended. `is_truncated` (N,) bool, `lengths` (N,) in tokens, `limit` of tokens."""
+    """How the rows of all ranks ended. `is_truncated` (N,) bool, `lengths` (N,) in tokens, `limit` of tokens.
+
+    Without a limit it is the model's own window that cuts.
+    """
 
     is_truncated: Tensor
     lengths: Tensor
-    limit: int
+    limit: int | None
 
 
 def find_truncated(
     completion_ids: Sequence[Sequence[int]],
     ending_ids: Collection[int],
-    max_completion_length: int,
+    max_completion_length: int | None,
     flags: Sequence[Any],
 ) -> list[bool]:
     """One bool a row: it reached the limit without an ending token, or it is flagged as cut.
 
     `ending_ids` are all end-of-sequence ids the model declares. A row that stopped short of the limit without one (a
-    stop string, an environment that ended the episode) is terminated.
+    stop string, an environment that ended the episode) is terminated; where there is no limit, only one with it is.
     """
     return [
-        bool(flag) or (len(ids) >= max_completion_length and (not ids or ids[-1] not in ending_ids))
+        bool(flag) or (len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids))
         for ids, flag in zip(completion_ids, flags, strict=True)
     ]
 
@@ -102,10 +110,11 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
 def _added(settled: Settled, truncation: Truncation, endings: Endings) -> Tensor:
     """(N,): what the policy adds to each total."""
     if truncation.policy == "soft_overlong":
+        assert endings.limit is not None  # a ramp to nowhere is refused beforehand
         cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
         return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
     penalty = torch.full_like(settled.raw[:, 0], -truncation.penalty)
-    if truncation.mode == "replace":
+    if truncation.replaces:
         penalty = penalty - settled.totals.nan_to_num(0.0)
     return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
 

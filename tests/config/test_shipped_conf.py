@@ -20,6 +20,7 @@ EXPERIMENTS: dict[str, list[str]] = {
     "gsm8k_grpo": ["model.path=org/model"],
     "hh_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
     "quickstart": [],
+    "study_truncation": [],
     "study_weights": [],
     "tldr_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
     "toy_ppo": [],

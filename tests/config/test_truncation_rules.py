@@ -25,7 +25,21 @@ DPO = (
 def test_what_every_trainer_honours(judged: Judged, trainer: str, policy: str) -> None:
     experiment = judged(QUICK, f"trainer={trainer}", f"truncation={policy}")
     assert experiment.truncation.policy == policy
-    assert judged(QUICK, f"trainer={trainer}", f"truncation.policy={policy}").truncation == experiment.truncation
+    typed = judged(QUICK, f"trainer={trainer}", f"truncation.policy={policy}").truncation
+    assert typed.model_copy(update={"mode": experiment.truncation.mode}) == experiment.truncation
+    assert not typed.replaces
+    assert not experiment.truncation.replaces
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode", "valid"), [("eos_penalty", "add", "subtract"), ("bootstrap", "subtract", "add")]
+)
+def test_a_mode_of_another_policy(refused: Refused, judged: Judged, policy: str, mode: str, valid: str) -> None:
+    error = refused(QUICK, "trainer=ppo", f"truncation={policy}", f"truncation.mode={mode}")
+    assert error.what == f"{policy} has no mode {mode}"
+    assert (error.where, error.expected) == ("truncation.mode (command line)", f"{valid} or replace")
+    assert error.hint == f"truncation.mode={valid}"
+    assert judged(QUICK, "trainer=ppo", f"truncation={policy}", "truncation.mode=replace").truncation.replaces
 
 
 def test_nothing_said_is_none(judged: Judged) -> None:
@@ -56,8 +70,8 @@ def test_a_trainer_that_generates_nothing(refused: Refused, judged: Judged, poli
     [
         ("none", "penalty=2", "eos_penalty or soft_overlong, which read it"),
         ("exclude", "penalty=2", "eos_penalty or soft_overlong, which read it"),
-        ("soft_overlong", "mode=replace", "eos_penalty, which reads it"),
-        ("none", "mode=subtract", "eos_penalty, which reads it"),
+        ("soft_overlong", "mode=replace", "eos_penalty or bootstrap, which read it"),
+        ("none", "mode=subtract", "eos_penalty or bootstrap, which read it"),
         ("eos_penalty", "cache=4", "soft_overlong, which reads it"),
     ],
 )

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from peft import AutoPeftModelForTokenClassification
+from transformers import AutoModelForTokenClassification
 
 from rlhf_cli.runs.checkpoints import problem_with
 from rlhf_cli.runs.folder import RunFolder, read_json
-from rlhf_cli.runs.metrics import read_metrics
+from rlhf_cli.runs.metrics import read_metrics, series
 from rlhf_cli.runs.status import read_status
-from tests.trainers.conftest import SMALL
+from tests.trainers.conftest import PPO_SMALL, SMALL
 
 TWO = [*SMALL, "launch.processes=2", "trainer.args.per_device_train_batch_size=4"]
 
@@ -91,3 +93,45 @@ def test_fewer_processes_than_asked_are_refused(workplace: Path, train, capsys) 
     failure = json.loads((folder.path / "failure-rank0.json").read_text())
     assert "2 processes were asked for and 1 came up" in failure["message"]
     assert read_status(folder).state == "failed"
+
+
+SPY = """
+import gc, hashlib, os, pathlib
+
+from rlhf_cli.trainers.critic import Critic
+
+
+def spy(completions, trainer_state, **kwargs):
+    (critic,) = (one for one in gc.get_objects() if isinstance(one, Critic))
+    for name, parameters in (("critic", critic.parameters()), ("values", critic.model.parameters())):
+        digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in parameters)).hexdigest()
+        file = pathlib.Path(f"rank{os.environ['RANK']}-step{trainer_state.global_step}-{name}")
+        file.write_text(digest)
+    return [float(len(completion)) for completion in completions]
+"""
+
+
+FOR_DDP = ["+model.lora.r=4", "critic.share=lora"]
+
+
+@pytest.mark.parametrize("words", [[], pytest.param(FOR_DDP, marks=pytest.mark.slow)], ids=["separate", "shared"])
+def test_the_critic_of_two_processes_is_one(workplace: Path, folder: RunFolder, train, words: list[str]) -> None:
+    """Every rank looks at its own before each rollout: equal among ranks, another one after every step."""
+    train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
+    (workplace / "mine.py").write_text(SPY)
+    settings = ["steps_per_generation=2", "gradient_accumulation_steps=2"]  # a rollout a step, of two micro-batches
+    ours = [*PPO_SMALL, *words, *(f"trainer.args.{setting}" for setting in settings), "rewards.spy.fn=./mine.py:spy"]
+    done = rlhf("train", *TWO, *ours, "critic.learning_rate=0.01", "run.name=two", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert read_json(folder.provenance)["world_size"] == 2
+    for name in ("critic", "values"):
+        seen = [[(workplace / f"rank{rank}-step{step}-{name}").read_text() for rank in (0, 1)] for step in (0, 1, 2)]
+        assert [len(set(of_ranks)) for of_ranks in seen] == [1, 1, 1], name
+        assert len({of_ranks[0] for of_ranks in seen}) == 3, name
+    events = read_metrics(folder.metrics)
+    for metric in ("ppo/explained_variance", "ppo/value_loss", "critic/grad_norm", "critic/learning_rate"):
+        assert len(series(events, metric)[1]) == 3, metric
+    auto = AutoPeftModelForTokenClassification if words else AutoModelForTokenClassification
+    critic = auto.from_pretrained(folder.critic, num_labels=1)
+    head = critic.score.modules_to_save["default"] if words else critic.score
+    assert head.weight.any()

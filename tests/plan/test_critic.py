@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.judge import judge
-from rlhf_cli.errors import ModelError, Problems
+from rlhf_cli.errors import ConfigError, ModelError, Problems
 from rlhf_cli.models.locate import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import Plan, preflight
 from rlhf_cli.screen.start import show_start
@@ -240,7 +240,7 @@ class TestThePanel:
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["truncation=bootstrap"], "truncation  bootstrap"),
+            (["truncation=bootstrap"], "truncation  bootstrap, add"),
             (["truncation=eos_penalty", "truncation.penalty=2"], "truncation  eos_penalty, subtract 2"),
             (["kl.where=loss"], "kl         loss, k3, 0.05"),
             (["kl.where=none"], "kl         none"),
@@ -263,3 +263,15 @@ class TestThePanel:
         assert "critic" not in text
         assert "\nkl " not in text
         assert "epochs" not in text
+
+
+def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
+    """Quickstart under PPO: 64 x 4 completions a round, of which a fifth is 51.2."""
+    planned("kl.controller={target: 6.0, horizon: 52}")
+    with pytest.raises(ConfigError) as caught:
+        planned("kl.controller={target: 6.0, horizon: 51}")
+    error = caught.value
+    assert "could make the coefficient negative" in error.what
+    assert str(error.where).startswith("kl.controller")
+    assert error.got == "51 completions, and a round has 256"
+    assert error.hint == "kl.controller.horizon=5120"

@@ -1,0 +1,227 @@
+"""Does bootstrapping help? Six ways to value a cut-off answer, each with three critics, five seeds each.
+
+usage: truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
+
+Makes the random and the reward-model critic where they are not there yet, runs a sweep over the seeds for each
+condition, where its folder is not there yet, and prints Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from forest import forest
+from seeds import Interval, by_seed, interval, sweep, table
+from torch.nn.functional import logsigmoid
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from rlhf_cli.cli import main as rlhf
+from rlhf_cli.data.worlds import generate
+from rlhf_cli.rewards.toy import sums_correct
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.metrics import read_metrics, series, start_and_end
+
+EXPERIMENT = "study_truncation"
+BASE = "none"
+LONG = 32
+"""Bytes that the finished policy is allowed when it is asked what it would say if it were not cut off at eight."""
+
+POLICIES = {
+    "none": ("none", ["truncation=none"]),
+    "eos_penalty": ("eos_penalty, 1 subtracted", ["truncation=eos_penalty"]),
+    "bootstrap_add": ("bootstrap, add", ["truncation=bootstrap"]),
+    "bootstrap_replace": ("bootstrap, replace", ["truncation=bootstrap", "truncation.mode=replace"]),
+    "exclude": ("exclude", ["truncation=exclude"]),
+    "soft_overlong": ("soft_overlong, cache 4", ["truncation=soft_overlong", "truncation.cache=4"]),
+}
+CRITICS = {"random": "random", "warmed": "warmed up", "reward": "from a reward model"}
+WARMUP_STEPS = 32  # two rounds
+MEASURES = {
+    "correct": "correct, end",
+    "area": "correct, whole run",
+    "long": f"correct in {LONG} bytes",
+    "cut": "cut off, end",
+    "length": "bytes, end",
+    "explained": "explained variance, 2nd round",
+}
+"""`end`: the last tenth of the rounds; `whole run`: the mean over all, larger where it is learned sooner."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A truncation policy with a critic."""
+
+    policy: str
+    critic: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}-{self.critic}"
+
+    def overrides(self, critics: Path) -> list[str]:
+        """What to type beside the experiment's name."""
+        init = {
+            "random": f"critic.init={critics / 'random'}",
+            "warmed": f"critic.warmup_steps={WARMUP_STEPS}",
+            "reward": f"critic.init={critics / 'reward'}",
+        }
+        return [*POLICIES[self.policy][1], init[self.critic]]
+
+
+CONDITIONS = [Condition(policy, critic) for policy in POLICIES for critic in CRITICS]
+
+
+def make_critics(folder: Path, policy: str) -> None:
+    """The random critic and the one that begins as a reward model, both on the weights all runs start from."""
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    torch.manual_seed(0)
+    if not (folder / "random").exists():
+        critic = AutoModelForTokenClassification.from_pretrained(policy, num_labels=1)
+        # As reward heads are initialised in arXiv 2403.17031: values of deviation 1 that mean nothing.
+        torch.nn.init.normal_(critic.score.weight, std=(critic.config.hidden_size + 1) ** -0.5)
+        torch.nn.init.zeros_(critic.score.bias)
+        critic.save_pretrained(folder / "random")
+        tokenizer.save_pretrained(folder / "random")
+    if not (folder / "reward").exists():
+        model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
+        accuracy = train_reward_model(model, tokenizer)
+        print(f"reward model: {accuracy:.3f} of its last pairs the right way round", file=sys.stderr)
+        model.save_pretrained(folder / "reward")
+        tokenizer.save_pretrained(folder / "reward")
+
+
+def train_reward_model(
+    model: torch.nn.Module, tokenizer: AutoTokenizer, steps: int = 400, batch_size: int = 64
+) -> float:
+    """Bradley-Terry on right against wrong answers to sums, wordy and bare ones; its accuracy over the last tenth."""
+    pairs = generate("toy_preferences", {"num_rows": steps * batch_size, "max_value": 20}, seed=1, name="data")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    right = []
+    for step in range(steps):
+        batch = pairs[step * batch_size : (step + 1) * batch_size]
+        texts = [row["prompt"] + row[side] for side in ("chosen", "rejected") for row in batch]
+        encoded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+        chosen, rejected = model(**encoded).logits[:, 0].chunk(2)
+        loss = -logsigmoid(chosen - rejected).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        right.append((chosen > rejected).float().mean().item())
+    return statistics.fmean(right[-steps // 10 :])
+
+
+def policy_folder(root: Path) -> str:
+    """The embedded tiny model, built by a run of one step where there is none yet."""
+    run = RunFolder(root / "start" / EXPERIMENT / "one")
+    if not run.model.exists():
+        words = [f"+exp={EXPERIMENT}", "trainer.args.max_steps=1", "trainer.args.learning_rate=0", "track=none"]
+        if rlhf(["train", *words, "launch=cpu", f"run.root={root / 'start'}", "run.name=one"]):
+            raise SystemExit("the first run failed")
+    return str(run.model)
+
+
+def measure(run: RunFolder) -> dict[str, float]:
+    """Every measure of one finished run."""
+    events = read_metrics(run.metrics)
+    names = {
+        "correct": "rewards/correct/mean",
+        "cut": "rewards/truncation/fraction",
+        "length": "completions/mean_length",
+    }
+    found = {}
+    for name, metric in names.items():
+        ends = start_and_end(series(events, metric)[1])
+        if ends is None:
+            raise SystemExit(f"{run.path}: no {metric} was logged; remove {run.path.parent} and try again")
+        found[name] = ends[1]
+    found["area"] = statistics.fmean(series(events, "rewards/correct/mean")[1])
+    found["explained"] = series(events, "ppo/explained_variance")[1][1]
+    return {**found, "long": correct_when_not_cut(run)}
+
+
+@torch.no_grad()
+def correct_when_not_cut(run: RunFolder, num_prompts: int = 200) -> float:
+    """Of fresh prompts, the share that the finished policy answers rightly, sampling, when it may use LONG bytes."""
+    tokenizer = AutoTokenizer.from_pretrained(run.model, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(run.model).eval()
+    rows = generate("toy_sums", {"num_rows": num_prompts, "max_value": 20}, seed=99, name="data")
+    encoded = tokenizer([row["prompt"] for row in rows], padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    ids = model.generate(**encoded, max_new_tokens=LONG, do_sample=True, top_k=0)
+    texts = tokenizer.batch_decode(ids[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+    return statistics.fmean(sums_correct(texts, [row["a"] for row in rows], [row["b"] for row in rows]))
+
+
+Found = dict[str, list[dict[str, float]]]
+
+
+def differences(found: Found, one: Condition, measured: str) -> Interval:
+    """Condition minus `none` with the same critic, seed by seed: both saw the same prompts in the same order."""
+    base = found[Condition(BASE, one.critic).name]
+    return interval([mine[measured] - theirs[measured] for mine, theirs in zip(found[one.name], base, strict=True)])
+
+
+def label(one: Condition) -> str:
+    return f"{POLICIES[one.policy][0]}; {CRITICS[one.critic]}"
+
+
+def report(found: Found) -> str:
+    """Both tables: the means, and the differences to `none`; bold where the interval leaves out zero."""
+    means: dict[str, list[str]] = {}
+    against: dict[str, list[str]] = {}
+    for one in CONDITIONS:
+        cells = [interval([run[name] for run in found[one.name]]) for name in MEASURES]
+        means[label(one)] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
+        if one.policy != BASE:
+            cells = [differences(found, one, name) for name in ("correct", "area", "long")]
+            texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
+            against[label(one)] = [
+                f"**{text}**" if cell.is_clear else text for cell, text in zip(cells, texts, strict=True)
+            ]
+    shown = {name: MEASURES[name] for name in ("correct", "area", "long")}
+    return f"{table('policy; critic', MEASURES, means)}\n\n{table('minus none with that critic', shown, against)}"
+
+
+def picture(found: Found) -> str:
+    """An SVG: differences to `none` with their intervals."""
+    others = [one for one in CONDITIONS if one.policy != BASE]
+    panels = {MEASURES[name]: [differences(found, one, name) for one in others] for name in ("correct", "area", "long")}
+    return forest([label(one) for one in others], panels, zero="none")
+
+
+def main() -> None:
+    """Run what is missing, print the tables, draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
+    parser.add_argument("--picture", type=Path, help="write an SVG here")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
+    arguments = parser.parse_args()
+    root = arguments.root.resolve()
+    critics = root / EXPERIMENT / "critics"
+    make_critics(critics, policy_folder(root))
+
+    def runs_of(one: Condition) -> Path:
+        return sweep(EXPERIMENT, one.name, one.overrides(critics), root)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        folders = list(pool.map(runs_of, CONDITIONS))
+    found = {one.name: by_seed(folder, measure) for one, folder in zip(CONDITIONS, folders, strict=True)}
+    print(report(found))
+    if arguments.picture:
+        arguments.picture.write_text(picture(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
