@@ -198,7 +198,7 @@ def picture(found: Found) -> str:
     """An SVG: differences to `none` with their intervals."""
     others = [one for one in CONDITIONS if one.policy != BASE]
     panels = {MEASURES[name]: [differences(found, one, name) for one in others] for name in ("correct", "area", "long")}
-    return forest([label(one) for one in others], panels, zero="none")
+    return forest([label(one) for one in others], panels, zero="none", reach=0.15)
 
 
 def main() -> None:

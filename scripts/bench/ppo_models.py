@@ -1,0 +1,107 @@
+"""Models of random weights and prompts for the PPO benchmarks, with a length of the answers that can be chosen.
+
+usage: ppo_models.py FOLDER [--vocab 8192] [--end-probability 0.02] [--check]
+
+Writes FOLDER/policy, reward, value (Llama, 12.6M parameters with its 8192 tokens) and prompts.jsonl. The tokenizer has
+a word a token, so that a text and its tokens are the same thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
+
+SHAPE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 4}
+PAD, EOS = 0, 1
+_NEVER = -20.0
+
+
+def make(folder: Path, *, vocab: int, end_probability: float) -> None:
+    """The three folders with one tokenizer, and 256 prompts of 8 to 24 words.
+
+    end_probability: of every token of an answer to be its last; 0 for answers that all run to the longest allowed.
+    """
+    set_seed(0)
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
+    config = LlamaConfig(vocab_size=vocab, tie_word_embeddings=False, **ids, **SHAPE)
+    classifier = LlamaConfig(vocab_size=vocab, num_labels=1, **ids, **SHAPE)
+    names = {"<pad>": PAD, "<eos>": EOS} | {f"w{number}": number for number in range(2, vocab)}
+    words = Tokenizer(models.WordLevel(names, unk_token="w2"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+    policy = LlamaForCausalLM(config)
+    set_end(policy, end_probability)
+    made = {
+        "policy": policy,
+        "reward": LlamaForSequenceClassification(classifier),
+        "value": LlamaForSequenceClassification(classifier),
+    }
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    lengths = torch.randint(8, 25, (256,)).tolist()
+    prompts = [" ".join(f"w{word}" for word in torch.randint(2, vocab, (n,)).tolist()) for n in lengths]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+
+
+@torch.no_grad()
+def set_end(policy: LlamaForCausalLM, probability: float) -> None:
+    """Make every token the last one with `probability`, whatever came before, and padding never.
+
+    Dimension 0 of the residual stream is a constant that no layer writes to, and far larger than the others, so that
+    what the last norm makes of it hardly varies. The head reads the logits of EOS and padding from it alone.
+    """
+    policy.model.embed_tokens.weight[:, 0] = 10.0
+    for layer in policy.model.layers:
+        layer.self_attn.o_proj.weight[0] = 0.0
+        layer.mlp.down_proj.weight[0] = 0.0
+    head = policy.lm_head.weight
+    num_tokens = len(head)
+    constant = policy.model(torch.randint(2, num_tokens, (4, 64))).last_hidden_state[..., 0].mean()
+    head[:, 0] = 0.0
+    end = math.log(num_tokens - 2) + math.log(probability / (1 - probability)) if probability else _NEVER
+    for token, logit in ((PAD, _NEVER), (EOS, end)):
+        head[token] = 0.0
+        head[token, 0] = logit / constant
+
+
+def mean_length(folder: Path, *, limit: int = 128, rows: int = 256) -> float:
+    """Of sampled answers, EOS counted."""
+    policy = LlamaForCausalLM.from_pretrained(folder / "policy")
+    config = GenerationConfig(
+        max_new_tokens=limit, do_sample=True, top_k=0, top_p=1.0, pad_token_id=PAD, eos_token_id=EOS
+    )
+    prompts = torch.randint(2, policy.config.vocab_size, (rows, 16))
+    found = policy.generate(input_ids=prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+    return float((found[:, 16:] != PAD).sum(dim=1).float().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--end-probability", type=float, default=0.0)
+    parser.add_argument("--check", action="store_true", help="also sample 256 answers and print their mean length")
+    options = parser.parse_args()
+    make(options.folder, vocab=options.vocab, end_probability=options.end_probability)
+    if options.check:
+        print(f"mean length of an answer: {mean_length(options.folder):.1f}")
+
+
+if __name__ == "__main__":
+    main()
