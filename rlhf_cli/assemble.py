@@ -16,13 +16,18 @@ import torch
 import trl
 from transformers import AutoTokenizer
 
+from rlhf_cli.assemble_model import lora_config, model_init_kwargs
 from rlhf_cli.assemble_ppo import args_with_critic, separate_critic, set_up_ppo, truncation_policy
+from rlhf_cli.assemble_reward_model import PreferencePairs
 from rlhf_cli.assemble_rewards import reward_stack
 from rlhf_cli.config.schema import AGGREGATES, Experiment
-from rlhf_cli.data.load import load_split
+from rlhf_cli.data.learnt import learns_from_rows, only_learnt
+from rlhf_cli.data.load import load_split, quiet
 from rlhf_cli.data.rows import check_rows, hold_out
+from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.models.merge import whole_model
 from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.plan.sources import eval_sources, training_sources
@@ -52,7 +57,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
         given["reward_funcs"] = stack.columns()
         if truncation_policy(experiment).changes_total:
             given["reward_funcs"].append(truncation.column)
-    given["train_dataset"], given["eval_dataset"] = _datasets(experiment, needs_prompt=stack is not None)
+    pairs = PreferencePairs(experiment) if experiment.trainer.trl == "RewardTrainer" else None
+    given["train_dataset"], given["eval_dataset"] = _datasets(experiment, pairs, needs_prompt=stack is not None)
     if stack is not None:
         _check_prompts(stack, given["train_dataset"])
     with args.main_process_first(desc="the policy"):  # transformers writes files on the main process alone
@@ -60,13 +66,14 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     if experiment.model.tokenizer is not None:
         given["processing_class"] = AutoTokenizer.from_pretrained(experiment.model.tokenizer, padding_side="left")
     if experiment.model.lora is not None and "peft_config" in parameters:
-        from peft import LoraConfig
-
-        given["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **experiment.model.lora.model_dump())
+        given["peft_config"] = lora_config(experiment, given["model"])
     critic = separate_critic(experiment, given["model"])
-    trainer = with_our_seams(trl_trainer, with_critic=experiment.critic is not None)(**given)
+    with quiet():  # TRL prepares the rows of trainers that learn from them
+        trainer = with_our_seams(trl_trainer, with_critic=experiment.critic is not None)(**given)
     trainer.table_log = folder.log
     trainer.reward_stack = stack
+    if pairs is not None:
+        pairs.set_up(trainer, folder)
     if experiment.critic is not None:
         set_up_ppo(trainer, experiment, critic)
     if stack is not None:
@@ -88,7 +95,8 @@ def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
         "seed": experiment.seed,
         "report_to": "none" if track_mode == "none" else "wandb",
         "disable_tqdm": True,
-        "model_init_kwargs": {"dtype": experiment.model.dtype, "revision": experiment.model.revision},
+        "model_init_kwargs": model_init_kwargs(experiment),
+        "trust_remote_code": experiment.model.trust_remote_code,
         **_precision(experiment),
     }
     if experiment.rewards:
@@ -97,6 +105,8 @@ def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
     if experiment.aggregate == "normalize_then_sum" and "scale_rewards" in inspect.signature(config_class).parameters:
         # The stack z-scores each reward within its group; what is left is to divide by the batch's deviation.
         owned["scale_rewards"] = "batch"
+    if experiment.reward_model is not None:
+        owned["center_rewards_coefficient"] = experiment.reward_model.center or None
     try:
         if experiment.critic is not None:
             return args_with_critic(experiment, config_class, owned)
@@ -111,11 +121,11 @@ def trl_args(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
 
 
 def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
-    """The path or hub id of the policy; an embedded one is built first."""
+    """The path or hub id of the policy; an embedded one is built first, an adapter is put on its base."""
     model = experiment.model
     if model.build is None:
         assert model.path is not None
-        return model.path
+        return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
     build = model.build.model_dump()
     worlds = build["warm_start"]["worlds"] if build["warm_start"] else []
 
@@ -151,16 +161,29 @@ def _aggregate(experiment: Experiment) -> Any:
     return name if name in AGGREGATES else import_function(name, where="aggregate")
 
 
-def _datasets(experiment: Experiment, *, needs_prompt: bool) -> tuple[Any, Any]:
+def _datasets(experiment: Experiment, pairs: PreferencePairs | None, *, needs_prompt: bool) -> tuple[Any, Any]:
+    """Training and held-out rows. Pairs are judged while rows have the numbers they have in the data."""
     data = experiment.data
-    prompt = data.model_dump()["prompt"]
-    train = load_split(training_sources(data), prompt=prompt, seed=experiment.seed)
-    held_out = None
+
+    def load(sources: list[Source], name: str) -> Any:
+        prompt = data.model_dump()["prompt"]
+        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+        return dataset if pairs is None else pairs.judge(dataset, name)
+
+    train, held_out = load(training_sources(data), "data"), None
     if data.eval is not None and data.eval.fraction is not None:
         train, held_out = hold_out(train, data.eval.fraction, experiment.seed)
     elif data.eval is not None:
-        held_out = load_split(eval_sources(data), prompt=prompt, seed=experiment.seed)
+        held_out = load(eval_sources(data), "data.eval")
+    if pairs is not None:
+        train = pairs.leave_out(train, "data")
+        held_out = held_out and pairs.leave_out(held_out, "data.eval")
     for dataset, name in ((train, "data"), (held_out, "data.eval")):
         if dataset is not None:
             check_rows(dataset, ["prompt"] if needs_prompt else [], name)
+    if learns_from_rows(experiment.trainer.trl):
+        text_field = experiment.trainer.args.get("dataset_text_field", "text")
+        train = only_learnt(train, experiment.trainer.trl, text_field=text_field)
+        if held_out is not None:
+            held_out = only_learnt(held_out, experiment.trainer.trl, text_field=text_field, name="data.eval")
     return train, held_out

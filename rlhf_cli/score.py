@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,28 +50,38 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
     return rows
 
 
-def score(experiment: Experiment, rows: list[Row]) -> dict[str, Any]:
+def score(
+    experiment: Experiment,
+    rows: list[Row],
+    *,
+    device: Any = "cpu",
+    decode: Callable[..., str] | None = None,
+    step: int = 0,
+    max_steps: int = 1,
+) -> dict[str, Any]:
     """`rows`, each with `total` and by name raw, effective, weighted, open, error; and a `summary` by name.
 
+    Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans.
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
     """
-    stack = reward_stack(experiment, device="cpu")
+    stack = reward_stack(experiment, device=device)
+    stack.decode = decode
     try:
         _require_columns(stack, rows)
         batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
         batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
-        batch["trainer_state"] = SimpleNamespace(global_step=0, max_steps=1)
+        batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
         batch["log_extra"] = batch["log_metric"] = lambda name, value: None
         if "completion_ids" not in batch and _wants_tokens(stack):
             tokenizer = _tokenizer(experiment)
             batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
         stack.evaluate(**batch)
-        return _told(stack, len(rows))
+        return _told(stack, len(rows), stack.weights(step, max_steps))
     finally:
         stack.close()
 
 
-def _told(stack: RewardStack, num_rows: int) -> dict[str, Any]:
+def _told(stack: RewardStack, num_rows: int, by_now: list[float]) -> dict[str, Any]:
     import torch
 
     from rlhf_cli.trainers.settle import settle
@@ -78,7 +89,7 @@ def _told(stack: RewardStack, num_rows: int) -> dict[str, Any]:
     outcomes = [stack.outcomes[name] for name in stack.names]
     raw = torch.tensor([[_nan(value) for value in outcome.raw] for outcome in outcomes], dtype=torch.float64).T
     fixed = torch.tensor([[_nan(value) for value in outcome.fixed] for outcome in outcomes], dtype=torch.float64).T
-    weights = torch.tensor(stack.weights(0, 1), dtype=torch.float64)
+    weights = torch.tensor(by_now, dtype=torch.float64)
     settled, _ = settle(
         raw,
         fixed,

@@ -79,6 +79,9 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
         add_to_provenance(folder, **_seen(trainer))
+        for lengths in getattr(trainer, "lengths", {}).values():
+            if lengths.dropped or lengths.cut:
+                print(f"warning: {lengths.describe()}")
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ProgressBar())
@@ -155,6 +158,8 @@ def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
 
 def _seen(trainer: Any) -> dict[str, Any]:
     accelerator = trainer.accelerator
+    left_out = getattr(trainer, "left_out", {})
+    lengths = getattr(trainer, "lengths", {})
     return {
         "world_size": accelerator.num_processes,
         "distributed_type": str(accelerator.distributed_type.value),
@@ -162,6 +167,8 @@ def _seen(trainer: Any) -> dict[str, Any]:
         "mixed_precision": accelerator.mixed_precision,
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "num_train_rows": len(trainer.train_dataset),
+        **({"left_out": left_out} if left_out else {}),
+        **({"lengths": {name: one.facts() for name, one in lengths.items()}} if lengths else {}),
     }
 
 

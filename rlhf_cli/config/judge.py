@@ -17,6 +17,8 @@ from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.owned import OWNED, home_of
 from rlhf_cli.config.ppo import ppo_argument_problem, ppo_problems
 from rlhf_cli.config.primary import expand_primary
+from rlhf_cli.config.quantize import quantize_problems
+from rlhf_cli.config.reward_model import reward_model_problems
 from rlhf_cli.config.rewards import reward_problems
 from rlhf_cli.config.schema import Experiment, PpoArgs
 from rlhf_cli.config.truncation import truncation_problems
@@ -43,7 +45,7 @@ def judge(composed: Composed) -> Experiment:
     told = {problem.where for problem in problems}
     problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
     if experiment is not None and experiment.trainer.trl in trl_args.trainers():
-        for rules in (reward_problems, ppo_problems, truncation_problems):
+        for rules in (reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems):
             problems += rules(experiment, origins)
     if len(problems) == 1:
         raise problems[0]

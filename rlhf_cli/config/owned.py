@@ -6,6 +6,7 @@ OWNED: dict[str, str] = {
     "reward_weights": "rewards.NAME.weight",
     "multi_objective_aggregation": "aggregate=sum|normalize_then_sum",
     "mask_truncated_completions": "truncation=exclude",
+    "center_rewards_coefficient": "reward_model.center",
     "seed": "seed",
     "data_seed": "seed",
     "output_dir": "run.root and run.name",

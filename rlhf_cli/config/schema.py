@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf_cli.config.ppo_schema import Critic, Kl, KlController, PpoArgs, Truncation
+from rlhf_cli.config.reward_model_schema import Margin, RewardModel
 from rlhf_cli.config.section import Section
 
-__all__ = ["Critic", "Kl", "KlController", "PpoArgs", "Section", "Truncation"]  # lent: they live next door
+# Lent: they live next door.
+__all__ = ["Critic", "Kl", "KlController", "Margin", "PpoArgs", "RewardModel", "Section", "Truncation"]
 
 
 class Trainer(Section):
@@ -71,7 +73,10 @@ class Lora(Section):
 
 
 class Model(Section):
-    """The policy: a `path` (local folder or hub id) or a `build`."""
+    """The model to train, or what a reward model is trained from: a `path` (local folder or hub id) or a `build`.
+
+    `quantize` loads its frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8, under a `lora` that is trained.
+    """
 
     path: str | None = None
     build: Build | None = None
@@ -80,6 +85,7 @@ class Model(Section):
     tokenizer: str | None = None
     trust_remote_code: bool = False
     lora: Lora | None = None
+    quantize: Literal["4bit", "8bit"] | None = None
 
     @model_validator(mode="after")
     def _one_of_path_and_build(self) -> Model:
@@ -116,9 +122,13 @@ class Eval(Source):
 
 
 class Data(Source):
-    """Training rows: one source, or a `mix` of named ones."""
+    """Training rows: one source, or a `mix` of named ones.
+
+    `transcripts`: `chosen` and `rejected` are whole dialogues, to be split into `prompt` and last answers.
+    """
 
     mix: dict[str, Source] | None = None
+    transcripts: bool = False
     prompt: str | list[Message] | None = None
     eval: Eval | None = None
 
@@ -168,15 +178,16 @@ class Gate(Section):
 class Reward(Section):
     """One named reward: a function or a reward model, and the rules around it.
 
-    The order is raw, offset, clip, normalize, gate, weight. `batch_size`, `dtype`, `device` and `max_length` are for a
-    `model`; `isolate` runs a function in a process that can be killed.
+    The order is raw, offset, clip, normalize, gate, weight. `offset: auto` is the mean that `rlhf eval` measured.
+    `batch_size`, `dtype`, `device`, `max_length` and `offset: auto` are for a `model`; `isolate` runs a function in a
+    process that can be killed.
     """
 
     fn: str | None = None
     model: str | None = None
     args: dict[str, Any] = Field(default_factory=dict)
     weight: float | Weight = 1.0
-    offset: float = 0.0
+    offset: float | Literal["auto"] = 0.0
     clip: tuple[float, float] | None = Field(default=None, strict=False)
     normalize: Literal["none", "batch", "group", "running"] = "none"
     gate: Gate | list[Gate] | None = None
@@ -201,6 +212,8 @@ class Reward(Section):
             raise ValueError("either `fn` (module:function or ./file.py:function) or `model` (a folder or hub id)")
         if self.clip is not None and self.clip[0] > self.clip[1]:
             raise ValueError("`clip` as [low, high]")
+        if self.offset == "auto" and self.model is None:
+            raise ValueError("`offset: auto` is the mean of a reward model, by `rlhf eval`; a function has none")
         if self.isolate and self.fn is None:
             raise ValueError("`isolate` is for a function; a reward model runs in the training process")
         return self
@@ -244,6 +257,7 @@ class Experiment(Section):
     aggregate: str = "sum"
     critic: Critic | None = None
     kl: Kl | None = None
+    reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
     launch: Launch
     track: Track

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from rlhf_cli.data.files import Preview
 from rlhf_cli.data.template import Template, missing_column, template_columns
+from rlhf_cli.data.transcripts import prompt_is_made
 from rlhf_cli.errors import DataError
 
 
 def column_names_after(
-    preview: Preview, rename: Mapping[str, str], prompt: Template | None, *, name: str = "data"
+    preview: Preview,
+    rename: Mapping[str, str],
+    prompt: Template | None,
+    *,
+    name: str = "data",
+    transcripts: bool = False,
 ) -> tuple[str, ...]:
-    """The columns of a previewed source after `rename` (new -> old) and the prompt template.
+    """The columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
 
     Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the
     template names and the source has not.
@@ -21,6 +27,8 @@ def column_names_after(
     if not preview.columns:
         return ()
     columns = renamed(preview.columns, rename, name=name)
+    if transcripts and prompt_is_made(columns, name=name):
+        columns = (*columns, "prompt")
     for column in sorted(needed - set(columns)):
         raise missing_column(column, columns, "data.prompt")
     return columns if prompt is None or "prompt" in columns else (*columns, "prompt")

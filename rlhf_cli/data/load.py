@@ -19,6 +19,7 @@ from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf,
 from rlhf_cli.data.locate import find_files, is_hub
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import Template, missing_column, render, template_columns
+from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
 
 # Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
@@ -26,19 +27,22 @@ _READER_REVISION = 1
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
 
 
-def load_split(sources: Sequence[Source], *, prompt: Template | None = None, seed: int) -> datasets.Dataset:
-    """Read every source, apply split, rename, select and the prompt template, and mix.
+def load_split(
+    sources: Sequence[Source], *, prompt: Template | None = None, seed: int, transcripts: bool = False
+) -> datasets.Dataset:
+    """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
     Several sources are interleaved at random in proportion to their weights until the first one is used up. The
     same arguments give the same rows in the same order. Files are parsed once into the Arrow cache of `datasets` and
-    memory-mapped from there. `seed` is that of the mixture, and of worlds that do not bring their own.
+    memory-mapped from there. `transcripts`: split dialogues into prompt and answers. `seed` is that of the mixture, and
+    of worlds that do not bring their own.
 
     Raises DataError for everything the user can mend, with the file and line or the config key.
     """
     drawn = [source for source in sources if source.weight > 0]
     if not drawn:
         raise DataError("no data source with a weight above 0", where=sources[0].name if sources else "data")
-    parts = [_with_prompt(_read(source, seed), prompt, source) for source in drawn]
+    parts = [_with_prompt(_read(source, seed, transcripts=transcripts), prompt, source) for source in drawn]
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in drawn)
@@ -53,16 +57,20 @@ def load_split(sources: Sequence[Source], *, prompt: Template | None = None, see
         raise _do_not_mix(drawn, parts, error) from error
 
 
-def _read(source: Source, seed: int) -> datasets.Dataset:
+def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
     if source.world is not None:
         rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
         dataset = _sliced(datasets.Dataset.from_list(rows), source)
     elif is_hub(source):
         dataset = _read_hub(source)
     else:
-        with _quiet():
+        with quiet():
             dataset = _sliced(_read_files(source), source)
-    return _selected(_renamed(dataset, source), source)
+    dataset = _selected(_renamed(dataset, source), source)
+    if not transcripts:
+        return dataset
+    with quiet():
+        return split_transcripts(dataset, name=source.name)
 
 
 def _read_files(source: Source) -> datasets.Dataset:
@@ -179,7 +187,7 @@ def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Sou
         return dataset
     for column in sorted(template_columns(prompt) - set(dataset.column_names)):
         raise missing_column(column, dataset.column_names, "data.prompt")
-    with _quiet():
+    with quiet():
         return dataset.map(_add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name})
 
 
@@ -203,7 +211,7 @@ def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], er
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars for work of a second; who set the environment variable for them keeps their way."""
     wanted = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not wanted:

@@ -63,19 +63,25 @@ def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> 
     for column in columns:
         if column not in dataset.column_names:
             raise missing_column(column, dataset.column_names, name)
-        empty = [number for number, value in enumerate(_values(dataset, column), 1) if _is_empty(value)]
+        empty = [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]
         if empty:
-            shown = ", ".join(map(str, empty[:_SHOWN])) + (", ..." if len(empty) > _SHOWN else "")
             raise DataError(
                 f"nothing in the column {column!r} of {len(empty)} of {len(dataset)} rows",
-                where=f"{name}, row{'s' if len(empty) > 1 else ''} {shown} (the first row is 1)",
+                where=f"{name}, {numbered(empty)} (the first row is 1)",
                 got=repr(dataset[empty[0] - 1][column]),
                 expected="text or messages",
                 hint="drop these rows from the file, or name another column with `rename`",
             )
 
 
-def _values(dataset: Dataset, column: str) -> Iterable[object]:
+def numbered(numbers: Sequence[int]) -> str:
+    """`rows 3, 5`, the first few of them."""
+    shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
+    return f"row{'s' if len(numbers) > 1 else ''} {shown}"
+
+
+def values_of(dataset: Dataset, column: str) -> Iterable[object]:
+    """A column's values, read in batches."""
     for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
         yield from batch[column]
 
@@ -83,12 +89,13 @@ def _values(dataset: Dataset, column: str) -> Iterable[object]:
 def _prompt_keys(dataset: Dataset) -> Iterable[str]:
     if "prompt" not in dataset.column_names:
         return map(str, range(len(dataset)))
-    return (json.dumps(prompt, sort_keys=True, default=str) for prompt in _values(dataset, "prompt"))
+    return (json.dumps(prompt, sort_keys=True, default=str) for prompt in values_of(dataset, "prompt"))
 
 
-def _is_empty(value: object) -> bool:
+def is_empty(value: object) -> bool:
+    """Null, blank text, an empty list, or messages without any text."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, list):
-        return all(_is_empty(item.get("content")) if isinstance(item, dict) else _is_empty(item) for item in value)
+        return all(is_empty(item.get("content")) if isinstance(item, dict) else is_empty(item) for item in value)
     return value is None

@@ -87,6 +87,26 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     return f"{path} (adapter of {base})"
 
 
+def is_reward_model(path: str, *, where: str) -> bool:
+    """Whether a model folder says of itself that it scores: a sequence classifier, or an adapter of one.
+
+    Raises ModelError where there is no model, or neither a classifier nor a language model.
+    """
+    describe_model(path, where=where, needs_tokenizer=False)
+    folder = Path(path).expanduser()
+    if (folder / "adapter_config.json").is_file():
+        return _read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
+    name = str((_read_json(folder / "config.json", where).get("architectures") or ["no architecture"])[0])
+    if not name.endswith("ForSequenceClassification") and not _GENERATOR.search(name):
+        raise ModelError(
+            "this is neither a reward model nor a language model",
+            where=where,
+            got=f"{path}: {name}",
+            expected=f"a causal language model, or {EXPECTED_REWARD_MODEL}",
+        )
+    return name.endswith("ForSequenceClassification")
+
+
 def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
     """Raises ModelError when what a model's config says of itself is not a reward model. None: it does not say."""
     name = str(architectures[0]) if architectures else "no architecture"
@@ -96,7 +116,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
             where=where,
             got=f"{got}: {name}",
             expected=EXPECTED_REWARD_MODEL,
-            hint="train a reward model from it first",
+            hint=f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}",
         )
     if num_labels not in (1, None):
         raise ModelError(

@@ -70,9 +70,21 @@ class RewardModelScorer:
         self._model.to(self._device).eval().requires_grad_(False)
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        return self.scored(prompts, completions)[0]
+
+    def scored(
+        self, prompts: Sequence[Any], completions: Sequence[Any], *, with_eos: bool = False
+    ) -> tuple[list[float], list[int]]:
+        """The scores, and the tokens of each row before anything was cut off.
+
+        `with_eos` ends plain texts with the end-of-sequence token, as TRL's RewardTrainer does where its GRPOTrainer
+        does not.
+        """
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
         if not texts:
-            return []
+            return [], []
+        if with_eos and (eos := self._tokenizer.eos_token) and not is_conversational({"prompt": prompts[0]}):
+            texts = [text if text.endswith(eos) else text + eos for text in texts]
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]
         scores = [0.0] * len(rows)
@@ -84,7 +96,7 @@ class RewardModelScorer:
             for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
                 scores[row] = score
         self._refuse_non_finite(scores)
-        return scores
+        return scores, [len(ids) for ids in encoded]
 
     def check_prompt(self, prompt: Any) -> None:
         """To be called before training, with any prompt of the data: ModelError when the model cannot take its kind."""

@@ -16,6 +16,7 @@ from rlhf_cli.rewards.weights import Schedule
 def component(name: str, reward: schema.Reward, score: Callable[..., Any]) -> Component:
     """A component of the stack: `score` with the rules the experiment puts around it."""
     weight = reward.weight
+    assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
     return Component(
         name=name,
         score=score,

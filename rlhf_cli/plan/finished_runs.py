@@ -1,14 +1,16 @@
 """`run:NAME` in place of a model: the newest finished run of that experiment, or of that path.
 
-For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one.
+For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one. Beside it
+`offset: auto` of a reward model becomes the mean that was measured of it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema import Experiment, Reward
 from rlhf_cli.errors import RunError
+from rlhf_cli.runs.evaluations import mean_reward
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
 
@@ -17,21 +19,37 @@ _CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """The same experiment with every `run:NAME` replaced by the model folder it means.
+    """The same experiment with every `run:NAME` replaced by the model folder it means, every `auto` offset by a number.
 
-    Raises RunError, with the command that makes one, when no run of that name has finished.
+    Raises RunError, with the command that makes one, when no run of that name has finished, or none was evaluated.
     """
     root = Path(experiment.run.root).expanduser()
-    rewards = {
-        name: reward.model_copy(update={"model": _model(reward.model, root, f"rewards.{name}.model")})
-        for name, reward in experiment.rewards.items()
-    }
+    rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
     policy = experiment.model
     policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
     critic = experiment.critic
     if critic is not None:
         critic = critic.model_copy(update={"init": _critic(critic.init, root)})
     return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
+
+
+def find_run(named: str, root: str, *, where: str) -> RunFolder:
+    """The run that `run:NAME` means. Raises RunError when none of that name has finished."""
+    return _run(named, Path(root).expanduser(), where)
+
+
+def is_run_name(named: str) -> bool:
+    """Whether what was typed is `run:NAME`."""
+    return named.startswith(_PREFIX)
+
+
+def _reward(name: str, reward: Reward, root: Path) -> Reward:
+    model = _model(reward.model, root, f"rewards.{name}.model")
+    offset = reward.offset
+    if isinstance(offset, str):
+        assert model is not None
+        offset = mean_reward(model, where=f"rewards.{name}.offset")
+    return reward.model_copy(update={"model": model, "offset": offset})
 
 
 def _model(named: str | None, root: Path, where: str) -> str | None:

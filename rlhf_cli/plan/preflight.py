@@ -15,21 +15,22 @@ from rlhf_cli.config.schema import AGGREGATES, Experiment, Message, Reward
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.files import Preview, peek
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserError
 from rlhf_cli.launch.devices import count_processes
 from rlhf_cli.models.locate import (
     TINY_VOCABULARY,
     Policy,
     describe_critic,
-    describe_model,
     describe_reward_model,
     read_policy,
 )
 from rlhf_cli.plan.batch import BatchPlan, plan_batches
 from rlhf_cli.plan.components import evaluation_order
 from rlhf_cli.plan.kl import check_kl_controller
+from rlhf_cli.plan.pairs import margin_problems
+from rlhf_cli.plan.policy import describe_policy
 from rlhf_cli.plan.sources import eval_sources, training_sources
+from rlhf_cli.plan.stages import StagePlan, check_stage
 from rlhf_cli.rewards.resolve import import_function, required_columns, resolve, source_file
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
 from rlhf_cli.suggest import nearest
@@ -47,6 +48,8 @@ class Plan:
     """Name -> what scores it."""
     processes: int
     batches: BatchPlan | None
+    stage: StagePlan | None
+    """The same of a trainer that learns from its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
     """Reward code and data files, for the hashes in the provenance."""
@@ -67,7 +70,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     num_rows: int | None = None
     batches = None
     try:
-        model = _model(experiment, composed)
+        model = describe_policy(experiment, composed)
     except UserError as error:
         problems.append(error)
     try:
@@ -107,7 +110,11 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             problems += check_kl_controller(experiment, batches, composed.origins)
         except UserError as error:
             problems.append(error)
-    problems += _unwritable_root(experiment.run.root)
+    problems += margin_problems(experiment, columns)
+    stage, found = check_stage(
+        experiment, trainer, columns, processes=processes, num_rows=num_rows, origins=composed.origins
+    )
+    problems += [*found, *_unwritable_root(experiment.run.root)]
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -120,22 +127,10 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         rewards={name: reward.fn or f"reward model {reward.model}" for name, reward in experiment.rewards.items()},
         processes=processes,
         batches=batches,
+        stage=stage,
         tracking=plan_tracking(experiment.track.mode),
         files=files,
     )
-
-
-def _model(experiment: Experiment, composed: Composed) -> str:
-    model = experiment.model
-    if model.build is not None:
-        for world in model.build.warm_start.worlds if model.build.warm_start else ():
-            demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
-        return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded"
-    assert model.path is not None
-    described = describe_model(
-        model.path, where=composed.origins.where("model.path"), needs_tokenizer=model.tokenizer is None
-    )
-    return described + (f" + LoRA r={model.lora.r}" if model.lora else "")
 
 
 def _critic(experiment: Experiment, composed: Composed) -> None:
@@ -159,7 +154,8 @@ def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
     for source in [*training_sources(data), *eval_sources(data)]:
         preview = peek(source)
         _check_selection(source, preview.num_rows)
-        seen.append((source, preview, column_names_after(preview, source.rename, prompt, name=source.name)))
+        names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
+        seen.append((source, preview, names))
     training = seen[: len(training_sources(data))]
     shared = [columns for _, _, columns in training]
     columns = tuple(name for name in shared[0] if all(name in other for other in shared))

@@ -55,6 +55,10 @@ class RunFolder:
         return self.path / "reward_errors.jsonl"
 
     @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
     def log(self) -> Path:
         return self.path / "log.txt"
 

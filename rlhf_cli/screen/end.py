@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.compare import summarise
-from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import TOTAL, read_metrics, series
+from rlhf_cli.screen.learning import learning
 from rlhf_cli.screen.text import one_line
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
@@ -28,12 +29,16 @@ def show_end(console: Console, folder: RunFolder) -> None:
     parts: list[Any] = []
     if run.rewards:
         parts.append(_rewards(run.rewards, {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}))
+    elif (measures := learning(events)) is not None:
+        parts.append(measures)
     steps, values = series(events, metric)
     if len(values) > 1:
         parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
     samples = _samples(folder)
     if samples is not None:
         parts += ["", samples]
+    for which, told in read_json(folder.provenance).get("lengths", {}).items():
+        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told['told']}", style="dim")]
     if run.status.warnings:
         parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
     title = f"[bold]{run.status.state} after {run.status.step} steps"

@@ -36,6 +36,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
 
 
 def _arithmetic(plan: Plan) -> list[str]:
+    if plan.stage is not None:
+        return [plan.stage.describe(), plan.stage.describe_steps()]
     if plan.batches is None:
         return []
     steps = plan.batches.steps

@@ -6,7 +6,7 @@ import math
 import sys
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -125,6 +125,10 @@ class ProgressBar(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()
+
+    def print(self, shown: RenderableType) -> None:
+        """Something to stand above the bar."""
+        self._console.print(shown)
 
     def stop(self) -> None:
         """Give the terminal back; also when training ended by an error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from rlhf_cli.trainers.checkpoints import WholeCheckpoints
+from rlhf_cli.trainers.lengths import WithLengths
 from rlhf_cli.trainers.ppo import WithCritic
 from rlhf_cli.trainers.resume import ExactResume
 from rlhf_cli.trainers.reward_stack import WithRewardStack
@@ -21,5 +22,8 @@ def with_our_seams(trl_trainer: type, *, with_critic: bool = False) -> type:
     takes_rewards = "reward_funcs" in inspect.signature(trl_trainer).parameters
     ours = WithCritic if with_critic else WithRewardStack if takes_rewards else InRunFolder
     # Outermost, so that whatever another one writes into a checkpoint is in its manifest.
-    bases = (WholeCheckpoints, *((ExactResume,) if takes_rewards else ()), ours, trl_trainer)
+    more: tuple[type, ...] = (ExactResume,) if takes_rewards else ()
+    if hasattr(trl_trainer, "_prepare_dataset"):
+        more = (*more, WithLengths)
+    bases = (WholeCheckpoints, *more, ours, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})

@@ -6,6 +6,7 @@ VERBS = {
     "show": "the resolved configuration, with where each value came from",
     "list": "experiments, rewards, trainers, models, data: what there is",
     "score": "the rewards of an experiment on completions from a file",
+    "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
     "resume": "go on with an interrupted run",
     "completion": "a completion script for bash or zsh",

@@ -18,7 +18,7 @@ from rlhf_cli.verbs.completion_words import candidates
     [
         ("rlhf tr", ["train"]),
         ("rlhf train +exp=qu", ["+exp=quickstart"]),
-        ("rlhf train trainer=r", ["trainer=rloo"]),
+        ("rlhf train trainer=rl", ["trainer=rloo"]),
         ("rlhf check +exp=quickstart rewards.b", ["rewards.brevity."]),
         ("rlhf train +exp=quickstart rewards.brevity.w", ["rewards.brevity.weight="]),
         ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
@@ -38,7 +38,7 @@ def test_what_is_set_elsewhere_is_not_offered() -> None:
 
 
 def test_a_wrong_word_earlier_on_the_line_does_not_silence_it() -> None:
-    assert candidates("rlhf train nonsense trainer=r") == ["trainer=rloo"]
+    assert candidates("rlhf train nonsense trainer=rl") == ["trainer=rloo"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -18,13 +18,23 @@ pytestmark = pytest.mark.usefixtures("place")
 
 EXPERIMENTS: dict[str, list[str]] = {
     "gsm8k_grpo": ["model.path=org/model"],
+    "gsm8k_sft": ["model.path=org/model"],
     "hh_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
+    "hh_reward": ["model.path=org/model"],
     "quickstart": [],
+    "study_overoptimisation": [],
     "study_truncation": [],
     "study_weights": [],
     "tldr_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
+    "toy_dpo": [],
+    "toy_kto": [],
     "toy_ppo": [],
+    "toy_reward": [],
+    "toy_rlhf": [],
+    "toy_sft": [],
     "toy_speakers": [],
+    "ultrafeedback_dpo": ["model.path=org/model"],
+    "ultrafeedback_kto": ["model.path=org/model"],
 }
 """Every shipped experiment -> what a user has to say beside its name."""
 

@@ -15,7 +15,18 @@ SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename",
 
 
 def test_all_are_here() -> None:
-    shipped = ["file", "gsm8k", "hh_rlhf", "tldr", "toy_preferences", "toy_speakers", "toy_sums", "ultrafeedback"]
+    shipped = [
+        "file",
+        "gsm8k",
+        "hh_rlhf",
+        "tldr",
+        "toy_demonstrations",
+        "toy_judgements",
+        "toy_preferences",
+        "toy_speakers",
+        "toy_sums",
+        "ultrafeedback",
+    ]
     assert [file.stem for file in FILES] == shipped
 
 
@@ -25,8 +36,9 @@ def test_file(file: Path) -> None:
     assert 3 <= len(text.splitlines()) <= 15
     assert text.startswith("# ")
     content = yaml.safe_load(text)
-    assert set(content) <= SOURCE_KEYS | {"mix", "prompt", "eval"}
+    assert set(content) <= SOURCE_KEYS | {"mix", "transcripts", "prompt", "eval"}
     prompt = content.pop("prompt", None)
+    assert content.pop("transcripts", False) == (file.stem == "hh_rlhf")
     columns_line = next((line for line in text.splitlines() if line.startswith("# columns: ")), "")
     if prompt is not None:
         assert all(column in columns_line for column in template_columns(prompt))

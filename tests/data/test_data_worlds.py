@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from rlhf_cli.data import Source, peek, worlds
-from rlhf_cli.data.worlds import WORLDS, draw, toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.data.worlds.toy_speakers import parse_speakers
+from rlhf_cli.errors import DataError
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -155,3 +156,19 @@ def test_peek_at_a_world() -> None:
     assert (found.num_rows, found.rows) == (30, toy_sums.generate(30, 5)[:4])
     assert found.columns == ("prompt", "answer", "a", "b")
     assert peek(Source(world="toy_sums")).num_rows == 1000
+
+
+def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
+    rows, pairs = toy_judgements.generate(2000, seed=1), toy_preferences.generate(2000, seed=1)
+    for row, pair in zip(rows, pairs, strict=True):
+        side = "chosen" if row["label"] else "rejected"
+        assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
+        assert row["score"] == pair[f"score_{side}"]
+    assert sum(row["label"] is True for row in rows) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
+def test_demonstrations_are_a_world_too() -> None:
+    rows = worlds.generate("toy_demonstrations", {"wrong_fraction": 0.0, "num_rows": 5}, seed=3)
+    assert rows == toy_sums.demonstrations(5, 3, wrong_fraction=0.0)
+    with pytest.raises(DataError, match="share"):
+        worlds.generate("toy_demonstrations", {"wordy_fraction": 2.0}, seed=3)

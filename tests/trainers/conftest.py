@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.folder import RunFolder
+from tests.trainers import reward_runs
 
 SMALL = [
     "+exp=quickstart",
@@ -104,3 +105,18 @@ def says(before_training) -> Callable[..., None]:
         before_training(set_on)
 
     return set_completions
+
+
+@pytest.fixture
+def learn(workplace: Path) -> Callable[..., tuple[int, RunFolder]]:
+    """`learn(*overrides)` trains a small reward model under run.name=one; returns (exit code, run folder).
+
+    The data is the embedded one where the overrides name none.
+    """
+
+    def run(*overrides: str, name: str = "one") -> tuple[int, RunFolder]:
+        data = [] if "data=file" in overrides else reward_runs.WORLD
+        code = main(["train", *reward_runs.SMALL, *data, f"run.name={name}", *overrides])
+        return code, RunFolder(workplace / "runs" / "reward" / name)
+
+    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -253,3 +254,21 @@ class TestCritic:
         both = trl.GRPOConfig(use_cpu=True, bf16=False, gradient_checkpointing=False, activation_checkpointing=True)
         assert both.activation_checkpointing
         assert both.gradient_checkpointing
+
+
+@pytest.mark.parametrize("trainer", [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer])
+def test_rows_are_prepared_by_one_method_whose_third_argument_has_the_limit_and_whose_last_is_the_name(trainer) -> None:
+    """trainers/lengths.py calls it once more without the limit, and with packing off where that is the fourth."""
+    more = ["packing", "formatting_func"] if trainer is trl.SFTTrainer else []
+    expected = ["self", "dataset", "processing_class", "args", *more, "dataset_name"]
+    assert parameters(trainer._prepare_dataset) == expected
+    source = inspect.getsource(trainer.__init__)
+    calls = re.findall(r"self\._prepare_dataset\(([^)]*)\)", source)
+    assert calls
+    assert not any("=" in call for call in calls)  # by position
+    assert "args.max_length" in inspect.getsource(trainer._prepare_dataset)
+
+
+@pytest.mark.parametrize("trainer", [trl.GRPOTrainer, trl.RLOOTrainer])
+def test_a_trainer_that_generates_prepares_no_rows(trainer) -> None:
+    assert not hasattr(trainer, "_prepare_dataset")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, get_type_hints
 
-from rlhf_cli.data.worlds import toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.data.worlds import toy_judgements, toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.errors import DataError
 from rlhf_cli.suggest import did_you_mean
 
@@ -27,6 +27,8 @@ class World:
 
 
 WORLDS = {
+    "toy_demonstrations": World(toy_sums.demonstrations),
+    "toy_judgements": World(toy_judgements.generate),
     "toy_preferences": World(toy_preferences.generate),
     "toy_speakers": World(toy_speakers.generate, toy_speakers.demonstrations),
     "toy_sums": World(toy_sums.generate, toy_sums.demonstrations),

@@ -1,0 +1,130 @@
+"""Preference pairs, looked through before a reward model is trained on them.
+
+What TRL takes without a word and should not: a `margin` column nobody asked for, pairs of equal answers, empty ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from rlhf_cli.data.margins import MarginRule, distances, margins, refuse_margins
+from rlhf_cli.data.rows import is_empty, numbered, values_of
+from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.tokenised import IDS, is_tokenised, with_ids
+from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+    Dataset: TypeAlias = datasets.Dataset
+
+MARGIN = "margin"
+"""TRL's RewardTrainer subtracts this column in its loss wherever there is one."""
+
+_TEXTS = ("chosen", "rejected")
+_LEFT_OUT = "_left_out"
+_IDENTICAL, _EMPTY, _NO_MARGIN = "identical_answers", "empty_answers", "no_sound_margin"
+
+
+@dataclass(frozen=True)
+class PreferenceRules:
+    """Where margins come from (None: there are none), and whether a pair that teaches nothing is left out."""
+
+    margin: MarginRule | None = None
+    drops_bad_pairs: bool = False
+
+
+def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: str = "data") -> None:
+    """Raise DataError unless there is a pair in these columns, and what the margin is made of."""
+    if not is_tokenised(columns):
+        for column in _TEXTS:
+            if column not in columns:
+                raise missing_column(column, columns, name)
+    for column in rules.margin.columns if rules.margin is not None else ():
+        if column not in columns:
+            raise missing_column(column, columns, f"reward_model.margin, on {name}")
+
+
+def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data") -> Dataset:
+    """All rows, as TRL is to have them, and a column that says which of them `leave_out` is to leave out, and why.
+
+    Token ids get TRL's names; `margin` is what the rules say, and is not there where they say nothing. No row goes
+    before some are held out: which ones those are would change. Raises DataError for pairs that are equal, empty or
+    without a sound margin and are not to be left out.
+    """
+    check_pair_columns(dataset.column_names, rules, name=name)
+    dataset = with_ids(dataset, name=name)
+    if set(IDS) <= set(dataset.column_names):  # as TRL has it: texts beside token ids are not read
+        dataset = dataset.remove_columns([column for column in _TEXTS if column in dataset.column_names])
+    bad = _bad_pairs(dataset)
+    if bad and not rules.drops_bad_pairs:
+        raise _refuse_pairs(bad, dataset, name)
+    by_rule: dict[int, float] = {}
+    if rules.margin is not None:
+        found, wrong = distances(dataset, rules.margin, name=name)
+        wrong = {row: what for row, what in wrong.items() if row not in bad}
+        if wrong and not rules.margin.drops:
+            raise refuse_margins(wrong, rules.margin, len(dataset), name=name)
+        bad |= dict.fromkeys(wrong, _NO_MARGIN)
+        sound = [row for row in range(len(dataset)) if row not in bad]
+        by_rule = dict(zip(sound, margins([found[row] for row in sound], rules.margin), strict=True))
+    dataset = dataset.remove_columns([column for column in (MARGIN, _LEFT_OUT) if column in dataset.column_names])
+    if rules.margin is not None:
+        dataset = dataset.add_column(MARGIN, [by_rule.get(row, math.nan) for row in range(len(dataset))])
+    return dataset.add_column(_LEFT_OUT, [bad.get(row, "") for row in range(len(dataset))])
+
+
+def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
+    """The judged pairs without the bad ones, and reason -> number of those. Raises DataError where none remains."""
+    reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
+    dataset = dataset.remove_columns(_LEFT_OUT)
+    counts = {why: reasons.count(why) for why in sorted(set(reasons) - {""})}
+    kept = [row for row, reason in enumerate(reasons) if not reason]
+    if not kept:
+        raise DataError(
+            "no pair is left to learn from",
+            where=name,
+            got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts.items()) or "0 rows",
+            hint="mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them",
+        )
+    return (dataset.select(kept) if counts else dataset), counts
+
+
+def _bad_pairs(dataset: Dataset) -> dict[int, str]:
+    """Row -> what makes its pair one that teaches nothing."""
+    columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
+    pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
+    found: dict[int, str] = {}
+    for row, (chosen, rejected) in enumerate(pairs):
+        if _says_nothing(chosen) or _says_nothing(rejected):
+            found[row] = _EMPTY
+        elif chosen == rejected:
+            found[row] = _IDENTICAL
+    return found
+
+
+def _says_nothing(answer: object) -> bool:
+    """An empty text or list of ids; of messages the last one counts, which is the answer."""
+    if isinstance(answer, list) and answer and isinstance(answer[-1], dict):
+        return is_empty(answer[-1].get("content")) and not answer[-1].get("tool_calls")
+    return is_empty(answer)
+
+
+def _refuse_pairs(bad: dict[int, str], dataset: Dataset, name: str) -> DataError:
+    rows = {why: [row + 1 for row in bad if bad[row] == why] for why in (_IDENTICAL, _EMPTY)}
+    first = next(iter(bad))
+    row = dataset[first]
+    shown = {column: row[column] for column in (*_TEXTS, *IDS) if column in row}
+    return DataError(
+        f"{len(bad)} of {len(dataset)} pairs teach nothing",
+        where=f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)",
+        got="\n".join(
+            [f"{why.replace('_', ' ')}: {numbered(numbers)}" for why, numbers in rows.items() if numbers]
+            + [f"row {first + 1}: " + ", ".join(f"{column} {value!r:.60}" for column, value in shown.items())]
+        ),
+        expected="two answers that differ, both with something in them",
+        hint="reward_model.on_bad_pair=drop leaves such pairs out and counts them",
+    )

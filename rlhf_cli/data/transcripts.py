@@ -1,0 +1,77 @@
+"""Dialogues as Anthropic's preference data has them, taken apart into a prompt and two answers.
+
+    "\\n\\nHuman: Hello\\n\\nAssistant: Hi!\\n\\nHuman: How are you?\\n\\nAssistant: Fine, thanks."
+
+Two transcripts of a pair share everything up to the last answer, so that is the prompt. Works without `datasets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from rlhf_cli.data.template import missing_column
+from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+    Dataset: TypeAlias = datasets.Dataset
+
+_HUMAN = "Human:"
+_ASSISTANT = "\n\nAssistant:"
+_PAIR = ("chosen", "rejected")
+
+
+def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
+    """`(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" the two have in common.
+
+    None for texts that are no transcripts, or of dialogues that part before anybody has answered.
+    """
+    if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
+        return None
+    parting = (place for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other)
+    found = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
+    if found < 0:
+        return None
+    end = found + len(_ASSISTANT)
+    return chosen[:end], chosen[end:], rejected[end:]
+
+
+def prompt_is_made(columns: Sequence[str], *, name: str = "data") -> bool:
+    """Whether transcripts are split in a source with these columns: not where it has its prompts already.
+
+    Raises DataError where there is neither a `prompt` nor a pair of texts.
+    """
+    if "prompt" in columns:
+        return False
+    for column in _PAIR:
+        if column not in columns:
+            raise missing_column(column, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected`)")
+    return True
+
+
+def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
+    """The dataset with a `prompt`, and answers in place of transcripts; as it was where it has prompts already.
+
+    A row that holds no transcripts keeps its texts, and its prompt is empty. Raises DataError where that is every row.
+    """
+    if not prompt_is_made(dataset.column_names, name=name):
+        return dataset
+    prepared = dataset.map(_split)
+    if len(prepared) and not any(any(batch["prompt"]) for batch in prepared.select_columns(["prompt"]).iter(1000)):
+        raise DataError(
+            "none of these rows is a pair of transcripts",
+            where=name,
+            got=f"{dataset[0]['chosen']!r:.80}",
+            expected="texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer",
+            hint="data.transcripts=false",
+        )
+    return prepared
+
+
+def _split(row: Mapping[str, object]) -> dict[str, object]:
+    chosen, rejected = row["chosen"], row["rejected"]
+    parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
+    prompt, chosen, rejected = parts or ("", chosen, rejected)
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}

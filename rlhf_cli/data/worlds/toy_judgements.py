@@ -1,0 +1,32 @@
+"""Single answers to sums, judged good or bad: the pairs of toy_preferences, of which only one half was looked at.
+
+A thumb up or down is cheaper to come by than a comparison. The label still is the comparison's: an answer is good where
+it was the better one of its pair.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from rlhf_cli.data.worlds import toy_preferences
+
+
+def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | bool | float]]:
+    """Rows of `prompt`, `completion`, `label` (true for the better answer of its pair) and its true `score`.
+
+    Half of the labels are true, in random order: KTO's batches hold both kinds.
+    """
+    rng = Random(seed)
+    rows: list[dict[str, str | bool | float]] = []
+    for pair in toy_preferences.generate(num_rows, seed, max_value):
+        is_good = rng.random() < 0.5
+        side = "chosen" if is_good else "rejected"
+        rows.append(
+            {
+                "prompt": pair["prompt"],
+                "completion": pair[side],
+                "label": is_good,
+                "score": pair[f"score_{side}"],
+            }
+        )
+    return rows

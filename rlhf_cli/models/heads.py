@@ -1,0 +1,32 @@
+"""What a sequence classifier has on top of its body, by the names its architecture gives it."""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from rlhf_cli.errors import ModelError
+
+
+def head_names(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> list[str]:
+    """`["score"]` for Llama, Qwen, GPT-2 and most others, `["classifier"]` for BERT, with its pooler for DeBERTa.
+
+    These are new where a language model becomes a reward model, so they are trained whole and saved with an adapter.
+    Builds the model without weights. Raises ModelError where there is no classifier of this architecture.
+    """
+    try:
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code, num_labels=1)
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            "no reward model can be made of this model",
+            where="model.path",
+            got=f"{path}: {error!s:.300}",
+            expected="an architecture that transformers has a ...ForSequenceClassification of",
+        ) from error
+    return [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+    ]

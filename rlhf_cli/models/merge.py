@@ -1,0 +1,69 @@
+"""An adapter as the model that training starts from: its weights added to those of its base, once, and kept in a cache.
+
+A reference model or a critic is read from the same path as the policy, and from an adapter's folder they would be read
+without the adapter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.tiny import cache_dir
+
+_CONFIG = "adapter_config.json"
+
+
+def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
+    """`path` itself, or, where it is the folder of an adapter, a folder with the whole model that it makes of its base.
+
+    Safe to call from several processes at once. Raises ModelError where the adapter or its base cannot be loaded.
+    """
+    adapter = Path(path).expanduser()
+    if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():
+        return path
+    digest = hashlib.sha256(dtype.encode())
+    for file in sorted(adapter.glob("adapter_*")):
+        digest.update(file.read_bytes())
+    folder = cache_dir() / "models" / f"merged-{digest.hexdigest()[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "config.json").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # half of one is none
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                unfinished = Path(temporary, "model")
+                _merge(adapter, unfinished, dtype, trust_remote_code)
+                unfinished.rename(folder)
+    return str(folder)
+
+
+def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
+    from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
+    from transformers import AutoTokenizer
+
+    config = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
+    is_reward_model = config.get("task_type") == "SEQ_CLS"
+    kind = AutoPeftModelForSequenceClassification if is_reward_model else AutoPeftModelForCausalLM
+    given = {"dtype": dtype, "trust_remote_code": trust_remote_code, **({"num_labels": 1} if is_reward_model else {})}
+    try:
+        model = kind.from_pretrained(str(adapter), **given).merge_and_unload()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(adapter), trust_remote_code=trust_remote_code)
+        except (OSError, ValueError):  # an adapter saved without one uses its base's
+            base = config["base_model_name_or_path"]
+            tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            "this adapter cannot be put on its base",
+            where="model.path",
+            got=f"{adapter}: {type(error).__name__}: {error!s:.300}",
+            expected=f"an adapter of {config.get('base_model_name_or_path')}, and that model",
+        ) from error
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,126 @@
+"""How sure a measured proportion or mean is, and what k attempts at a prompt come to. Plain floats, no torch.
+
+All intervals are two-sided. Sources: Wilson (1927, JASA 22:209); Student's t by its finite series for whole degrees of
+freedom (Abramowitz & Stegun 26.7.3, 26.7.4); pass@k: Chen et al., arXiv 2107.03374; maj@k: Wang et al.,
+arXiv 2203.11171.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+
+LEVEL = 0.95
+_MANY = 1000
+"""From so many degrees of freedom on, Student's t is the normal distribution to three digits."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean of `count` values with its interval. Without a single value all three are NaN; the bounds are infinite
+    where one value tells nothing of the deviation."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """For JSON: None for what is no finite number."""
+        values = {"mean": self.mean, "low": self.low, "high": self.high}
+        return {
+            **{name: value if math.isfinite(value) else None for name, value in values.items()},
+            "count": self.count,
+        }
+
+
+def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:
+    """The score interval of a proportion, sound also at 0 and 1 and for few rows.
+
+    `successes` may have halves (ties) or other parts in [0, 1] a row: the variance of such rows is at most that of
+    0/1 rows of the same mean, so the interval is then at least as wide as it has to be.
+    """
+    if count == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share = successes / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    # At 0 and 1 the bound is the share itself; rounding would put it beside.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == count else min(1.0, centre + half)
+    return Estimate(share, low, high, count)
+
+
+def student(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+    """The t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1."""
+    count = len(values)
+    if count == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    mean = fmean(values)
+    if count == 1:
+        return Estimate(mean, -math.inf, math.inf, 1)
+    half = t_quantile((1 + level) / 2, count - 1) * stdev(values, mean) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def mean_with_interval(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+    """Wilson's interval where every value is 0 or 1, else Student's.
+
+    That one has no width where all values are equal, which is not certainty: there the bounds are infinite.
+    """
+    if values and all(value in (0.0, 1.0) for value in values):
+        return wilson(sum(values), len(values), level=level)
+    if values and min(values) == max(values):
+        return Estimate(values[0], -math.inf, math.inf, len(values))
+    return student(values, level=level)
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """The value below which Student's t with whole `degrees` of freedom lies with `probability` (above a half)."""
+    if degrees > _MANY:
+        z = NormalDist().inv_cdf(probability)
+        return z + (z**3 + z) / (4 * degrees)  # Cornish-Fisher, its first term
+    inside = 2 * probability - 1
+    low, high = 0.0, 1.0
+    while _inside(high, degrees) < inside:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if _inside(middle, degrees) < inside else (low, middle)
+    return (low + high) / 2
+
+
+def _inside(t: float, degrees: int) -> float:
+    """P(|T| < t): Abramowitz & Stegun 26.7.3 for odd degrees of freedom, 26.7.4 for even ones."""
+    theta = math.atan(t / math.sqrt(degrees))
+    cosine, sine = math.cos(theta), math.sin(theta)
+    term = cosine if degrees % 2 else 1.0
+    total = 0.0 if degrees == 1 else term
+    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    return 2 / math.pi * (theta + sine * total) if degrees % 2 else sine * total
+
+
+def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
+    """The probability that of k of the samples, drawn without putting back, one is right: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased for k fresh attempts; 1 - (1 - c/n)^k is not. Raises ValueError unless 1 <= k <= n and 0 <= c <= n.
+    """
+    if not (1 <= k <= num_samples and 0 <= num_right <= num_samples):
+        raise ValueError(f"pass@{k} of {num_right} right ones in {num_samples}")
+    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
+
+
+def majority(answers: Sequence[Hashable], is_right: Sequence[float]) -> float:
+    """What the most frequent answer is worth: the mean of `is_right` over its samples, over all of them in a tie."""
+    counts = Counter(answers)
+    most = max(counts.values())
+    values = [right for answer, right in zip(answers, is_right, strict=True) if counts[answer] == most]
+    return fmean(values)

@@ -1,0 +1,129 @@
+"""What optimising a learnt reward does to the true one: PPO on two reward models, under three KL penalties.
+
+usage: overoptimisation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
+
+Trains a reward model on few and one on many pairs where they are not there yet, runs a sweep over the seeds for each
+condition, where its folder is not there yet, and prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from curves import Curve, curves
+from seeds import by_seed, interval, sweep, table
+
+from rlhf_cli.cli import main as rlhf
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.metrics import read_metrics, series
+
+EXPERIMENT = "study_overoptimisation"
+PAIRS = {"few": 120, "many": 2000}
+"""Name of a reward model -> preference pairs that it is trained on."""
+COEFS = (0.0001, 0.1)
+"""Of the KL penalty; the first only measures the divergence."""
+LAST = 4
+"""Rounds at the end whose mean is the end."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A reward model and the penalty for leaving the policy that all begin as."""
+
+    pairs: str
+    coef: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.pairs}-{self.coef:g}"
+
+    @property
+    def label(self) -> str:
+        return f"{PAIRS[self.pairs]} pairs, KL {self.coef:g}"
+
+
+CONDITIONS = [Condition(pairs, coef) for pairs in PAIRS for coef in COEFS]
+
+
+def reward_model(pairs: str, root: Path) -> Path:
+    """The folder of a reward model trained on so many pairs."""
+    run = RunFolder(root / "toy_reward" / pairs)
+    if not run.model.exists():
+        words = ["+exp=toy_reward", f"data.args.num_rows={PAIRS[pairs]}", "track=none", "launch=cpu"]
+        words += ["trainer.args.max_steps=300", "trainer.args.learning_rate=3e-3"]
+        if rlhf(["train", *words, f"run.root={root}", f"run.name={pairs}"]):
+            raise SystemExit("the reward model was not trained")
+    return run.model
+
+
+def measure(run: RunFolder) -> dict[str, float]:
+    """The true reward at its best and at the end, the learnt one at the end, and how far the policy went."""
+    events = read_metrics(run.metrics)
+    truth, proxy = (series(events, f"rewards/{name}/mean")[1] for name in ("truth", "proxy"))
+    distance = series(events, "kl/k1_policy_ref_per_row")[1]
+    best = max(statistics.fmean(truth[start : start + LAST]) for start in range(len(truth) - LAST + 1))
+    return {
+        "start": truth[0],
+        "best": best,
+        "end": statistics.fmean(truth[-LAST:]),
+        "lost": best - statistics.fmean(truth[-LAST:]),
+        "proxy_gain": statistics.fmean(proxy[-LAST:]) - proxy[0],
+        "kl": statistics.fmean(distance[-LAST:]),
+    }
+
+
+MEASURES = {
+    "start": "true, start",
+    "best": "true, best",
+    "end": "true, end",
+    "lost": "best - end",
+    "proxy_gain": "learnt, gained",
+    "kl": "KL at the end",
+}
+
+
+def curve(run: RunFolder, one: Condition, metric: str) -> Curve:
+    """A metric over the square root of the divergence, as in Gao et al. (arXiv 2210.10760), round by round."""
+    events = read_metrics(run.metrics)
+    distance = [max(0.0, kl) ** 0.5 for kl in series(events, "kl/k1_policy_ref_per_row")[1]]
+    return Curve(one.label, distance, series(events, metric)[1])
+
+
+def main() -> None:
+    """Run what is missing, print the table, draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
+    parser.add_argument("--picture", type=Path, help="write an SVG here")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
+    arguments = parser.parse_args()
+    root = arguments.root.resolve()
+    models = {pairs: reward_model(pairs, root) for pairs in PAIRS}
+
+    def runs_of(one: Condition) -> Path:
+        words = [f"rewards.proxy.model={models[one.pairs]}", f"kl.coef={one.coef}"]
+        return sweep(EXPERIMENT, one.name, words, root)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        folders = list(pool.map(runs_of, CONDITIONS))
+    rows = {}
+    for one, folder in zip(CONDITIONS, folders, strict=True):
+        found = by_seed(folder, measure)
+        cells = [interval([run[name] for run in found]) for name in MEASURES]
+        rows[one.label] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
+    print(table("reward model, penalty", MEASURES, rows))
+    if arguments.picture:
+        runs = [(one, RunFolder(folder / "0")) for one, folder in zip(CONDITIONS, folders, strict=True)]
+        panels = {
+            "true reward": [curve(run, one, "rewards/truth/mean") for one, run in runs],
+            "learnt reward": [curve(run, one, "rewards/proxy/mean") for one, run in runs],
+        }
+        arguments.picture.write_text(curves(panels, x_title="√KL(policy ‖ start), nats an answer"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Calibration against numbers worked by hand, ranks against counting."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlhf_cli.numerics.calibration import (
+    bradley_terry,
+    brier,
+    expected_calibration_error,
+    log_loss,
+    pearson,
+    quantile_bins,
+    reliability,
+    spearman,
+    verdicts,
+)
+
+
+def logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+def test_bradley_terry() -> None:
+    assert bradley_terry(torch.tensor([0.0, math.log(3), -math.log(3)])).tolist() == pytest.approx([0.5, 0.75, 0.25])
+
+
+def test_verdicts() -> None:
+    assert verdicts(torch.tensor([2.0, -0.1, 0.0])).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_calibration_by_hand() -> None:
+    """Confidences 0.62 (right), 0.62 (wrong) and 0.93 (right, right): accuracies 0.5 and 1.
+
+    ECE = 2/4 |0.5 - 0.62| + 2/4 |1 - 0.93| = 0.06 + 0.035.
+    """
+    difference = torch.tensor([logit(0.62), -logit(0.62), logit(0.93), logit(0.93)], dtype=torch.float64)
+    bins = reliability(difference, 5)
+    assert bins.low.tolist() == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert bins.count.tolist() == [0, 2, 0, 0, 2]
+    assert bins.right.tolist() == [0, 1, 0, 0, 2]
+    assert bins.accuracy[[1, 4]].tolist() == [0.5, 1.0]
+    assert bins.confidence[[1, 4]].tolist() == pytest.approx([0.62, 0.93])
+    assert expected_calibration_error(bins) == pytest.approx(0.095)
+    assert brier(difference) == pytest.approx((0.38**2 + 0.62**2 + 2 * 0.07**2) / 4)
+    assert log_loss(difference) == pytest.approx(-(math.log(0.62) + math.log(0.38) + 2 * math.log(0.93)) / 4)
+
+
+def test_a_model_that_is_right_as_often_as_it_says_has_no_error() -> None:
+    difference = torch.tensor([logit(0.75)] * 75 + [-logit(0.75)] * 25, dtype=torch.float64)
+    assert expected_calibration_error(reliability(difference)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_coin_and_the_certain() -> None:
+    bins = reliability(torch.tensor([0.0, 0.0, 1000.0]))
+    assert bins.count.tolist() == [2, *[0] * 8, 1]
+    assert expected_calibration_error(bins) == 0.0
+    assert brier(torch.zeros(3)) == 0.25
+    assert log_loss(torch.zeros(3)) == pytest.approx(math.log(2))
+    assert log_loss(torch.tensor([-1000.0])) == 1000.0
+
+
+def test_correlations_by_hand() -> None:
+    x, y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 8.0, 27.0, 64.0])
+    assert spearman(x, y) == pytest.approx(1.0)
+    assert pearson(x, x * -2 + 1) == pytest.approx(-1.0)
+    # ranks of y with a tie: 1.5, 1.5, 3; of x: 1, 2, 3. Their covariance 1.5, deviations sqrt(2) and sqrt(1.5).
+    tied = spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 5.0, 9.0]))
+    assert tied == pytest.approx(1.5 / math.sqrt(2 * 1.5))
+    assert math.isnan(spearman(x, torch.ones(4)))
+
+
+def test_quantile_bins_never_part_equal_values() -> None:
+    found = quantile_bins(torch.tensor([0.0, 0.0, 0.0, 5.0, 1.0]), 4)
+    assert sorted(row for rows in found for row in rows.tolist()) == [0, 1, 2, 3, 4]
+    assert {0, 1, 2} <= set(found[0].tolist())
+    assert found[-1].tolist() == [3]

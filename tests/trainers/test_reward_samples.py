@@ -1,0 +1,133 @@
+"""The pairs that are shown while a reward model learns: when, which, and what the table says."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import sys
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.folder import read_json
+from rlhf_cli.trainers.reward_samples import Pair, table_of, texts_of
+from tests.trainers.reward_runs import from_file, samples, sums
+
+
+def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(learn, capsys) -> None:
+    evaluation = ["data.eval.fraction=0.3", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"]
+    code, folder = learn(*from_file(sums(20)), *evaluation, "reward_model.show_samples=3")
+    assert code == 0
+    rows = samples(folder)
+    assert [(row["step"], row["row"]) for row in rows] == [(step, row) for step in (2, 3) for row in (1, 2, 3)]
+    shown = capsys.readouterr().out
+    assert "pairs in the right order" in shown
+    assert "well" in shown
+    assert folder.log.read_text().count("of 3 pairs in the right order") == 2
+    model = AutoModelForSequenceClassification.from_pretrained(folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    for row in rows[3:]:
+        for side in ("chosen", "rejected"):
+            text = row["prompt"] + row[side] + tokenizer.eos_token
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            assert model(input_ids=ids).logits.item() == pytest.approx(row[f"score_{side}"], abs=1e-6)
+        right = "right" if row["score_chosen"] > row["score_rejected"] else "wrong"
+        assert row["verdict"] == right
+        assert row["margin"] is None
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(0, 0), (5, 5), (-1, 12), (100, 12)])
+def test_how_many_samples(learn, asked: int, shown: int) -> None:
+    _, folder = learn(*from_file(sums()), f"reward_model.show_samples={asked}")
+    assert (len(samples(folder)) if folder.samples.exists() else 0) == shown
+
+
+def test_showing_samples_changes_no_number(learn) -> None:
+    with_, without = (learn(f"reward_model.show_samples={n}", name=f"n{n}")[1] for n in (4, 0))
+    one, other = ((folder.model / "model.safetensors").read_bytes() for folder in (with_, without))
+    assert one == other
+
+
+def test_a_wandb_run_gets_a_table(learn, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[dict[str, Any]] = []
+    fake = SimpleNamespace(
+        __spec__=ModuleSpec("wandb", None),
+        run=SimpleNamespace(url=None),
+        Table=lambda columns, data: (columns, data),
+        log=logged.append,
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    learn(*from_file(sums()), "reward_model.show_samples=2")
+    (event,) = logged
+    columns, data = event["samples"]
+    assert event["train/global_step"] == 3
+    assert {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(columns)
+    assert len(data) == 2
+
+
+def test_a_resumed_run_writes_its_samples_once(learn) -> None:
+    evaluation = ["data.eval.fraction=0.3", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
+    _, folder = learn(*from_file(sums(20)), *evaluation, "trainer.args.save_steps=1")
+    whole = samples(folder)
+    for path in sorted(folder.checkpoints.iterdir())[1:]:
+        shutil.rmtree(path)
+    folder.status.write_text(json.dumps({**read_json(folder.status), "state": "failed"}))
+    assert main(["resume", str(folder.path)]) == 0
+    assert samples(folder) == whole
+
+
+# The table
+
+
+def pair(**values: Any) -> Pair:
+    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
+    return Pair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "verdict"),
+    [(1.0, 0.5, "right"), (0.5, 1.0, "wrong"), (0.5, 0.5, "tie"), (math.nan, 0.5, "wrong")],
+)
+def test_verdict(chosen: float, rejected: float, verdict: str) -> None:
+    assert pair(score_chosen=chosen, score_rejected=rejected).verdict == verdict
+
+
+def printed(pairs: list[Pair], width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(table_of(pairs))
+    return captured.get()
+
+
+def test_the_table_has_the_prompts_end_and_a_margin_where_there_is_one() -> None:
+    long = pair(prompt="\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:", chosen="a\nb" * 40, margin=0.25)
+    shown = printed([long, pair(score_chosen=0.0)])
+    assert "step 1: 1 of 2 pairs in the right order" in shown
+    assert "x why?" in shown
+    assert "Human" not in shown
+    assert "0.250" in shown
+    assert "tie" in shown
+    assert "margin" not in printed([pair()])
+    narrow = printed([long], width=80).splitlines()
+    assert len(narrow) == 3
+    assert narrow[2].split()[-2:] == ["0.250", "right"]
+
+
+def test_markup_and_control_characters_in_an_answer_are_text() -> None:
+    shown = printed([pair(chosen="[red]x[/red]", rejected="\x1b[2J")])
+    assert "[red]x[/red]" in shown
+    assert "\\x1b[2J" in shown
+
+
+def test_a_row_of_ids_is_split_where_the_answers_part() -> None:
+    row = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
+    text = {1: "2+2=", 2: "4", 3: "!", 4: "5"}
+    assert texts_of(row, lambda ids, **_: "".join(text[token] for token in ids)) == ("2+2=", "4!", "5")
