@@ -27,6 +27,7 @@ from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.merge import whole_model
 from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
@@ -70,6 +71,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
     critic = separate_critic(experiment, given["model"])
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = with_our_seams(trl_trainer, with_critic=experiment.critic is not None)(**given)
+    if experiment.model.quantize is not None:
+        restore_head_dtype(trainer.model)
     trainer.table_log = folder.log
     trainer.reward_stack = stack
     if pairs is not None:

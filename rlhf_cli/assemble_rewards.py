@@ -34,6 +34,7 @@ def _score(name: str, reward: Reward, device: Any) -> Callable[..., Any]:
             max_length=reward.max_length,
             dtype=reward.dtype,
             device=reward.device or device,
+            with_eos=reward.with_eos,
         )
     assert reward.fn is not None
     if reward.isolate:

@@ -179,8 +179,8 @@ class Reward(Section):
     """One named reward: a function or a reward model, and the rules around it.
 
     The order is raw, offset, clip, normalize, gate, weight. `offset: auto` is the mean that `rlhf eval` measured.
-    `batch_size`, `dtype`, `device`, `max_length` and `offset: auto` are for a `model`; `isolate` runs a function in a
-    process that can be killed.
+    `batch_size`, `dtype`, `device`, `max_length`, `with_eos` (end plain texts with the end-of-sequence token, as TRL's
+    RewardTrainer does) and `offset: auto` are for a `model`; `isolate` runs a function in a process that can be killed.
     """
 
     fn: str | None = None
@@ -200,6 +200,7 @@ class Reward(Section):
     max_length: int | None = Field(default=None, gt=0)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str | None = None
+    with_eos: bool = False
 
     @property
     def gates(self) -> list[Gate]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from peft.utils import ModulesToSaveWrapper
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rlhf_cli.errors import ModelError
@@ -30,3 +33,16 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
         for name, module in model.named_children()
         if name != model.base_model_prefix and any(True for _ in module.parameters())
     ]
+
+
+def restore_head_dtype(model: Any) -> None:
+    """Give the heads that are trained beside an adapter the dtype they had before.
+
+    On quantised weights TRL makes bfloat16 of all that is trained. An adapter's layer converts what it is given, a head
+    does not, and stops at the first batch where the body computes in float32.
+    """
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            dtype = next(module.original_module.parameters()).dtype
+            for trained in module.modules_to_save.values():
+                trained.to(dtype)

@@ -39,6 +39,8 @@ class RewardModelScorer:
         max_length: tokens of a row; None for what the model and its tokenizer say they can take.
         dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. No autocast changes it.
         device: where the model lives.
+        with_eos: end plain texts with the end-of-sequence token, as TRL's RewardTrainer does in training where its
+            GRPOTrainer does not in scoring.
         trust_remote_code: run code that came with the checkpoint.
 
     Raises ModelError when the checkpoint is no reward model, lost its head, or cannot be loaded.
@@ -52,9 +54,11 @@ class RewardModelScorer:
         max_length: int | None = None,
         dtype: str = "auto",
         device: torch.device | str = "cpu",
+        with_eos: bool = False,
         trust_remote_code: bool = False,
     ) -> None:
         self.path = path
+        self.with_eos = with_eos
         self.batch_size = _at_least_one("batch_size", batch_size, path)
         self.num_truncated = 0
         self._device = torch.device(device)
@@ -73,13 +77,13 @@ class RewardModelScorer:
         return self.scored(prompts, completions)[0]
 
     def scored(
-        self, prompts: Sequence[Any], completions: Sequence[Any], *, with_eos: bool = False
+        self, prompts: Sequence[Any], completions: Sequence[Any], *, with_eos: bool | None = None
     ) -> tuple[list[float], list[int]]:
         """The scores, and the tokens of each row before anything was cut off.
 
-        `with_eos` ends plain texts with the end-of-sequence token, as TRL's RewardTrainer does where its GRPOTrainer
-        does not.
+        `with_eos` in the place of the scorer's own, for this call.
         """
+        with_eos = self.with_eos if with_eos is None else with_eos
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
         if not texts:
             return [], []

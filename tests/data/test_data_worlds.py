@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.data import Source, peek, worlds
 from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
-from rlhf_cli.data.worlds.toy_preferences import true_score
+from rlhf_cli.data.worlds.toy_preferences import true_reward, true_score
 from rlhf_cli.data.worlds.toy_speakers import parse_speakers
 from rlhf_cli.errors import DataError
 
@@ -172,3 +172,10 @@ def test_demonstrations_are_a_world_too() -> None:
     assert rows == toy_sums.demonstrations(5, 3, wrong_fraction=0.0)
     with pytest.raises(DataError, match="share"):
         worlds.generate("toy_demonstrations", {"wordy_fraction": 2.0}, seed=3)
+
+
+def test_the_true_reward_of_texts_and_of_messages() -> None:
+    texts = true_reward(["17+5=", "17+5="], ["22", "21"])
+    assert texts == [1.5, 0.5]
+    messages = [[{"role": "user", "content": "17+5="}]], [[{"role": "assistant", "content": "22"}]]
+    assert true_reward(*messages) == [1.5]

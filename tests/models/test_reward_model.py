@@ -295,3 +295,12 @@ def _policy(folder: Path) -> str:
 
     build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "warm_start": None}
     return str(tiny_model_path(build, list, lambda step, steps: None))
+
+
+def test_texts_may_end_as_in_training(reward_model: Path) -> None:
+    """TRL's RewardTrainer ends plain texts with the end-of-sequence token, its GRPOTrainer shows them without."""
+    bare, ended = RewardModelScorer(str(reward_model)), RewardModelScorer(str(reward_model), with_eos=True)
+    eos = ended._tokenizer.eos_token
+    assert ended(["1+1="], ["2"]) == bare(["1+1="], [f"2{eos}"])
+    assert ended(["1+1="], ["2"]) != bare(["1+1="], ["2"])
+    assert ended(["1+1="], [f"2{eos}"]) == ended(["1+1="], ["2"])

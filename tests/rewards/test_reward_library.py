@@ -35,6 +35,7 @@ COLUMNS: dict[str, set[str]] = {
     "repetition": set(),
     "speakers_larger": {"speaker_a", "speaker_b"},
     "sums_correct": {"a", "b"},
+    "sums_true": set(),
     "trl_accuracy": {"solution"},
     "trl_cosine_length": {"solution"},
     "trl_repetition": set(),
@@ -140,7 +141,7 @@ def test_a_misspelt_argument_is_seen() -> None:
 
 def test_importing_the_library_imports_no_torch() -> None:
     modules = sorted({load(path)["fn"].partition(":")[0] for path in FILES if "rlhf_cli" in load(path)["fn"]})
-    assert len(modules) == 7
+    assert len(modules) == 8
     heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy"]
     code = f"import sys, {', '.join(modules)}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.config.schema import Experiment
+from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.runs.folder import RunFolder
 from tests.trainers import reward_runs
 
@@ -120,3 +122,10 @@ def learn(workplace: Path) -> Callable[..., tuple[int, RunFolder]]:
         return code, RunFolder(workplace / "runs" / "reward" / name)
 
     return run
+
+
+def starting_model(folder: RunFolder) -> Path:
+    """The embedded model that a run began with; other runs of the session may have made others."""
+    model = Experiment.model_validate(folder.read_config()).model
+    assert model.build is not None
+    return tiny_model_path(model.build.model_dump(), list, lambda step, steps: None)

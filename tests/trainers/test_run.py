@@ -15,6 +15,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.folder import read_json
 from rlhf_cli.runs.metrics import read_metrics, series
 from rlhf_cli.runs.status import read_status
+from tests.trainers.conftest import starting_model
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
@@ -41,14 +42,13 @@ def test_a_finished_run_holds_what_the_design_says(train, name: str, capsys: pyt
     }
 
 
-def test_the_saved_model_loads_and_is_not_the_one_it_began_with(train, model_cache: Path) -> None:
+def test_the_saved_model_loads_and_is_not_the_one_it_began_with(train) -> None:
     _, folder = train()
     model = AutoModelForCausalLM.from_pretrained(folder.model)
     tokenizer = AutoTokenizer.from_pretrained(folder.model)
     text = "17+5= äöü 数"
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    (start,) = model_cache.glob("models/tiny-*/config.json")
-    before = AutoModelForCausalLM.from_pretrained(start.parent)
+    before = AutoModelForCausalLM.from_pretrained(starting_model(folder))
     pairs = zip(model.parameters(), before.parameters(), strict=True)
     assert any(not torch.equal(after, first) for after, first in pairs)
 

@@ -10,17 +10,17 @@ import trl
 from datasets import Dataset
 
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.models.tiny import cache_dir
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.runs.metrics import read_metrics, series
+from tests.trainers.conftest import starting_model
 
 COMPARED = {name: name for name in ("loss", "grad_norm", "reward", "reward_std", "entropy")}
 COMPARED |= {"rewards/correct/mean": "rewards/sums_correct/mean", "rewards/brevity/mean": "rewards/length_ramp/mean"}
 """Our metric -> what TRL calls it after the function's own name."""
 
 
-def by_hand(trainer_name: str, output_dir: Path, weights: list[float]) -> list[dict[str, float]]:
+def by_hand(trainer_name: str, output_dir: Path, weights: list[float], model: Path) -> list[dict[str, float]]:
     """What a user of plain TRL writes for the experiment of conftest.SMALL."""
     brevity = functools.partial(length_ramp, full=2, zero=16, unit="characters")
     config = getattr(trl, trainer_name.replace("Trainer", "Config"))(
@@ -41,9 +41,8 @@ def by_hand(trainer_name: str, output_dir: Path, weights: list[float]) -> list[d
         model_init_kwargs={"dtype": "auto"},
         disable_tqdm=True,
     )
-    (model,) = cache_dir().glob("models/tiny-*/config.json")
     trainer = getattr(trl, trainer_name)(
-        model=str(model.parent),
+        model=str(model),
         reward_funcs=[sums_correct, digits_only, brevity],
         args=config,
         train_dataset=Dataset.from_list(generate("toy_sums", {"num_rows": 64, "max_value": 20}, seed=0)),
@@ -57,7 +56,7 @@ def test_losses_equal_a_plain_trl_script(train, tmp_path: Path, name: str) -> No
     code, folder = train(f"trainer={name}")
     assert code == 0
     events = [event for event in read_metrics(folder.metrics) if "loss" in event]
-    plain = by_hand(f"{name.upper()}Trainer", tmp_path / "plain", [1.0, 0.5, 0.2])
+    plain = by_hand(f"{name.upper()}Trainer", tmp_path / "plain", [1.0, 0.5, 0.2], starting_model(folder))
     for ours, theirs in COMPARED.items():
         assert series(events, ours)[1] == [event[theirs] for event in plain], ours
     assert len(plain) == 3
@@ -68,5 +67,5 @@ def test_another_weight_gives_other_losses(train, tmp_path: Path) -> None:
     """Negative control: equality above is not equality of anything with anything."""
     _, folder = train()
     ours = series(read_metrics(folder.metrics), "grad_norm")[1]
-    plain = by_hand("GRPOTrainer", tmp_path / "plain", [1.0, 0.5, 5.0])
+    plain = by_hand("GRPOTrainer", tmp_path / "plain", [1.0, 0.5, 5.0], starting_model(folder))
     assert ours != [event["grad_norm"] for event in plain]

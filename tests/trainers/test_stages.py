@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.heads import head_names
+from rlhf_cli.models.heads import head_names, restore_head_dtype
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import read_metrics, series
@@ -161,6 +161,29 @@ def test_the_names_of_heads(tmp_path: Path) -> None:
     assert head_names(str(tmp_path / "bert")) == ["classifier"]
     assert head_names(str(tmp_path / "deberta")) == ["pooler", "classifier"]
     assert head_names(str(tmp_path / "gpt2")) == ["score"]
+
+
+def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:
+    """As TRL does it: what is trained is made bfloat16, and the body stays as it was."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        **{"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+        **{"num_attention_heads": 2, "pad_token_id": 0, "num_labels": 1},
+    )
+    adapter = LoraConfig(task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"])
+    model = get_peft_model(AutoModelForSequenceClassification.from_config(config), adapter)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
+    ids = torch.tensor([[1, 2, 3]])
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(input_ids=ids)
+    restore_head_dtype(model)
+    assert model(input_ids=ids).logits.dtype == torch.float32
+    trained = {str(weight.dtype) for name, weight in model.named_parameters() if "lora_" in name}
+    assert trained == {"torch.bfloat16"}
 
 
 def test_from_demonstrations_to_a_policy_on_the_learnt_reward(stage: Stage, workplace: Path) -> None:
