@@ -1,8 +1,8 @@
-"""What our layer costs: `rlhf train +exp=quickstart` against the same GRPOTrainer called from a plain script.
+"""What our layer costs: `rlhf train` against the same trainer of TRL called from a plain script.
 
 Both are whole processes, from nothing to a saved model. Their losses and weights must be equal to the last digit.
 
-usage: launcher.py [--steps 20] [--pairs 5]
+usage: launcher.py [--exp quickstart | toy_reward] [--steps 20] [--pairs 5]
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from pairs import cost_of, print_ratios
 from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.metrics import read_metrics, series
 
-PLAIN = Path(__file__).with_name("plain_grpo.py")
+PLAIN = {"quickstart": "plain_grpo.py", "toy_reward": "plain_reward.py"}
+ALIKE = {"quickstart": [], "toy_reward": ["~data.eval", "trainer.args.eval_strategy=no", "reward_model.show_samples=0"]}
+"""Experiment -> what of it the plain script leaves out."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--exp", choices=PLAIN, default="quickstart")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as workplace:
         environment = {**os.environ, "RLHF_CACHE": f"{workplace}/cache", "TOKENIZERS_PARALLELISM": "false"}
         environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
-        ours = [sys.executable, "-m", "rlhf_cli", "train", "+exp=quickstart", "launch=cpu", "track=none"]
-        ours += [f"trainer.args.max_steps={options.steps}"]
+        ours = [sys.executable, "-m", "rlhf_cli", "train", f"+exp={options.exp}", "launch=cpu", "track=none"]
+        ours += [f"trainer.args.max_steps={options.steps}", *ALIKE[options.exp]]
         subprocess.run([*ours, "run.name=warm"], cwd=workplace, env=environment, check=True, capture_output=True)
         (model,) = Path(workplace, "cache/models").glob("tiny-*/config.json")
-        plain = [sys.executable, str(PLAIN), str(model.parent)]
+        plain = [sys.executable, str(Path(__file__).with_name(PLAIN[options.exp])), str(model.parent)]
         pairs = []
         for number in range(options.pairs):
             a = cost_of([*ours, f"run.name=run{number}"], cwd=workplace, environment=environment)
             b = cost_of([*plain, f"plain{number}", str(options.steps)], cwd=workplace, environment=environment)
             pairs.append((a, b))
         print_ratios("rlhf train", "plain TRL", pairs)
-        run = RunFolder(Path(workplace, "runs/quickstart/run0"))
+        run = RunFolder(Path(workplace, "runs", options.exp, "run0"))
         done = subprocess.run(
             [*plain, "check", str(options.steps)],
             cwd=workplace,

@@ -69,3 +69,35 @@ def test_another_weight_gives_other_losses(train, tmp_path: Path) -> None:
     ours = series(read_metrics(folder.metrics), "grad_norm")[1]
     plain = by_hand("GRPOTrainer", tmp_path / "plain", [1.0, 0.5, 5.0], starting_model(folder))
     assert ours != [event["grad_norm"] for event in plain]
+
+
+@pytest.mark.parametrize(("learning_rate", "is_same"), [(0.01, True), (0.02, False)])
+def test_a_reward_model_s_losses_equal_a_plain_trl_script(
+    learn, tmp_path: Path, learning_rate: float, is_same: bool
+) -> None:
+    """With another learning rate they do not: the negative control."""
+    code, folder = learn()
+    assert code == 0
+    rows = Dataset.from_list(generate("toy_preferences", {"num_rows": 40, "max_value": 20}, seed=0))
+    config = trl.RewardConfig(
+        output_dir=str(tmp_path / "plain"),
+        max_steps=3,
+        learning_rate=learning_rate,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        seed=0,
+        use_cpu=True,
+        bf16=False,
+        model_init_kwargs={"dtype": "auto"},
+        disable_tqdm=True,
+    )
+    trainer = trl.RewardTrainer(
+        model=str(starting_model(folder)),
+        args=config,
+        train_dataset=rows.remove_columns(["score_chosen", "score_rejected"]),
+    )
+    trainer.train()
+    plain = [event["loss"] for event in trainer.state.log_history if "loss" in event]
+    ours = [event["loss"] for event in read_metrics(folder.metrics) if "loss" in event]
+    assert (ours == plain) is is_same
