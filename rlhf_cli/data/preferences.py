@@ -59,7 +59,7 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
     dataset = with_ids(dataset, name=name)
     if set(IDS) <= set(dataset.column_names):  # as TRL has it: texts beside token ids are not read
         dataset = dataset.remove_columns([column for column in _TEXTS if column in dataset.column_names])
-    bad = _bad_pairs(dataset)
+    bad = bad_pairs(dataset)
     if bad and not rules.drops_bad_pairs:
         raise _refuse_pairs(bad, dataset, name)
     by_rule: dict[int, float] = {}
@@ -93,8 +93,8 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
     return (dataset.select(kept) if counts else dataset), counts
 
 
-def _bad_pairs(dataset: Dataset) -> dict[int, str]:
-    """Row -> what makes its pair one that teaches nothing."""
+def bad_pairs(dataset: Dataset) -> dict[int, str]:
+    """Row -> what makes its pair one that teaches nothing: equal answers, or one with nothing in it."""
     columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
     pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
     found: dict[int, str] = {}

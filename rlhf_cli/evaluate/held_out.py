@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema import Experiment
 from rlhf_cli.data.load import load_split
+from rlhf_cli.data.preferences import bad_pairs
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.evaluate.pairs import is_pair
 from rlhf_cli.plan.sources import eval_sources, training_sources
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def load_held_out(
         else:
             raise ConfigError("no evaluation rows", where="data.eval", expected="--data FILE")
     if experiment.reward_model is not None and experiment.reward_model.on_bad_pair == "drop":
-        dataset = dataset.select([index for index, row in enumerate(dataset) if is_pair(row)])
+        # A file of other rows (`--data`) may have no pairs: whoever needs them says so.
+        bad = bad_pairs(dataset) if {"chosen", "rejected"} <= set(dataset.column_names) else {}
+        dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])
     check_rows(dataset, [needs], "the evaluation rows")
     return _spread(dataset, limit), warning
 

@@ -45,13 +45,6 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
     return Pairs(*(list(side) for side in zip(*parted, strict=True)))
 
 
-def is_pair(row: Row) -> bool:
-    """Whether two answers differ and both are something; what is no preference row is left for `pairs_of` to refuse."""
-    if not {"chosen", "rejected"} <= row.keys():
-        return True
-    return bool(row["chosen"]) and bool(row["rejected"]) and row["chosen"] != row["rejected"]
-
-
 def _parted(row: Row, number: int, as_chat: bool) -> tuple[Any, Any, Any]:
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:

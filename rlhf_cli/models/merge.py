@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
-from filelock import FileLock
-
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.tiny import cache_dir
+from rlhf_cli.models.cache import made_once
 
 _CONFIG = "adapter_config.json"
 
@@ -31,16 +27,8 @@ def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
     digest = hashlib.sha256(dtype.encode())
     for file in sorted(adapter.glob("adapter_*")):
         digest.update(file.read_bytes())
-    folder = cache_dir() / "models" / f"merged-{digest.hexdigest()[:12]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "config.json").is_file():
-            shutil.rmtree(folder, ignore_errors=True)  # half of one is none
-            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-                unfinished = Path(temporary, "model")
-                _merge(adapter, unfinished, dtype, trust_remote_code)
-                unfinished.rename(folder)
-    return str(folder)
+    name = f"merged-{digest.hexdigest()[:12]}"
+    return str(made_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
-from filelock import FileLock
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlhf_cli.models.cache import made_once
 from rlhf_cli.models.tokenizer import byte_tokenizer
 
 Demonstration = dict[str, str]
@@ -27,11 +23,6 @@ Demonstration = dict[str, str]
 
 _RECIPE_VERSION = 1  # part of the cache key: raise it when the same settings build other weights
 _SEED = 0  # the starting point is one and the same for every run, whatever the run's seed
-
-
-def cache_dir() -> Path:
-    """Where built models are kept: $RLHF_CACHE, else the user's cache folder."""
-    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf"))
 
 
 def tiny_model_path(
@@ -44,17 +35,7 @@ def tiny_model_path(
     at once: one builds, the others wait.
     """
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_dir() / "models" / f"tiny-{key}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "config.json").is_file():
-            shutil.rmtree(folder, ignore_errors=True)  # half of one is none
-            # Built aside and renamed, so that an interrupted build leaves no half-written model behind.
-            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-                unfinished = Path(temporary, "model")
-                _build(build, demonstrations, on_progress, unfinished)
-                unfinished.rename(folder)
-    return folder
+    return made_once(f"tiny-{key}", lambda folder: _build(build, demonstrations, on_progress, folder))
 
 
 def _build(

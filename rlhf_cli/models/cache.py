@@ -1,0 +1,35 @@
+"""Models that are made here once and kept: the embedded tiny one, an adapter merged into its base."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock
+
+
+def cache_dir() -> Path:
+    """Where made models are kept: $RLHF_CACHE, else the user's cache folder."""
+    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf"))
+
+
+def made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of the model called `name`, which `make` writes on first use.
+
+    Made aside and renamed, so that an interruption leaves no half-written model behind. Safe to call from several
+    processes at once: one makes it, the others wait.
+    """
+    folder = cache_dir() / "models" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "config.json").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # half of one is none
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                unfinished = Path(temporary, "model")
+                make(unfinished)
+                unfinished.rename(folder)
+    return folder
