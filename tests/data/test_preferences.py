@@ -11,7 +11,7 @@ import pytest
 from rlhf_cli.data import Source, column_names_after, hold_out, peek
 from rlhf_cli.data.load import load_split
 from rlhf_cli.data.margins import MarginRule
-from rlhf_cli.data.preferences import PreferenceRules, judge_pairs, leave_out
+from rlhf_cli.data.preferences import PreferenceRules, bad_pairs, judge_pairs, leave_out
 from rlhf_cli.data.tokenised import cut_padding
 from rlhf_cli.data.transcripts import split_pair
 
@@ -293,3 +293,10 @@ def test_a_mask_with_a_hole_or_of_another_length(refusal: Refusal) -> None:
     assert "not one 0 or 1 a token id" in refusal(cut_padding, [1, 2], [1], "here")
     assert "not one 0 or 1 a token id" in refusal(cut_padding, [1, 2], [1, 2], "here")
     assert "not a list of token ids" in refusal(cut_padding, "text", None, "here")
+
+
+def test_a_blank_answer_makes_a_pair_as_bad_as_an_empty_one() -> None:
+    """`rlhf eval` leaves out by this very function what training left out."""
+    rows = {"chosen": ["a", " ", "", "b"], "rejected": ["c", "c", "c", "b"]}
+    found = bad_pairs(datasets.Dataset.from_dict(rows))
+    assert found == {1: "empty_answers", 2: "empty_answers", 3: "identical_answers"}
