@@ -27,11 +27,12 @@ from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.evaluate.during import DuringTraining
 from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.merge import whole_model
 from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.plan.sources import eval_sources, training_sources
+from rlhf_cli.plan.sources import eval_rows_told, eval_sources, training_sources
 from rlhf_cli.rewards.resolve import import_function
 from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.runs.folder import RunFolder
@@ -85,6 +86,8 @@ def assemble(experiment: Experiment, folder: RunFolder, *, track_mode: str, on_p
         trainer.truncation = truncation_policy(experiment)
         tokenizer = trainer.processing_class
         stack.decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
+        is_main = args.process_index == 0
+        trainer.sum_up = DuringTraining(folder, stack.components, eval_rows_told(experiment.data), writes=is_main)
     return trainer
 
 

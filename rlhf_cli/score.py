@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from rlhf_cli.data.files import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
 from rlhf_cli.rewards.completion import text_of
+from rlhf_cli.rewards.component import Component
 from rlhf_cli.rewards.resolve import required_columns
 from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.suggest import did_you_mean
@@ -81,54 +82,66 @@ def score(
         stack.close()
 
 
-def _told(stack: RewardStack, num_rows: int, by_now: list[float]) -> dict[str, Any]:
+def scored_rows(
+    components: Sequence[Component],
+    raw: Sequence[Sequence[float | None]],
+    fixed: Sequence[Sequence[float | None]],
+    weights: Sequence[float],
+) -> list[Row]:
+    """Each row's `total` and by name its raw, effective and weighted reward, None where there is none.
+
+    raw, fixed: one list a row with an entry a component, as the stack's outcomes hold them.
+    """
     import torch
 
-    from rlhf_cli.trainers.settle import settle
+    from rlhf_cli.trainers.settle import settle_alone
 
-    outcomes = [stack.outcomes[name] for name in stack.names]
-    raw = torch.tensor([[_nan(value) for value in outcome.raw] for outcome in outcomes], dtype=torch.float64).T
-    fixed = torch.tensor([[_nan(value) for value in outcome.fixed] for outcome in outcomes], dtype=torch.float64).T
-    weights = torch.tensor(by_now, dtype=torch.float64)
-    settled, _ = settle(
-        raw,
-        fixed,
-        weights,
-        stack.components,
-        {},
-        names=stack.names,
-        aggregate="sum",
-        num_generations=num_rows,
-        is_training=True,
-    )
-    effective, weighted = settled.unfilled, settled.unfilled * weights
-    rows = [
+    def matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
+        return torch.tensor([[_nan(value) for value in row] for row in rows], dtype=torch.float64)
+
+    by_now = torch.tensor(weights, dtype=torch.float64)
+    settled = settle_alone(matrix(raw), matrix(fixed), by_now, components)
+    effective, weighted = settled.unfilled, settled.unfilled * by_now
+    return [
         {
             "total": _none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
             "rewards": {
-                name: {
-                    "raw": outcomes[index].raw[row],
+                component.name: {
+                    "raw": raw[row][index],
                     "effective": _none(effective[row, index].item()),
                     "weighted": _none(weighted[row, index].item()),
-                    "open": outcomes[index].closed_by[row] is None,
-                    "error": outcomes[index].errors[row],
                 }
-                for index, name in enumerate(stack.names)
+                for index, component in enumerate(components)
             },
         }
-        for row in range(num_rows)
+        for row in range(len(raw))
     ]
+
+
+def _told(stack: RewardStack, num_rows: int, weights: list[float]) -> dict[str, Any]:
+    outcomes = stack.outcomes
+    raw = [[outcomes[name].raw[row] for name in stack.names] for row in range(num_rows)]
+    fixed = [[outcomes[name].fixed[row] for name in stack.names] for row in range(num_rows)]
+    rows = scored_rows(stack.components, raw, fixed, weights)
+    for number, row in enumerate(rows):
+        for name, told in row["rewards"].items():
+            told["open"] = outcomes[name].closed_by[number] is None
+            told["error"] = outcomes[name].errors[number]
+
+    def mean(kind: str, name: str) -> float | None:
+        return _mean([value for row in rows if (value := row["rewards"][name][kind]) is not None])
+
     summary = {
         name: {
-            "mean": _mean([value for value in outcomes[index].raw if value is not None]),
-            "effective_mean": _none(effective[:, index].nanmean().item()),
-            "weighted_mean": _none(weighted[:, index].nanmean().item()),
-            "open_fraction": outcomes[index].num_open / num_rows,
-            "excluded": outcomes[index].num_excluded,
-            "errors": outcomes[index].num_errors,
-            "calls": outcomes[index].calls,
+            "mean": mean("raw", name),
+            "effective_mean": mean("effective", name),
+            "weighted_mean": mean("weighted", name),
+            "open_fraction": outcomes[name].num_open / num_rows,
+            "excluded": outcomes[name].num_excluded,
+            "errors": outcomes[name].num_errors,
+            "calls": outcomes[name].calls,
         }
-        for index, name in enumerate(stack.names)
+        for name in stack.names
     }
     return {"rows": rows, "summary": summary}
 

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.evaluation import evaluation_problems
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.owned import OWNED, home_of
 from rlhf_cli.config.ppo import ppo_argument_problem, ppo_problems
@@ -26,6 +27,10 @@ from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
 
 _SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGNORECASE)
+_RULES = (
+    *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
+    evaluation_problems,
+)
 _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 
 
@@ -45,7 +50,7 @@ def judge(composed: Composed) -> Experiment:
     told = {problem.where for problem in problems}
     problems += [found for found in _trainer_problems(tree, origins) if found.where not in told]
     if experiment is not None and experiment.trainer.trl in trl_args.trainers():
-        for rules in (reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems):
+        for rules in _RULES:
             problems += rules(experiment, origins)
     if len(problems) == 1:
         raise problems[0]

@@ -9,8 +9,8 @@ from typing import Any
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 
 MISSING = "no picture: matplotlib is not installed (pip install 'rlhf-cli[plot]')"
-_BLUE, _ORANGE, _GREY = "#3b6ea5", "#d98032", "#999999"
-_DPI = 120
+BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d98032", "#4a8f5a", "#999999"
+DPI = 120
 
 Content = dict[str, Any]
 
@@ -36,20 +36,20 @@ def draw(content: Content, file: Path) -> None:
     else:
         _components(figure.subplots(), content["parts"])
     figure.suptitle(f"{content['model']} on {content['data']} ({content['rows']} rows)", fontsize=10)
-    figure.savefig(file, dpi=_DPI)
+    figure.savefig(file, dpi=DPI)
 
 
 def _calibration(axes: Any, calibration: Content) -> None:
     bins = [one for one in calibration["bins"] if one["accuracy"]["count"]]
-    axes.plot([0.5, 1], [0.5, 1], color=_GREY, linestyle="--", linewidth=1, label="calibrated")
-    _errorbar(axes, [one["confidence"] for one in bins], [one["accuracy"] for one in bins], _BLUE)
+    axes.plot([0.5, 1], [0.5, 1], color=GREY, linestyle="--", linewidth=1, label="calibrated")
+    _errorbar(axes, [one["confidence"] for one in bins], [one["accuracy"] for one in bins], BLUE)
     axes.set(xlabel="confidence: sigmoid(|difference|)", ylabel="accuracy", xlim=(0.48, 1.02), ylim=(-0.02, 1.02))
     axes.set_title(f"calibration error {calibration['ece']:.3f}", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _histogram(axes: Any, histogram: Content, mean: float) -> None:
-    for name, colour in (("rejected", _ORANGE), ("chosen", _BLUE)):
+    for name, colour in (("rejected", ORANGE), ("chosen", BLUE)):
         one = histogram[name]
         width = (one["to"] - one["from"]) / len(one["counts"]) or 0.1
         places = [one["from"] + (index + 0.5) * width for index in range(len(one["counts"]))]
@@ -62,8 +62,8 @@ def _histogram(axes: Any, histogram: Content, mean: float) -> None:
 
 def _length(axes: Any, length: Content) -> None:
     bins = length["bins"]
-    axes.axhline(0.5, color=_GREY, linestyle="--", linewidth=1)
-    _errorbar(axes, list(range(len(bins))), bins, _BLUE)
+    axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
+    _errorbar(axes, list(range(len(bins))), bins, BLUE)
     axes.set_xticks(range(len(bins)), [f"{one['from']} to {one['to']}" for one in bins], rotation=20, fontsize=8)
     axes.set(xlabel="tokens, chosen minus rejected", ylabel="accuracy", ylim=(-0.02, 1.02))
     correlation = length["pearson"]
@@ -74,7 +74,7 @@ def _components(axes: Any, parts: Content) -> None:
     """Bars of the raw scores, one group a reward and the total above, a bar for each way of answering."""
     names = [*next(iter(parts.values()))["rewards"], "total"]
     height = 0.8 / len(parts)
-    for number, (part, colour) in enumerate(zip(parts, (_BLUE, _ORANGE), strict=False)):
+    for number, (part, colour) in enumerate(zip(parts, (BLUE, ORANGE), strict=False)):
         found = [parts[part]["rewards"].get(name, {"raw": parts[part]["total"]})["raw"] for name in names]
         places = [index + (number - (len(parts) - 1) / 2) * height for index in range(len(names))]
         known = [(place, one) for place, one in zip(places, found, strict=True) if one["mean"] is not None]

@@ -99,6 +99,8 @@ def experiment_of(target: Target, overrides: Sequence[str], data: str | None) ->
         except OmegaConfBaseException as error:
             raise ConfigError("this override does not fit", where="command line", got=f"{word}: {error}") from None
     plain: Any = OmegaConf.to_container(tree)
+    if any(word.lstrip("+").startswith("model.path=") for word in overrides):
+        plain["model"]["build"] = None  # what the run was made from
     section = plain["data"]
     if data is not None:
         section["eval"] = _file(section, data)

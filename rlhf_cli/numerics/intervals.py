@@ -118,6 +118,11 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
 
 
+def attempt_counts(num_samples: int) -> list[int]:
+    """The k for which pass@k is told: 1, 2, 4, ... and the number of samples itself."""
+    return sorted({num_samples, *(2**power for power in range(num_samples.bit_length()))})
+
+
 def majority(answers: Sequence[Hashable], is_right: Sequence[float]) -> float:
     """What the most frequent answer is worth: the mean of `is_right` over its samples, over all of them in a tie."""
     counts = Counter(answers)

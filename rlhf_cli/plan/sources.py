@@ -34,3 +34,12 @@ def _source(section: schema.Source, name: str) -> Source:
         weight=section.weight,
         name=name,
     )
+
+
+def eval_rows_told(data: schema.Data) -> str:
+    """Which rows an evaluation runs on, for a person."""
+    if data.eval is None:
+        return "training rows"
+    if data.eval.fraction is not None:
+        return f"the {data.eval.fraction:.0%} held out"
+    return str(data.eval.world or data.eval.path)

@@ -15,6 +15,9 @@ HELD_OUT = "held_out"
 
 REWARD_MODEL, POLICY = "reward_model", "policy"
 
+GREEDY, SAMPLED = "greedy", "sampled"
+"""The two ways in which a policy answers."""
+
 
 def run_of(model: Path) -> RunFolder | None:
     """The run whose model this is, None for a model folder that stands alone."""
@@ -26,6 +29,11 @@ def evaluations_of(model: Path) -> Path:
     """`eval/` in the run folder, or in the model's own folder where there is no run around it."""
     run = run_of(model)
     return (run.path if run is not None else model) / "eval"
+
+
+def in_training(run: RunFolder) -> Path:
+    """Where the evaluations lie that were made while the run trained: `step-N.json`."""
+    return run.path / "eval" / "training"
 
 
 def mean_reward(model: str, *, where: str) -> float:

@@ -11,7 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
+_PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
+_LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 TOTAL = "reward"
 """TRL's name for the weighted sum of all rewards."""
 
@@ -79,6 +83,23 @@ def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
             if match:
                 names.setdefault(match["name"])
     return list(names)
+
+
+def held_out_told(metrics: dict[str, Any]) -> str:
+    """An evaluation in a line: a policy's totals, else loss and accuracy."""
+    found = []
+    for part in (GREEDY, SAMPLED):
+        mean, low, high = (metrics.get(f"eval_{part}/total{bound}") for bound in ("", "/low", "/high"))
+        if mean is not None:
+            interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+            found.append(f"{part} {mean:.3f}{interval}")
+    known = [] if found else [(name, metrics.get(f"eval_{name}")) for name in _LEARNT]
+    return ", ".join([*found, *(f"{name} {value:.3f}" for name, value in known if value is not None)])
+
+
+def most_attempts(metrics: Iterable[str]) -> list[str]:
+    """The names of pass@k with the greatest k, one a reward; they are logged in the order of k."""
+    return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.compare import summarise
+from rlhf_cli.runs.evaluations import in_training
 from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import TOTAL, read_metrics, series
+from rlhf_cli.screen.held_out import held_out
 from rlhf_cli.screen.learning import learning
 from rlhf_cli.screen.text import one_line
 
@@ -34,6 +36,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
     steps, values = series(events, metric)
     if len(values) > 1:
         parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
+    if (evaluations := held_out(events, run.settings)) is not None:
+        parts += ["", evaluations]
     samples = _samples(folder)
     if samples is not None:
         parts += ["", samples]
@@ -97,6 +101,10 @@ def _samples(folder: RunFolder) -> Table | None:
 
 def _show_next(console: Console, folder: RunFolder) -> None:
     path = folder.shown
+    picture = in_training(folder).with_suffix(".png")
+    if picture.is_file():
+        told = f"  [cyan]{path}/eval/{picture.name}[/]  [dim]# the evaluations as a picture[/]"
+        console.print(told, soft_wrap=True, highlight=False)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",

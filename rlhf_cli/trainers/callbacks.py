@@ -16,10 +16,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import MetricsWriter
+from rlhf_cli.runs.metrics import MetricsWriter, held_out_told
 from rlhf_cli.runs.status import update_status
 
 
@@ -120,8 +121,21 @@ class ProgressBar(TrainerCallback):  # type: ignore[misc]
                 break
         self._bar.update(self._task, latest=self._latest)
         every = max(1, state.max_steps // 10)
-        if not self._is_terminal and (state.global_step % every == 0 and "train_runtime" not in (logs or {})):
+        is_of_training = not any(name.startswith(("eval_", "train_runtime")) for name in logs or {})
+        if not self._is_terminal and state.global_step % every == 0 and is_of_training:
             self._console.print(f"step {state.global_step}/{state.max_steps}  {self._latest}")
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        told = held_out_told(metrics or {})
+        if told:
+            self.print(Text(f"step {state.global_step}, held out: {told}"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()

@@ -203,6 +203,10 @@ class WithCritic(LessPadding, WithRewardStack):
             coef = json.loads(Path(checkpoint, _STATE_FILE).read_text(encoding="utf-8"))["coef"]
             self.kl = KlPenalty(self.kl.where, coef, self.kl.target, self.kl.horizon)
 
+    def _load_best_model(self) -> None:
+        super()._load_best_model()  # type: ignore[misc]
+        self.critic.load_state(Path(self._trainer.state.best_model_checkpoint, "critic"))
+
     @contextlib.contextmanager
     def _beta(self, value: float) -> Iterator[None]:
         """TRL's `beta` for a while: what it means depends on where the KL penalty is."""

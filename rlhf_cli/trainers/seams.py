@@ -1,4 +1,4 @@
-"""What we add to any TRL trainer: where it writes.
+"""What we add to any TRL trainer: where it writes, and what it says where the best checkpoint cannot be told.
 
 Every method here calls super() and copies none of its body. tests/trainers/test_contract.py names each seam, so that
 a TRL that moves one fails there in a readable place.
@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.suggest import nearest
+
 
 class InRunFolder:
     """Puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
@@ -19,6 +22,25 @@ class InRunFolder:
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))  # type: ignore[misc]
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        wanted = self.args.metric_for_best_model  # type: ignore[attr-defined]
+        if wanted is not None:
+            name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
+            of_reward = f"eval_sampled/rewards/{name.rpartition('/')[2]}"
+            if metrics.get(name, 0.0) is None or metrics.get(of_reward, 0.0) is None:
+                return False  # nothing could be scored this time; that is no reason to end the run
+            if name not in metrics:
+                close = nearest(name, metrics)
+                raise ConfigError(
+                    f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
+                    where="trainer.args.metric_for_best_model",
+                    got=wanted,
+                    expected="one of " + ", ".join(metrics),
+                    hint=f"trainer.args.metric_for_best_model={close}" if close else None,
+                )
+        is_best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
+        return is_best
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.

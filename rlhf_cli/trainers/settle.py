@@ -134,6 +134,24 @@ def settle(
     return settled, running
 
 
+def settle_alone(raw: Tensor, fixed: Tensor, weights: Tensor, rules: Sequence[Rules]) -> Settled:
+    """Rows that are no groups of a training batch: `normalize` divides by the deviation of all of them.
+
+    raw, fixed: (N, K). weights: (K,). Sum up `unfilled`: an excluded component adds nothing to a row's total.
+    """
+    return settle(
+        raw,
+        fixed,
+        weights,
+        rules,
+        {},
+        names=[rule.name for rule in rules],
+        aggregate="sum",
+        num_generations=len(raw),
+        is_training=True,
+    )[0]
+
+
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
     """(N,) the totals of the user's function, NaN where it gave None.
 

@@ -34,10 +34,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.config.schema import Data
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.target import Target, experiment_of, find_target, no_rows, rows_name
 from rlhf_cli.plan.finished_runs import find_run, is_run_name, resolve_runs
+from rlhf_cli.plan.sources import eval_rows_told
 from rlhf_cli.runs.evaluations import POLICY, REWARD_MODEL
 from rlhf_cli.screen.evaluation import show_evaluation
 
@@ -82,7 +82,7 @@ def run(argv: list[str]) -> int:
         experiment,
         Options(
             name=name,
-            data=options.data or _told(experiment.data),
+            data=options.data or eval_rows_told(experiment.data),
             out=options.out,
             rows=options.rows,
             slices=options.slice or [],
@@ -157,11 +157,3 @@ def _name(options: argparse.Namespace, overrides: list[str], against: Target | N
     name = rows_name(options.data) if options.data is not None or not changed else "other_rows"
     name += "".join(f"_{Path(word).name}" for word in overrides if word.startswith("model.path="))
     return name if against is None else f"{name}_against_{against.label.replace('/', '_')}"
-
-
-def _told(data: Data) -> str:
-    if data.eval is None:
-        return "training rows"
-    if data.eval.fraction is not None:
-        return f"the {data.eval.fraction:.0%} held out"
-    return str(data.eval.world or data.eval.path)

@@ -175,7 +175,10 @@ def test_the_best_checkpoint_by_a_metric_on_held_out_rows_is_kept(train, train_p
     best = state["best_global_step"]
     assert measured[best] == max(measured.values()) == state["best_metric"]
     assert folder.checkpoints / f"checkpoint-{best}" in kept
-    saved, model = (
-        load_file(path / "model.safetensors") for path in (kept[0].parent / f"checkpoint-{best}", folder.model)
-    )
+    assert best < 3  # so that it is not the last that was kept
+    kept_best = folder.checkpoints / f"checkpoint-{best}"
+    saved, model = (load_file(path / "model.safetensors") for path in (kept_best, folder.model))
     assert all(torch.equal(saved[name], model[name]) for name in model)
+    if trainer == "ppo":  # the critic beside it is the one that belongs to it
+        saved, critic = (load_file(path / "model.safetensors") for path in (kept_best / "critic", folder.critic))
+        assert all(torch.equal(saved[name], critic[name]) for name in critic)

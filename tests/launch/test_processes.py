@@ -135,3 +135,25 @@ def test_the_critic_of_two_processes_is_one(workplace: Path, folder: RunFolder, 
     critic = auto.from_pretrained(folder.critic, num_labels=1)
     head = critic.score.modules_to_save["default"] if words else critic.score
     assert head.weight.any()
+
+
+def test_two_processes_evaluate_each_held_out_prompt_once(workplace: Path, folder: RunFolder, train) -> None:
+    """13 prompts: the last batch is filled up with rows that are there already, and they must not count twice."""
+    words = ["data.eval.fraction=0.2", "trainer.args.eval_strategy=steps", "trainer.args.eval_on_start=true"]
+    words += ["trainer.args.eval_steps=3", "trainer.args.num_generations_eval=2"]
+    train(*words)  # builds the model, which two processes at once may get wrong
+    done = rlhf("train", *TWO, "run.name=two", *words, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    alone, both = (
+        read_json(path / "eval" / "training" / "step-0.json") for path in (folder.path.with_name("one"), folder.path)
+    )
+    assert both["rows"] == alone["rows"] == 13
+    assert both["parts"]["greedy"] == alone["parts"]["greedy"]
+    lines = (folder.path / "eval" / "training" / "step-3.completions.jsonl").read_text().splitlines()
+    asked = [(one["prompt"], one["part"], one["sample"]) for one in map(json.loads, lines)]
+    assert len(set(asked)) == len(asked) == 13 * 3
+    (event,) = [one for one in read_metrics(folder.metrics) if one["step"] == 3 and "eval_greedy/total" in one]
+    assert (
+        event["eval_greedy/total"]
+        == read_json(folder.path / "eval" / "training" / "step-3.json")["parts"]["greedy"]["total"]["mean"]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.trainers.checkpoints import WholeCheckpoints
 from rlhf_cli.trainers.compose import with_our_seams
+from rlhf_cli.trainers.evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo import WithCritic
 from rlhf_cli.trainers.resume import ExactResume
 from rlhf_cli.trainers.reward_stack import WithRewardStack
@@ -77,6 +79,7 @@ def test_the_trainer_names_the_best_checkpoint_by_step_and_rotates_where_it_save
         assert text in source, text
     expected = ["output_dir", "save_total_limit", "best_model_checkpoint", "use_mtime", "checkpoint_prefix"]
     assert parameters(rotate_checkpoints) == expected
+    assert parameters(Trainer._load_best_model) == ["self"] == parameters(WithCritic._load_best_model)
     assert parameters(Trainer._push_from_checkpoint) == ["self", "checkpoint_folder"]
     assert "self._push_from_checkpoint(output_dir)" in source
 
@@ -125,7 +128,7 @@ def test_a_config_class_is_named_after_its_trainer(name: str) -> None:
 def test_our_subclass_keeps_trls_name_and_puts_the_stack_first(trainer) -> None:
     ours = with_our_seams(trainer)
     assert ours.__name__ == trainer.__name__
-    assert ours._calculate_rewards is WithRewardStack._calculate_rewards
+    assert ours._calculate_rewards is WithEvaluation._calculate_rewards
     assert ours.__mro__.index(WithRewardStack) < ours.__mro__.index(trainer)
     assert ours.__mro__[1] is WholeCheckpoints
     assert issubclass(ours, ExactResume)
@@ -272,3 +275,33 @@ def test_rows_are_prepared_by_one_method_whose_third_argument_has_the_limit_and_
 @pytest.mark.parametrize("trainer", [trl.GRPOTrainer, trl.RLOOTrainer])
 def test_a_trainer_that_generates_prepares_no_rows(trainer) -> None:
     assert not hasattr(trainer, "_prepare_dataset")
+
+
+def test_an_evaluation_is_one_loop_whose_metrics_are_logged_and_choose_the_best() -> None:
+    expected = ["self", "dataloader", "description", "prediction_loss_only", "ignore_keys", "metric_key_prefix"]
+    assert parameters(Trainer.evaluation_loop) == expected == parameters(WithEvaluation.evaluation_loop)
+    source = inspect.getsource(Trainer.evaluate)
+    assert "output = self.evaluation_loop(" in source
+    assert "self.log(output.metrics)" in source
+    assert parameters(Trainer._determine_best_metric) == ["self", "metrics", "trial"]
+    assert parameters(InRunFolder._determine_best_metric) == ["self", "metrics", "trial"]
+    assert 'f"eval_{metric_to_check}"' in inspect.getsource(Trainer._determine_best_metric)
+
+
+@pytest.mark.parametrize("trainer", ON_POLICY)
+def test_what_is_set_aside_for_greedy_answers(trainer) -> None:
+    """Samples a prompt, generation's arguments, metrics, tables, cached dataloaders, vLLM's temperature."""
+    source = inspect.getsource(trainer)
+    for text in (
+        "self.num_generations_eval = args.num_generations_eval or self.num_generations",
+        "generation_config=self.generation_config",
+        "generation_kwargs=self.generation_kwargs",
+        "mini_repeat_count=self.num_generations_eval",
+        "self._eval_dataloaders[dataloader_key]",
+        'self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}',
+        "self.use_vllm",
+    ):
+        assert text in source, text
+    assert parameters(trainer.get_eval_dataloader) == ["self", "eval_dataset"]
+    vllm = (Path(trl.__file__).parent / "generation" / "vllm_generation.py").read_text(encoding="utf-8")
+    assert "temperature = self.temperature" in vllm

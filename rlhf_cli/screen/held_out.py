@@ -1,0 +1,61 @@
+"""A policy's evaluations while it trained, as rows of a table: totals with intervals, attempts, truncation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+from rlhf_cli.runs.metrics import most_attempts
+
+_MOST_ROWS = 6
+
+
+def held_out(events: list[dict[str, Any]], settings: dict[str, Any]) -> Table | None:
+    """None where no evaluation of a policy was logged. `settings` (dotted keys) name the metric of the best one."""
+    evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
+    if not evaluations:
+        return None
+    attempts = most_attempts(evaluations[-1])
+    columns = {
+        **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
+        **{name.removeprefix("eval_").replace("/", " "): name for name in attempts},
+        "truncated": f"eval_{SAMPLED}/truncated",
+    }
+    metric = settings.get("trainer.args.metric_for_best_model")
+    best = _best(evaluations, metric, is_greater=settings.get("trainer.args.greater_is_better"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("held out", style="bold", no_wrap=True)
+    for column, name in columns.items():
+        table.add_column(column, justify="right", no_wrap=name.endswith("/total"))
+    for event in _some(evaluations, best):
+        mark = " best" if event is best else ""
+        table.add_row(f"step {event['step']}{mark}", *(_told(event, name) for name in columns.values()))
+    return table
+
+
+def _best(evaluations: list[dict[str, Any]], metric: Any, *, is_greater: Any) -> dict[str, Any] | None:
+    """The evaluation that kept its checkpoint: as transformers chooses, the first of equals."""
+    if not isinstance(metric, str):
+        return None
+    name = metric if metric.startswith("eval_") else f"eval_{metric}"
+    known = [event for event in evaluations if event.get(name) is not None]
+    sign = 1 if (is_greater if isinstance(is_greater, bool) else not metric.endswith("loss")) else -1
+    return max(known, key=lambda event: sign * event[name], default=None)
+
+
+def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The first, the last, the best, and others evenly between."""
+    last = len(evaluations) - 1
+    if last < _MOST_ROWS:
+        return evaluations
+    kept = {round(place * last / (_MOST_ROWS - 1)) for place in range(_MOST_ROWS)}
+    return [event for place, event in enumerate(evaluations) if place in kept or event is best]
+
+
+def _told(event: dict[str, Any], name: str) -> str:
+    mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
+    if mean is None:
+        return "-"
+    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} \\[{low:.2f}, {high:.2f}]"

@@ -1,0 +1,164 @@
+"""Evaluation while a policy trains: every held-out prompt answered as in training, and once greedily.
+
+TRL's evaluation loop samples `num_generations_eval` answers a prompt and logs means of batches. We let it run a second
+time with greedy decoding and keep each answer with its scores, for intervals over prompts, pass@k and maj@k.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import GenerationConfig
+
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+from rlhf_cli.trainers.reward_stack import WithRewardStack
+
+_IN_GREEDY = (
+    *("max_new_tokens", "pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens"),
+    *("repetition_penalty", "cache_implementation"),
+)
+"""What of TRL's generation arguments is no matter of sampling."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the policy. `row` holds the dataset's columns; `raw` and `fixed` have an entry a reward."""
+
+    row: dict[str, Any]
+    completion: Any
+    completion_ids: list[int]
+    is_truncated: bool
+    raw: list[float | None]
+    fixed: list[float | None]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All answers of all ranks to the held-out prompts: `each` of a prompt stand together."""
+
+    each: int
+    answers: list[Answer]
+
+
+SumUp = Callable[[dict[str, Answers], list[float], int], dict[str, float | None]]
+"""Given the answers by way of answering, the rewards' weights and the step; returns metric -> value."""
+
+
+class WithEvaluation(WithRewardStack):
+    """Mixed into a TRL trainer that samples; `sum_up` is set before training, on every rank."""
+
+    sum_up: SumUp | None = None
+    _collected: list[Answer] | None = None
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """TRL's, with the metrics of `sum_up` in its output."""
+        trainer, dataset = self._trainer, dataloader.dataset
+
+        def answered(loader: Any) -> tuple[Any, Answers]:
+            self._collected = []
+            try:
+                output = super(WithEvaluation, self).evaluation_loop(  # type: ignore[misc]
+                    loader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                )
+                each = self._num_generations
+                # The last batch is filled up with the first rows again where ranks would otherwise go without.
+                return output, Answers(each, self._collected[: len(dataset) * each])
+            finally:
+                self._collected = None
+
+        with self._own_randomness():
+            output, sampled = answered(dataloader)
+            if self.sum_up is None:
+                return output
+            with self._greedily():
+                _, greedy = answered(trainer.get_eval_dataloader(dataset))
+        state = trainer.state
+        weights = self.reward_stack.weights(state.global_step, state.max_steps)
+        measured = self.sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
+        return output
+
+    def _calculate_rewards(
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids_list: list[list[int]],
+    ) -> Tensor:
+        matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self._collected is not None:
+            outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
+            is_truncated = self._endings.is_truncated[self._own_rows].tolist()
+            own = [
+                Answer(
+                    {**row, "prompt": prompts[index]},
+                    completions[index],
+                    list(completion_ids_list[index]),
+                    is_truncated[index],
+                    [outcome.raw[index] for outcome in outcomes],
+                    [outcome.fixed[index] for outcome in outcomes],
+                )
+                for index, row in enumerate(inputs)
+            ]
+            self._collected += gather_object(own)
+        return matrix
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """The same random numbers in every evaluation, and training goes on with its own as if there had been none."""
+        trainer = self._trainer
+        device = trainer.accelerator.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(trainer.args.seed + trainer.accelerator.process_index)
+            yield
+
+    @contextlib.contextmanager
+    def _greedily(self) -> Iterator[None]:
+        """One greedy answer a prompt, of which TRL logs nothing."""
+        trainer = self._trainer
+        instead: dict[str, Any] = {
+            "num_generations_eval": 1,
+            "_metrics": {**trainer._metrics, "eval": defaultdict(list)},
+            "_logs": copy.deepcopy(trainer._logs),
+            "_eval_dataloaders": {},
+        }
+        with contextlib.ExitStack() as stack:
+            if trainer.use_vllm:
+                stack.enter_context(_with(trainer.vllm_generation, temperature=0.0))
+            else:
+                given = trainer.generation_kwargs
+                kept = {name: given[name] for name in _IN_GREEDY if name in given}
+                instead["generation_kwargs"] = {**kept, "do_sample": False}
+                instead["generation_config"] = GenerationConfig(**instead["generation_kwargs"], disable_compile=True)
+            stack.enter_context(_with(trainer, **instead))
+            yield
+
+
+@contextlib.contextmanager
+def _with(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of `owner` for a while; those it did not have are gone afterwards."""
+    before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
+    vars(owner).update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
