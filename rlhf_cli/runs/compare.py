@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configurations, and where each reward began and ended."""
+"""Runs side by side: what differs in their configurations, and where each reward or loss began and ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.measures import few_measures
 from rlhf_cli.runs.metrics import TOTAL, read_metrics, reward_names, series, start_and_end
 from rlhf_cli.runs.status import Status, read_status
 
@@ -23,6 +24,8 @@ class RunSummary:
     """Dotted key -> value, for the whole configuration."""
     rewards: dict[str, tuple[float, float]]
     """`reward` (the total) and each component -> (start, end), see metrics.start_and_end."""
+    measures: dict[str, tuple[float, float]]
+    """Loss and accuracy of a run without rewards, the held-out greedy total of a policy -> (start, end)."""
 
 
 def summarise(folder: RunFolder) -> RunSummary:
@@ -30,11 +33,13 @@ def summarise(folder: RunFolder) -> RunSummary:
     events = read_metrics(folder.metrics)
     names = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
     spans = {name: start_and_end(series(events, metric)[1]) for name, metric in names.items()}
+    found = few_measures(events, has_rewards=TOTAL in spans and spans[TOTAL] is not None)
     return RunSummary(
         folder=folder,
         status=read_status(folder),
         settings=dict(_flat(folder.read_config())),
         rewards={name: span for name, span in spans.items() if span is not None},
+        measures={one.label: (one.start, one.end) for one in found},
     )
 
 

@@ -39,17 +39,20 @@ def in_training(run: RunFolder) -> Path:
 def mean_reward(model: str, *, where: str) -> float:
     """The mean reward `rlhf eval` wrote for a reward model: on its own held-out rows, else in the newest evaluation.
 
-    Raises RunError, with the command that measures it, when there is none.
+    Raises RunError, with the command that measures it, when there is none since the model was written.
     """
     folder = Path(model).expanduser().resolve()
-    written = [found for found in map(_read, evaluations_of(folder).glob("*.json")) if _has_mean(found)]
+    ever = [found for found in map(_read, evaluations_of(folder).glob("*.json")) if _has_mean(found)]
+    written_at_s = max((file.stat().st_mtime for file in folder.glob("*.safetensors")), default=0.0)
+    written = [found for found in ever if found["time"] >= written_at_s]
     if not written:
         run = run_of(folder)
         typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"
         raise RunError(
             "the mean of this reward model has not been measured",
             where=where,
-            got=f"offset: auto, and no evaluation in {evaluations_of(folder)}",
+            got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
+            + (" since the model was written" if ever else ""),
             expected="what `rlhf eval` writes, or a number",
             hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE"),
         )

@@ -18,12 +18,12 @@ _FEW = 3
 
 
 def show_comparison(console: Console, runs: list[RunSummary]) -> None:
-    """One row a run. Rewards are raw means (unweighted), `start→end`; the total is the weighted sum."""
+    """One row a run, `start→end`: raw (unweighted) rewards and their total, or loss and accuracy where none are."""
     keys = differences(runs)
     as_columns = keys if len(keys) <= _FEW else []
     names: dict[str, None] = {}
     for run in runs:
-        names.update(dict.fromkeys(run.rewards))
+        names.update(dict.fromkeys(run.rewards | run.measures))
     parent = _common_parent(runs)
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
     table.add_column("#", justify="right", style="dim")
@@ -38,7 +38,7 @@ def show_comparison(console: Console, runs: list[RunSummary]) -> None:
         cells: list[str | Text] = [str(number), os.path.relpath(run.folder.path, parent), state]
         cells += [_value(run.settings.get(key)) for key in as_columns]
         for name in names:
-            span = run.rewards.get(name)
+            span = (run.rewards | run.measures).get(name)
             cells.append(f"{span[0]:.3f}→{span[1]:.3f}" if span else "-")
         table.add_row(*cells)
     console.print(f"[dim]{os.path.relpath(parent)}/")
@@ -47,7 +47,10 @@ def show_comparison(console: Console, runs: list[RunSummary]) -> None:
         _show_differences(console, runs, keys)
     if not keys and len(runs) > 1:
         console.print("[dim]the configurations do not differ")
-    console.print("[dim]start→end: raw mean over the first and last tenth of the log events; total: weighted sum")
+    legend = "start→end: mean over the first and last tenth of the log events"
+    legend += "; rewards are raw, the total is the weighted sum" if any(run.rewards for run in runs) else ""
+    legend += "; held out: the first and the last evaluation" if any(", held out" in name for name in names) else ""
+    console.print(f"[dim]{legend}")
 
 
 def _show_differences(console: Console, runs: list[RunSummary], keys: list[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,13 @@ class TestOffset:
 
     def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
         with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
+            self.offset()
+
+    def test_a_mean_of_other_weights_is_none(self, run: Path) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        weights = run / "model" / "model.safetensors"
+        os.utime(weights, (time.time() + 60, time.time() + 60))  # the model was trained anew
+        with pytest.raises(RunError, match=r"since the model was written(.|\n)*rlhf eval runs/rm/one"):
             self.offset()
 
     def test_it_is_subtracted(self, run: Path, place: Path, capsys: Said) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import read_metrics
+from tests.trainers import reward_runs
 from tests.trainers.conftest import SMALL
 
 
@@ -85,3 +86,15 @@ def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeyp
     assert "no wandb login" in out
     assert "wandb sync" in out
     assert list(folder.path.glob("wandb/offline-run-*"))
+
+
+def test_a_reward_models_samples_are_a_table(workplace: Path) -> None:
+    words = [*reward_runs.SMALL, *reward_runs.WORLD, "track=wandb_offline", "run.name=one"]
+    assert main(["train", *words, "reward_model.show_samples=2"]) == 0
+    (folder,) = [RunFolder(file.parent) for file in (workplace / "runs").rglob("samples.jsonl")]
+    (file,) = folder.path.glob("wandb/offline-run-*/files/media/table/samples*.json")
+    table = json.loads(file.read_text())
+    told = [{name: row[name] for name in table["columns"]} for row in reward_runs.samples(folder)]
+    assert [dict(zip(table["columns"], row, strict=True)) for row in table["data"]] == told
+    assert {"chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(table["columns"])
+    assert "samples" in json.dumps(of_type(records(folder), "history"))

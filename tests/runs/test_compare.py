@@ -93,3 +93,23 @@ def test_the_table(runs: Callable[..., list[Any]]) -> None:
 
 def test_equal_runs_say_so(runs: Callable[..., list[Any]]) -> None:
     assert "the configurations do not differ" in shown(runs(config(), config()))
+
+
+def test_runs_without_rewards_are_compared_by_loss_and_accuracy(runs: Callable[..., list[Any]]) -> None:
+    """The held-out one where there is one: first and last evaluation, not their tenths."""
+    events = [{"step": step, "time_s": 1, "loss": 1.0 / step, "accuracy": 0.1 * step} for step in (1, 2)]
+    events += [{"step": step, "time_s": 1, "eval_accuracy": value} for step, value in ((1, 0.25), (2, 0.5), (3, 0.75))]
+    summaries = runs(config(), config(seed=1), events=events)
+    assert summaries[0].measures == {"loss": (1.0, 0.5), "accuracy, held out": (0.25, 0.75)}
+    lines = shown(summaries).splitlines()
+    assert lines[1].split() == ["#", "run", "state", "seed", "loss", "accuracy,", "held", "out"]
+    assert lines[2].split()[-2:] == ["1.000→0.500", "0.250→0.750"]
+    assert "weighted sum" not in lines[-1]
+
+
+def test_policies_are_compared_by_their_held_out_greedy_total_too(runs: Callable[..., list[Any]]) -> None:
+    events = [{"step": 1, "time_s": 1, "reward": 0.5, "loss": 0.1}]
+    events += [{"step": step, "time_s": 1, "eval_greedy/total": 0.5 * step, "eval_loss": 0.0} for step in (1, 2)]
+    (summary,) = runs(config(), events=events)
+    assert summary.measures == {"greedy total, held out": (0.5, 1.0)}
+    assert "held out: the first and the last evaluation" in shown([summary])
