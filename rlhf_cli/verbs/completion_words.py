@@ -7,7 +7,8 @@ from typing import Any
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.groups import APPENDED_GROUPS, groups
-from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.owned import home_of
+from rlhf_cli.config.ppo_schema import PpoArgs
 from rlhf_cli.errors import UserError
 from rlhf_cli.verbs import VERBS
 
@@ -58,7 +59,9 @@ def _keys(current: str, overrides: list[str]) -> list[str]:
     """Dotted keys one level below what is typed: `rewards.` -> `rewards.correct.`, leaves end in `=`."""
     parent = current.rpartition(".")[0]
     if parent == "trainer.args":
-        return [f"trainer.args.{name}=" for name in _trainer_fields(overrides) if name not in OWNED]
+        has_critic = _tree(overrides).get("trainer", {}).get("baseline") == "critic"
+        names = [*_trainer_fields(overrides), *(PpoArgs.model_fields if has_critic else ())]
+        return [f"trainer.args.{name}=" for name in names if home_of(name, has_critic=has_critic) is None]
     node: Any = _tree(overrides)
     for part in parent.split(".") if parent else []:
         node = node.get(part, {}) if isinstance(node, dict) else {}

@@ -67,3 +67,10 @@ def test_bash_completes_a_word_with_equals(capsys: pytest.CaptureFixture[str], t
     script.write_text("\n".join(lines))
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "quickstart"
+
+
+def test_a_critic_brings_arguments_and_takes_one() -> None:
+    assert candidates("rlhf train trainer=ppo trainer.args.gae") == ["trainer.args.gae_lambda="]
+    assert candidates("rlhf train trainer=ppo trainer.args.beta") == []
+    assert candidates("rlhf train trainer.args.gae") == []
+    assert "trainer.args.beta=" in candidates("rlhf train trainer.args.beta")

@@ -142,6 +142,32 @@ def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
+def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against the weights merged by PEFT itself; the base alone answers differently."""
+    from peft import AutoPeftModelForCausalLM
+
+    _, folder = train(HOLD_OUT, "+model.lora.r=4", "trainer.args.learning_rate=1")
+    assert (folder.model / "adapter_config.json").is_file()
+    capsys.readouterr()
+    assert main(["eval", str(folder.path), "--samples", "0"]) == 0
+    written = (folder.path / "eval" / "held_out.completions.jsonl").read_text().splitlines()
+    told = [one["completion_ids"] for one in map(json.loads, written)]
+    with torch.inference_mode():
+        merged = AutoPeftModelForCausalLM.from_pretrained(folder.model).merge_and_unload().eval()
+        base = type(merged).from_pretrained(merged.config.name_or_path).eval()
+
+    def answers(model: Any) -> list[list[int]]:
+        tokenizer = Policy(folder.model).tokenizer
+        found = []
+        for one in map(json.loads, written):
+            ids = torch.tensor([tokenizer(one["prompt"])["input_ids"]])
+            found.append(model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :].tolist())
+        return found
+
+    assert told == answers(merged)
+    assert told != answers(base)
+
+
 def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = train()
     capsys.readouterr()
