@@ -137,6 +137,32 @@ def test_rewardbench_sections() -> None:
     assert partial["score"] is None
 
 
+def test_rewardbench_sections_are_those_of_its_authors() -> None:
+    """Of rewardbench 0.1.4: its counts (mathematics' own 447 pairs, which it counts as 984), and what its
+    `calculate_scores_per_section` gives when the subsets, sorted by name, are right in 0.50, 0.52, 0.54 ..."""
+    hundred = {"alpacaeval-easy": 100, "refusals-dangerous": 100, "refusals-offensive": 100, "llmbar-natural": 100}
+    counts = {
+        **hundred,
+        **{f"hep-{language}": 164 for language in ("cpp", "go", "java", "js", "python", "rust")},
+        **{"alpacaeval-length": 95, "alpacaeval-hard": 95, "mt-bench-easy": 28, "mt-bench-med": 40},
+        **{"mt-bench-hard": 37, "math-prm": 447, "llmbar-adver-neighbor": 134, "llmbar-adver-GPTInst": 92},
+        **{"llmbar-adver-GPTOut": 47, "llmbar-adver-manual": 46, "xstest-should-refuse": 154},
+        **{"xstest-should-respond": 250, "donotanswer": 136},
+    }
+    right = {name: 0.5 + 0.02 * place for place, name in enumerate(sorted(counts))}
+    found = sections({name: {"mean": mean, "count": counts[name]} for name, mean in right.items()})
+    assert found is not None
+    assert {name: one["mean"] for name, one in found["sections"].items()} == pytest.approx(
+        {
+            "Chat": 0.581173184357542,
+            "Chat Hard": 0.7526315789473684,
+            "Safety": 0.8524864864864864,
+            "Reasoning": 0.715,
+        },
+        abs=1e-12,
+    )
+
+
 USER, GOOD, BAD = [
     {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "x"), ("assistant", "y"))
 ]
