@@ -83,13 +83,14 @@ class WithEvaluation(WithRewardStack):
 
         with self._own_randomness():
             output, sampled = answered(dataloader)
-            if self.sum_up is None:
+            if self.sum_up is None or not sampled.answers:  # dataloader_drop_last may leave nothing
                 return output
             with self._greedily():
                 _, greedy = answered(trainer.get_eval_dataloader(dataset))
         state = trainer.state
         weights = self.reward_stack.weights(state.global_step, state.max_steps)
-        measured = self.sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
+        asked = {name: one for name, one in ((GREEDY, greedy), (SAMPLED, sampled)) if one.answers}
+        measured = self.sum_up(asked, weights, state.global_step)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
 
@@ -117,6 +118,14 @@ class WithEvaluation(WithRewardStack):
             ]
             self._collected += gather_object(own)
         return matrix
+
+    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
+        model = self._trainer.model
+        is_training = model.training
+        generated = super()._generate_single_turn(*args, **named)  # type: ignore[misc]
+        if not is_training:
+            model.eval()  # after continuous batching TRL leaves it in training mode, and would go on as in training
+        return generated
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:

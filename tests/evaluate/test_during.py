@@ -97,6 +97,32 @@ def test_truncated_answers_count_whatever_training_makes_of_them(train) -> None:
     assert evaluation(penalised, 1)["parts"]["greedy"]["total"]["mean"] >= 0  # a penalty is not the policy's worth
 
 
+def test_the_model_stays_in_evaluation_mode_whatever_generating_does(train, monkeypatch) -> None:
+    """Under continuous batching TRL puts it into training mode, and evaluates the next batch as if it trained."""
+
+    from trl import GRPOTrainer
+
+    plain = GRPOTrainer._generate_single_turn
+
+    def careless(self: Any, *args: Any, **named: Any) -> Any:
+        found = plain(self, *args, **named)
+        self.model.train()
+        return found
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", careless)
+    code, folder = train(*EVERY_STEP, "trainer.args.num_generations_eval=2")
+    assert code == 0
+    assert evaluation(folder, 3)["parts"]["greedy"]["total"]["count"] == NUM_HELD_OUT
+
+
+def test_an_evaluation_that_drops_its_only_batch_says_nothing(train) -> None:
+    code, folder = train(
+        *EVERY_STEP, "data.eval.fraction=0.02", "trainer.args.dataloader_drop_last=true", "trainer.args.max_steps=1"
+    )
+    assert code == 0
+    assert not (folder.path / "eval").exists()
+
+
 def test_dense_rewards_are_evaluated_too(train) -> None:
     code, folder = train(*EVERY_STEP, "trainer.dense=true", "trainer.args.max_steps=1")
     assert code == 0
