@@ -24,11 +24,13 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     """An evaluation without rows, and a best checkpoint by a metric that nobody will log."""
     args, trainer = experiment.trainer.args, trl_args.trainer(experiment.trainer.trl)
     strategy = args.get("eval_strategy", "no")
-    if strategy not in ("no", False) and experiment.data.eval is None:
+    on_start = args.get("eval_on_start") is True
+    if (on_start or strategy not in ("no", False)) and experiment.data.eval is None:
+        key = "eval_on_start" if on_start else "eval_strategy"
         yield ConfigError(
             "there are no rows to evaluate on",
-            where=origins.where("trainer.args.eval_strategy"),
-            got=f"eval_strategy={strategy}, and no data.eval",
+            where=origins.where(f"trainer.args.{key}"),
+            got=f"{key}={str(args[key]).lower()}, and no data.eval",
             expected="held-out rows",
             hint="data.eval.fraction=0.1, or data.eval.path=FILE",
         )

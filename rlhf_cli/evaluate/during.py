@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from rlhf_cli.evaluate.answers import Part, completions_of, policy_content
 from rlhf_cli.evaluate.figures import can_draw
 from rlhf_cli.evaluate.history import draw_history
 from rlhf_cli.rewards.component import Component
-from rlhf_cli.runs.evaluations import in_training
+from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.folder import RunFolder, write_json
 from rlhf_cli.score import scored_rows
 from rlhf_cli.trainers.evaluation import Answers
@@ -29,7 +30,7 @@ class DuringTraining:
     def __call__(self, asked: dict[str, Answers], weights: list[float], step: int) -> dict[str, float | None]:
         """Metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
 
-        Writes `eval/training/step-N.json` and its completions, and draws `eval/training.png` anew.
+        Writes `eval/training/step-N.json` and its completions, and draws `eval/training/history.png` anew.
         """
         everything = [one for answers in asked.values() for one in answers.answers]
         scored = iter(
@@ -64,7 +65,10 @@ class DuringTraining:
         lines = (json.dumps(one, ensure_ascii=False, default=str) + "\n" for one in completions_of(parts))
         (folder / f"step-{step}.completions.jsonl").write_text("".join(lines), encoding="utf-8")
         if can_draw():
-            draw_history(folder, folder.with_suffix(".png"))
+            try:
+                draw_history(folder, folder / PICTURE)
+            except Exception as error:  # a picture is no reason to end a training
+                logging.getLogger("rlhf").warning("no picture of the evaluations: %s: %s", type(error).__name__, error)
 
 
 def metrics_of(content: Content) -> dict[str, float | None]:

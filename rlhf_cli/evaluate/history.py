@@ -35,7 +35,7 @@ def draw_history(folder: Path, file: Path) -> None:
         low, high = axes.get_ylim()
         if high - low < _LEAST_SPAN:  # else what does not move at all would look like a mountain range
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=10, parse_math=False)
         axes.set_xlabel("step", fontsize=8)
         axes.tick_params(labelsize=8)
         if len(lines) > 1:
@@ -43,7 +43,9 @@ def draw_history(folder: Path, file: Path) -> None:
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     last = contents[-1]
-    figure.suptitle(f"{last['model']} on {last['data']} ({last['rows']} prompts, 95 % intervals)", fontsize=10)
+    figure.suptitle(
+        f"{last['model']} on {last['data']} ({last['rows']} prompts, 95 % intervals)", fontsize=10, parse_math=False
+    )
     figure.savefig(file, dpi=DPI)
 
 

@@ -147,6 +147,17 @@ def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> Conte
     if not choices:
         return None
     sides = [[row[column] for column in choices[0]] for row in rows]
+    bad = next(
+        (row for row, side in enumerate(sides, 1) if any(isinstance(value, str | list | dict) for value in side)), None
+    )
+    if bad is not None:
+        raise DataError(
+            f"the margin is no number in row {bad} (the first row is 1)",
+            where=f"the evaluation rows, {' and '.join(choices[0])}",
+            got=repr(sides[bad - 1])[1:-1],
+            expected="a number, written without quotes",
+            hint="data.eval.rename={old_margin: margin} takes the column out of the way",
+        )
     found = [math.nan if None in side else float(side[0]) - sum(side[1:]) for side in sides]
     known = [index for index, value in enumerate(found) if math.isfinite(value)]
     if not known:

@@ -110,7 +110,7 @@ def _reward_model(
         trust_remote_code=experiment.model.trust_remote_code,
     )
     section = experiment.reward_model
-    return evaluate_reward_model(
+    content = evaluate_reward_model(
         scorer,
         rows,
         slices=options.slices,
@@ -118,6 +118,7 @@ def _reward_model(
         as_chat=options.as_chat,
         with_eos=options.with_eos,
     )
+    return {**content, "with_eos": options.with_eos}
 
 
 def _policy(

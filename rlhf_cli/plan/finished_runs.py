@@ -48,7 +48,7 @@ def _reward(name: str, reward: Reward, root: Path) -> Reward:
     offset = reward.offset
     if isinstance(offset, str):
         assert model is not None
-        offset = mean_reward(model, where=f"rewards.{name}.offset")
+        offset = mean_reward(model, with_eos=reward.with_eos, where=f"rewards.{name}.offset")
     return reward.model_copy(update={"model": model, "offset": offset})
 
 

@@ -31,19 +31,25 @@ def evaluations_of(model: Path) -> Path:
     return (run.path if run is not None else model) / "eval"
 
 
+PICTURE = "history.png"
+"""The curves of all evaluations of a training, beside them."""
+
+
 def in_training(run: RunFolder) -> Path:
     """Where the evaluations lie that were made while the run trained: `step-N.json`."""
     return run.path / "eval" / "training"
 
 
-def mean_reward(model: str, *, where: str) -> float:
+def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     """The mean reward `rlhf eval` wrote for a reward model: on its own held-out rows, else in the newest evaluation.
 
-    Raises RunError, with the command that measures it, when there is none since the model was written.
+    `with_eos`: of texts that end in the end-of-sequence token, as the reward is to score them. Raises RunError, with
+    the command that measures it, when there is none since the model was written.
     """
     folder = Path(model).expanduser().resolve()
     ever = [found for found in map(_read, evaluations_of(folder).glob("*.json")) if _has_mean(found)]
     written_at_s = max((file.stat().st_mtime for file in folder.glob("*.safetensors")), default=0.0)
+    ever = [found for found in ever if found.get("with_eos", False) == with_eos]
     written = [found for found in ever if found["time"] >= written_at_s]
     if not written:
         run = run_of(folder)
@@ -54,7 +60,7 @@ def mean_reward(model: str, *, where: str) -> float:
             got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
             + (" since the model was written" if ever else ""),
             expected="what `rlhf eval` writes, or a number",
-            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE"),
+            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + " --eos" * with_eos,
         )
     best = max(written, key=lambda found: (found["name"] == HELD_OUT, found["time"]))
     return float(best["rewards"]["mean"]["mean"])

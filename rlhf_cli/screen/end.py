@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.compare import summarise
-from rlhf_cli.runs.evaluations import in_training
+from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.metrics import TOTAL, read_metrics, series
 from rlhf_cli.screen.held_out import held_out
@@ -36,7 +36,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
     steps, values = series(events, metric)
     if len(values) > 1:
         parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
-    if (evaluations := held_out(events, run.settings)) is not None:
+    if (evaluations := held_out(events, _best_step(folder))) is not None:
         parts += ["", evaluations]
     samples = _samples(folder)
     if samples is not None:
@@ -48,6 +48,13 @@ def show_end(console: Console, folder: RunFolder) -> None:
     title = f"[bold]{run.status.state} after {run.status.step} steps"
     console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
     _show_next(console, folder)
+
+
+def _best_step(folder: RunFolder) -> int | None:
+    """The step whose checkpoint was kept as the best, as the newest checkpoint's state has it."""
+    checkpoint = folder.last_checkpoint()
+    step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
+    return step if step and (folder.checkpoints / f"checkpoint-{step}").is_dir() else None
 
 
 def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> Table:
@@ -101,9 +108,9 @@ def _samples(folder: RunFolder) -> Table | None:
 
 def _show_next(console: Console, folder: RunFolder) -> None:
     path = folder.shown
-    picture = in_training(folder).with_suffix(".png")
+    picture = in_training(folder) / PICTURE
     if picture.is_file():
-        told = f"  [cyan]{path}/eval/{picture.name}[/]  [dim]# the evaluations as a picture[/]"
+        told = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
         console.print(told, soft_wrap=True, highlight=False)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",

@@ -20,6 +20,8 @@ def show_evaluation(console: Console, content: Content, files: list[Path]) -> No
     """Everything worth reading of an evaluation, then where it is written."""
     what = content["kind"].replace("_", " ")
     console.print(f"[bold]{what} {content['model']}[/] on {content['data']}: {content['rows']} rows", highlight=False)
+    if content.get("with_eos"):
+        console.print("[dim]plain texts end with the end-of-sequence token")
     for warning in content["warnings"]:
         console.print(Text(f"warning: {warning}", style="bold yellow"))
     if content["kind"] == REWARD_MODEL:

@@ -12,8 +12,8 @@ from rlhf_cli.runs.metrics import most_attempts
 _MOST_ROWS = 6
 
 
-def held_out(events: list[dict[str, Any]], settings: dict[str, Any]) -> Table | None:
-    """None where no evaluation of a policy was logged. `settings` (dotted keys) name the metric of the best one."""
+def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | None:
+    """None where no evaluation of a policy was logged. `best_step` is the one whose checkpoint was kept as the best."""
     evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
     if not evaluations:
         return None
@@ -23,8 +23,7 @@ def held_out(events: list[dict[str, Any]], settings: dict[str, Any]) -> Table | 
         **{name.removeprefix("eval_").replace("/", " "): name for name in attempts},
         "truncated": f"eval_{SAMPLED}/truncated",
     }
-    metric = settings.get("trainer.args.metric_for_best_model")
-    best = _best(evaluations, metric, is_greater=settings.get("trainer.args.greater_is_better"))
+    best = next((event for event in evaluations if event["step"] == best_step), None)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("held out", style="bold", no_wrap=True)
     for column, name in columns.items():
@@ -33,16 +32,6 @@ def held_out(events: list[dict[str, Any]], settings: dict[str, Any]) -> Table | 
         mark = " best" if event is best else ""
         table.add_row(f"step {event['step']}{mark}", *(_told(event, name) for name in columns.values()))
     return table
-
-
-def _best(evaluations: list[dict[str, Any]], metric: Any, *, is_greater: Any) -> dict[str, Any] | None:
-    """The evaluation that kept its checkpoint: as transformers chooses, the first of equals."""
-    if not isinstance(metric, str):
-        return None
-    name = metric if metric.startswith("eval_") else f"eval_{metric}"
-    known = [event for event in evaluations if event.get(name) is not None]
-    sign = 1 if (is_greater if isinstance(is_greater, bool) else not metric.endswith("loss")) else -1
-    return max(known, key=lambda event: sign * event[name], default=None)
 
 
 def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -83,14 +85,14 @@ class WithEvaluation(WithRewardStack):
 
         with self._own_randomness():
             output, sampled = answered(dataloader)
-            if self.sum_up is None or not sampled.answers:  # dataloader_drop_last may leave nothing
+            if self.sum_up is None:
                 return output
             with self._greedily():
                 _, greedy = answered(trainer.get_eval_dataloader(dataset))
         state = trainer.state
-        weights = self.reward_stack.weights(state.global_step, state.max_steps)
-        asked = {name: one for name, one in ((GREEDY, greedy), (SAMPLED, sampled)) if one.answers}
-        measured = self.sum_up(asked, weights, state.global_step)
+        # Those at the end of a schedule, or the weights would be compared from step to step and not the policy.
+        weights = self.reward_stack.weights(state.max_steps, state.max_steps)
+        measured = self.sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
 
@@ -119,6 +121,11 @@ class WithEvaluation(WithRewardStack):
             self._collected += gather_object(own)
         return matrix
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        # Every row counts, and in the same order each time; kept workers would also pile up, a set an evaluation.
+        with _with(self._trainer.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
         model = self._trainer.model
         is_training = model.training
@@ -132,9 +139,17 @@ class WithEvaluation(WithRewardStack):
         """The same random numbers in every evaluation, and training goes on with its own as if there had been none."""
         trainer = self._trainer
         device = trainer.accelerator.device
+        seed = trainer.args.seed + trainer.accelerator.process_index
+        python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(trainer.args.seed + trainer.accelerator.process_index)
-            yield
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            try:
+                yield
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)
 
     @contextlib.contextmanager
     def _greedily(self) -> Iterator[None]:
@@ -143,8 +158,7 @@ class WithEvaluation(WithRewardStack):
         instead: dict[str, Any] = {
             "num_generations_eval": 1,
             "_metrics": {**trainer._metrics, "eval": defaultdict(list)},
-            "_logs": copy.deepcopy(trainer._logs),
-            "_eval_dataloaders": {},
+            "_logs": copy.deepcopy(trainer._logs),  # the table of completions shows the sampled ones
         }
         with contextlib.ExitStack() as stack:
             if trainer.use_vllm:

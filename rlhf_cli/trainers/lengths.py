@@ -121,6 +121,6 @@ def _nothing_left(name: str, lengths: Lengths) -> DataError:
         f"max_length leaves none of the {lengths.rows} rows",
         where="data" if name == "train" else "data.eval",
         got=f"trainer.args.max_length={lengths.max_length}, and rows of {lengths.shortest} to {lengths.longest} tokens",
-        expected=f"more than {lengths.shortest} for the shortest row, {lengths.longest} for all of them",
+        expected=f"at least {lengths.shortest} for the shortest row, {lengths.longest} for all of them",
         hint=f"trainer.args.max_length={lengths.longest}",
     )

@@ -7,6 +7,7 @@ a TRL that moves one fails there in a readable place.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ class InRunFolder:
         wanted = self.args.metric_for_best_model  # type: ignore[attr-defined]
         if wanted is not None:
             name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
-            of_reward = f"eval_sampled/rewards/{name.rpartition('/')[2]}"
-            if metrics.get(name, 0.0) is None or metrics.get(of_reward, 0.0) is None:
-                return False  # nothing could be scored this time; that is no reason to end the run
-            if name not in metrics:
+            history = self.state.log_history[:-1]  # type: ignore[attr-defined]
+            if metrics.get(name, 0.0) is None or (name not in metrics and any(name in event for event in history)):
+                # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
+                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
+                return False
+            if name not in metrics and not _may_come(name, metrics):
                 close = nearest(name, metrics)
                 raise ConfigError(
                     f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
@@ -39,6 +42,8 @@ class InRunFolder:
                     expected="one of " + ", ".join(metrics),
                     hint=f"trainer.args.metric_for_best_model={close}" if close else None,
                 )
+            if name not in metrics:
+                return False
         is_best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
         return is_best
 
@@ -46,6 +51,12 @@ class InRunFolder:
         # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.
         with _stdout_into(self.table_log):
             super().log(logs, start_time)  # type: ignore[misc]
+
+
+def _may_come(name: str, metrics: dict[str, Any]) -> bool:
+    """Whether it is pass@k or maj@k of a reward that has not scored anything yet."""
+    is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
+    return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.target import Target, experiment_of, find_target, no_rows, rows_name
 from rlhf_cli.plan.finished_runs import find_run, is_run_name, resolve_runs
 from rlhf_cli.plan.sources import eval_rows_told
-from rlhf_cli.runs.evaluations import POLICY, REWARD_MODEL
+from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.screen.evaluation import show_evaluation
 
 _ONLY = {
@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
             got="a reward model" if against.kind == REWARD_MODEL else f"{target.label}, which has no rewards",
             expected="two policies, the first with rewards",
         )
-    name = _name(options, overrides, against)
+    name = _name(options, overrides, target, against)
 
     from rlhf_cli.evaluate.run import Options, evaluate  # torch comes with it
 
@@ -151,9 +151,12 @@ def _refuse_of_other_kind(options: argparse.Namespace, target: Target) -> None:
             )
 
 
-def _name(options: argparse.Namespace, overrides: list[str], against: Target | None) -> str:
+def _name(options: argparse.Namespace, overrides: list[str], target: Target, against: Target | None) -> str:
     """What the files are called. Only the run's own rows and model make `held_out`, whose mean `auto` takes."""
     changed = any(word.lstrip("+").startswith(("data.", "seed=")) for word in overrides)
     name = rows_name(options.data) if options.data is not None or not changed else "other_rows"
+    if target.kind == REWARD_MODEL:
+        is_part = options.rows is not None and name == HELD_OUT
+        name += "_eos" * options.eos + f"_{options.rows}_rows" * is_part
     name += "".join(f"_{Path(word).name}" for word in overrides if word.startswith("model.path="))
     return name if against is None else f"{name}_against_{against.label.replace('/', '_')}"

@@ -82,6 +82,13 @@ def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) 
     assert content(place / "rm" / "eval", "other_rows")["margins"]["count"] == 4
 
 
+def test_a_margin_of_text_is_told(run: Path, place: Path, capsys: Said) -> None:
+    rows = [{**row, "margin": "big"} for row in ROWS]
+    (place / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "run:rm", "--data", "text.jsonl"]) == 2
+    assert "the margin is no number in row 1" in capsys.readouterr().err
+
+
 def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     import rlhf_cli.evaluate.run
 
@@ -118,6 +125,17 @@ class TestOffset:
     def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
         with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
             self.offset()
+
+    def test_a_mean_is_of_texts_that_end_as_the_reward_wants_them(self, run: Path) -> None:
+        assert main(["eval", "run:rm", "--eos"]) == 0
+        assert main(["eval", "run:rm", "--rows", "1"]) == 0
+        assert main(["eval", "run:rm"]) == 0
+        ended = content(run / "eval", "held_out_eos")["rewards"]["mean"]["mean"]
+        assert self.offset("rewards.learnt.with_eos=true") == ended
+        assert self.offset() == pytest.approx(1.0) != ended
+        (run / "eval" / "held_out_eos.json").unlink()
+        with pytest.raises(RunError, match="rlhf eval runs/rm/one --eos"):
+            self.offset("rewards.learnt.with_eos=true")
 
     def test_a_mean_of_other_weights_is_none(self, run: Path) -> None:
         assert main(["eval", "run:rm"]) == 0

@@ -20,6 +20,7 @@ BEST = "trainer.args.metric_for_best_model"
 def test_an_evaluation_needs_rows(judged: Judged, refused: Refused) -> None:
     judged(*QUICK, "trainer.args.eval_strategy=steps")
     judged("exp=quickstart", "trainer.args.eval_strategy=no")
+    assert "eval_on_start=true" in str(refused("exp=quickstart", "trainer.args.eval_on_start=true").got)
     error = refused("exp=quickstart", "trainer.args.eval_strategy=steps")
     assert (error.what, error.where) == (
         "there are no rows to evaluate on",

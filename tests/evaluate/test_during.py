@@ -58,7 +58,7 @@ def test_the_greedy_half_is_what_rlhf_eval_says_of_the_same_weights(train, train
     lines = (folder.path / "eval" / "training" / "step-3.completions.jsonl").read_text().splitlines()
     asked = [(one["prompt"], one["part"], one["sample"]) for one in map(json.loads, lines)]
     assert len(set(asked)) == len(asked) == NUM_HELD_OUT * (1 + GENERATIONS)
-    assert (folder.path / "eval" / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder.path / "eval" / "training" / "history.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_sampled_half_is_what_trl_measured(train) -> None:
@@ -115,12 +115,29 @@ def test_the_model_stays_in_evaluation_mode_whatever_generating_does(train, monk
     assert evaluation(folder, 3)["parts"]["greedy"]["total"]["count"] == NUM_HELD_OUT
 
 
-def test_an_evaluation_that_drops_its_only_batch_says_nothing(train) -> None:
-    code, folder = train(
-        *EVERY_STEP, "data.eval.fraction=0.02", "trainer.args.dataloader_drop_last=true", "trainer.args.max_steps=1"
-    )
+def test_every_row_counts_whatever_training_drops(train) -> None:
+    words = ["data.eval.fraction=0.2", "trainer.args.dataloader_drop_last=true", "trainer.args.max_steps=1"]
+    code, folder = train(*EVERY_STEP, *words)  # 13 rows, in batches of 8
     assert code == 0
-    assert not (folder.path / "eval").exists()
+    parts = evaluation(folder, 1)["parts"]
+    assert (parts["greedy"]["total"]["count"], parts["sampled"]["total"]["count"]) == (13, 13)
+
+
+def test_a_reward_that_is_no_longer_only_0_and_1_does_not_end_the_run(train) -> None:
+    code = "def half(trainer_state, completions, **kwargs):\n"
+    code += "    return [0.5 if trainer_state.global_step > 1 else 0.0] * len(completions)\n"
+    Path("half.py").write_text(code)
+    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
+    done, _ = train(*words, "rewards.half.fn=./half.py:half", "trainer.args.metric_for_best_model=pass@4/half")
+    assert done == 0
+
+
+def test_a_schedules_end_weighs_every_evaluation(train) -> None:
+    _, folder = train(
+        *EVERY_STEP, "rewards.brevity.weight={start: 0, end: 1, steps: 3}", "trainer.args.learning_rate=0"
+    )
+    totals = {evaluation(folder, step)["parts"]["greedy"]["total"]["mean"] for step in (1, 2, 3)}
+    assert len(totals) == 1
 
 
 def test_dense_rewards_are_evaluated_too(train) -> None:
@@ -199,28 +216,15 @@ def events(*totals: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "best"),
-    [
-        ({}, None),
-        ({"trainer.args.metric_for_best_model": "greedy/total"}, "step 3 best"),
-        (
-            {
-                "trainer.args.metric_for_best_model": "eval_greedy/total",
-                "trainer.args.greater_is_better": False,
-            },
-            "step 1 best",
-        ),
-    ],
-)
-def test_the_table_has_first_last_and_best(settings: dict[str, Any], best: str | None) -> None:
-    table = held_out(events(0.1, 0.2, 0.9, *[0.3] * 20), settings)
+@pytest.mark.parametrize("best", [None, 1, 3])
+def test_the_table_has_first_last_and_best(best: int | None) -> None:
+    table = held_out(events(0.1, 0.2, 0.9, *[0.3] * 20), best)
     assert table is not None
     steps = [str(cell) for cell in table.columns[0].cells]
-    assert (steps[0], steps[-1]) in (("step 1", "step 23"), ("step 1 best", "step 23"))
+    assert (steps[0].removesuffix(" best"), steps[-1]) == ("step 1", "step 23")
     assert len(steps) <= 7
-    assert [step for step in steps if "best" in step] == ([best] if best else [])
-    assert held_out([{"step": 1, "loss": 0.1}], settings) is None
+    assert [step for step in steps if "best" in step] == ([f"step {best} best"] if best else [])
+    assert held_out([{"step": 1, "loss": 0.1}], best) is None
 
 
 def test_an_evaluation_in_a_line() -> None:
