@@ -5,9 +5,11 @@ Intervals are over prompts, since the answers to one are not independent of each
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -78,6 +80,12 @@ def completions_of(parts: dict[str, Part]) -> list[Content]:
         for name, part in parts.items()
         for index, (record, one) in enumerate(zip(part.records, part.scored, strict=True))
     ]
+
+
+def write_completions(file: Path, records: list[Content]) -> None:
+    """One JSON object a line, as `rlhf score --completions` reads them."""
+    lines = (json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records)
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def _part(part: Part, names: Sequence[str]) -> Content:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_cli.evaluate.answers import Part, completions_of, policy_content
+from rlhf_cli.evaluate.answers import Part, completions_of, policy_content, write_completions
 from rlhf_cli.evaluate.figures import can_draw
 from rlhf_cli.evaluate.history import draw_history
 from rlhf_cli.rewards.component import Component
@@ -62,8 +61,7 @@ class DuringTraining:
         folder.mkdir(parents=True, exist_ok=True)
         head = {"name": f"step-{step}", "step": step, "model": self._folder.label, "data": self._data}
         write_json(folder / f"step-{step}.json", {**head, "time": time.time(), "warnings": [], **content})
-        lines = (json.dumps(one, ensure_ascii=False, default=str) + "\n" for one in completions_of(parts))
-        (folder / f"step-{step}.completions.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_completions(folder / f"step-{step}.completions.jsonl", completions_of(parts))
         if can_draw():
             try:
                 draw_history(folder, folder / PICTURE)

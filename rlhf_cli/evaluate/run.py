@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema import Experiment
 from rlhf_cli.errors import RunError
+from rlhf_cli.evaluate.answers import write_completions
 from rlhf_cli.evaluate.figures import MISSING, can_draw, draw
 from rlhf_cli.evaluate.held_out import load_held_out
 from rlhf_cli.evaluate.target import Target
@@ -90,8 +90,7 @@ def evaluate(target: Target, experiment: Experiment, options: Options, say: Say)
         content["warnings"].append(MISSING)
     if records:
         files.append(folder / f"{options.name}.completions.jsonl")
-        lines = (json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records)
-        files[-1].write_text("".join(lines), encoding="utf-8")
+        write_completions(files[-1], records)
     write_json(files[0], content)
     return Evaluated(content, files)
 

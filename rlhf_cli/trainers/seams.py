@@ -29,11 +29,8 @@ class InRunFolder:
         if wanted is not None:
             name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
             history = self.state.log_history[:-1]  # type: ignore[attr-defined]
-            if metrics.get(name, 0.0) is None or (name not in metrics and any(name in event for event in history)):
-                # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
-                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
-                return False
-            if name not in metrics and not _may_come(name, metrics):
+            was_there = any(name in event for event in history)
+            if name not in metrics and not was_there and not _may_come(name, metrics):
                 close = nearest(name, metrics)
                 raise ConfigError(
                     f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
@@ -42,7 +39,9 @@ class InRunFolder:
                     expected="one of " + ", ".join(metrics),
                     hint=f"trainer.args.metric_for_best_model={close}" if close else None,
                 )
-            if name not in metrics:
+            if metrics.get(name) is None:
+                # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
+                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
                 return False
         is_best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
         return is_best
