@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeAlias
 
-from rlhf_cli.rewards.completion import text_of
-from rlhf_cli.rewards.dense import Span, TokenValues, as_token_values, place_spans
-from rlhf_cli.rewards.resolve import required_columns, resolve
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.dense import Span
+from rlhf_cli.stack.reward_functions import required_columns, resolve
+from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
 """What a reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""

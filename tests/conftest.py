@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.support.run_fixtures"]
+
 _OURS_TO_SET = ("RLHF_CACHE", "WANDB", "HF_", "CUDA_VISIBLE_DEVICES", "NETRC")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import text_of
+from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.testing import check_reward
 
 TEXTS = ["yes, please", "no", "please, please"]

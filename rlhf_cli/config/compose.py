@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from rlhf_cli.config import groups
+from rlhf_cli.config import conf_folders
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
@@ -33,7 +34,7 @@ class UserConfWins(SearchPathPlugin):  # type: ignore[misc]
     """Puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        user = groups.user_dir()
+        user = conf_folders.user_dir()
         if user is not None:
             search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
 
@@ -54,6 +55,8 @@ class Composed:
     """Group -> chosen option, e.g. {"trainer": "grpo", "exp": "quickstart"}."""
     origins: Origins
     overrides: tuple[str, ...]
+    frozen: Path | None = None
+    """The file of a run's configuration that this began with, None for a fresh experiment."""
 
 
 def compose(typed: list[str]) -> Composed:
@@ -62,28 +65,27 @@ def compose(typed: list[str]) -> Composed:
     Raises ConfigError when a file is not YAML, a group option does not exist or an interpolation does not resolve.
     """
     overrides = rewrite(typed)
-    with _teaching_errors(), _hydra():
+    with composing():
         config = hydra_compose(CONFIG_NAME, overrides=overrides, return_hydra_config=True)
         choices = {str(key): value for key, value in config.hydra.runtime.choices.items()}
         with open_dict(config):
             config.pop("hydra")
-        tree = _resolved(config)
-        origins = _origins(overrides)
-    assert isinstance(tree, dict)
-    if isinstance(tree.get("data"), dict):
-        _take_the_dataset_s_place(tree["data"], origins)
+        tree = resolved(config)
+        origins = origins_of(CONFIG_NAME, overrides)
+    let_typed_sources_win(tree, origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
-    return Composed({str(key): value for key, value in tree.items()}, ours, origins, tuple(overrides))
+    return Composed(tree, ours, origins, tuple(overrides))
 
 
-def _resolved(config: DictConfig) -> Any:
+def resolved(config: DictConfig) -> dict[str, Any]:
     """The plain tree; a value that refers to one still to be given (`???`) stays the text it is.
 
     Left to OmegaConf it would end the composition, and the user would be told of one missing value in place of all.
     """
     while True:
         try:
-            return OmegaConf.to_container(config, resolve=True)
+            tree: Any = OmegaConf.to_container(config, resolve=True)
+            return {str(key): value for key, value in tree.items()}
         except InterpolationToMissingValueError as error:
             key = str(error.full_key)
             node: Any = OmegaConf.to_container(config, resolve=False)
@@ -92,36 +94,65 @@ def _resolved(config: DictConfig) -> Any:
             OmegaConf.update(config, key, str(node).replace("${", r"\${"))
 
 
-def _take_the_dataset_s_place(data: dict[str, Any], origins: Origins) -> None:
-    """`data.path=FILE` on the command line stands for another dataset: what belonged to the one in the file goes."""
+def let_typed_sources_win(tree: dict[str, Any], origins: Origins) -> None:
+    """`data.path=FILE` on the command line stands for another dataset: what belonged to the one in the file goes.
+
+    Of held-out rows there is one origin: a typed path, world or fraction takes the place of the one that was there.
+    """
+    data = tree.get("data")
+    if not isinstance(data, dict):
+        return
+    _let_typed_win(data, "data", origins, ("path",), ("subset", "revision", "split"))
+    if isinstance(data.get("eval"), dict):
+        of_a_path = ("path", "subset", "revision", "split")
+        _let_typed_win(data["eval"], "data.eval", origins, ("path",), ("subset", "revision", "split"))
+        for typed, others in (
+            ("path", ("world", "args", "fraction")),
+            ("world", (*of_a_path, "fraction")),
+            ("fraction", (*of_a_path, "world")),
+        ):
+            _let_typed_win(data["eval"], "data.eval", origins, (typed,), others)
+
+
+def _let_typed_win(
+    section: dict[str, Any], prefix: str, origins: Origins, typed: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """Take `others` out of a section where a key of `typed` came from the command line, and they did not."""
 
     def is_typed(name: str) -> bool:
-        return str(origins.by_key.get(f"data.{name}")) == COMMAND_LINE
+        return section.get(name) is not None and str(origins.by_key.get(f"{prefix}.{name}")) == COMMAND_LINE
 
-    if is_typed("path"):
-        for name in ("subset", "revision", "split"):
-            if data.get(name) is not None and not is_typed(name):
-                data[name] = None
-                origins.by_key[f"data.{name}"] = origins.by_key["data.path"]
+    winner = next((name for name in typed if is_typed(name)), None)
+    for name in others if winner is not None else ():
+        if section.get(name) and not is_typed(name):
+            section[name] = {} if isinstance(section[name], dict) else None
+            origins.by_key[f"{prefix}.{name}"] = origins.by_key[f"{prefix}.{winner}"]
 
 
 @contextmanager
-def _hydra() -> Iterator[None]:
-    """An initialised Hydra: the sweep's own when we run inside a job, else one of our own."""
-    if GlobalHydra.instance().is_initialized():
-        yield
-        return
-    register_user_conf()
-    with initialize_config_dir(str(groups.shipped_dir()), version_base="1.3"):
-        yield
+def composing() -> Iterator[None]:
+    """Within it Hydra composes, the sweep's own inside a job and else one of ours, and its errors teach."""
+    with _teaching_errors():
+        if GlobalHydra.instance().is_initialized():
+            yield
+            return
+        register_user_conf()
+        with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
+            yield
 
 
-def _origins(overrides: list[str]) -> Origins:
+def origins_of(config_name: str, overrides: list[str], *, frozen: Path | None = None) -> Origins:
+    """Where each value came from: the files of the defaults list in their order, then the command line.
+
+    `frozen` is the file of a primary configuration that lies in no conf folder.
+    """
     loader = GlobalHydra.instance().config_loader()
-    defaults = loader.compute_defaults_list(CONFIG_NAME, overrides, RunMode.RUN)
+    defaults = loader.compute_defaults_list(config_name, overrides, RunMode.RUN)
     origins = Origins()
+    if frozen is not None:
+        origins.add_file(frozen, "")
     for default in defaults.defaults:
-        file = groups.find(default.config_path) if default.config_path else None
+        file = conf_folders.find(default.config_path) if default.config_path else None
         if file is not None:
             origins.add_file(file, default.package or "")
     for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):

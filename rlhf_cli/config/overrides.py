@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rlhf_cli.config.groups import APPENDED_GROUPS, groups
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_cli.config.schema import Experiment, Gate, Reward
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import Gate, Reward
 
 
 def expand_primary(experiment: Experiment) -> Experiment:

@@ -2,7 +2,7 @@
 
 Importing a TRL config class costs seconds; reading the same dataclass with `ast` costs a fraction of one and gives
 the same fields (a contract test holds the two against each other). From the source come the field names, their
-annotations, the values a docstring lists for a `str` field, and the parameters of a trainer's constructor.
+annotations, and the values a docstring lists for a `str` field.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import textwrap
 import typing
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,10 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+_HOMES = ("trainer", "experimental/*")
+"""Folders of TRL, as globs, in which a config class lies in a file of its own name."""
 
 _ANY = re.compile(r"\b(?!(?:None|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*")
 
@@ -36,12 +39,11 @@ class TrlField:
 
 @dataclass(frozen=True)
 class TrlTrainer:
-    """What a TRL trainer takes: the fields of its config class and the parameters of its constructor."""
+    """What a TRL trainer takes: the fields of its config class."""
 
     name: str
     config_class: str
     fields: dict[str, TrlField]
-    parameters: tuple[str, ...]
 
 
 @cache
@@ -55,27 +57,21 @@ def package_dir(package: str) -> Path:
 
 @cache
 def trainers() -> dict[str, Path]:
-    """Every trainer class TRL ships -> the file that defines it."""
-    found = {}
-    for file in sorted((package_dir("trl") / "trainer").glob("*_trainer.py")):
+    """Return every trainer class TRL ships -> the file that defines it; of two of a name the one that is stable."""
+    trl = package_dir("trl")
+    found: dict[str, Path] = {}
+    for file in (*sorted(trl.glob("trainer/*_trainer.py")), *sorted(trl.glob("experimental/*/*_trainer.py"))):
         for name in re.findall(r"^class (\w+Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
             if not name.startswith("_"):
-                found[name] = file
+                found.setdefault(name, file)
     return found
 
 
 @cache
 def trainer(name: str) -> TrlTrainer:
-    """Raises KeyError when TRL ships no trainer of that name."""
-    # Only the constructor's head is parsed: the file holds thousands of lines more.
-    body = _class_source(trainers()[name], name)
-    head = body[body.index("    def __init__(") :]
-    function = ast.parse(textwrap.dedent(head[: _find(r"\n    \)( -> \w+)?:\n", head).end()]) + "    pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    arguments = [*function.args.args, *function.args.kwonlyargs]
-    parameters = tuple(argument.arg for argument in arguments if argument.arg != "self")
-    config_class = name.removesuffix("Trainer") + "Config"
-    return TrlTrainer(name, config_class, config_fields(config_class), parameters)
+    """Return what the trainer's config class takes. Raises KeyError for one that has no row in the table."""
+    config_class = TRAINERS[name].config_class
+    return TrlTrainer(name, config_class, config_fields(config_class))
 
 
 @cache
@@ -108,9 +104,9 @@ def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
 
 
 def owner_of(field: str) -> list[str]:
-    """Names of the TRL config classes that have `field`."""
-    names = [name.removesuffix("Trainer") + "Config" for name in trainers()]
-    return [name for name in names if field in config_fields(name)]
+    """Return the names of TRL's stable config classes that have `field`."""
+    stable = sorted(row.config_class for row in TRAINERS.values() if row.module == "trl")
+    return [name for name in stable if field in config_fields(name)]
 
 
 def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
@@ -147,12 +143,13 @@ _BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": 
 
 def _bases(config_class: str) -> list[tuple[Path, str]]:
     """(file, class) from transformers' TrainingArguments down to `config_class`."""
-    trl, transformers = package_dir("trl") / "trainer", package_dir("transformers")
-    homes = {"TrainingArguments": transformers / "training_args.py", "_BaseConfig": trl / "base_config.py"}
+    trl, transformers = package_dir("trl"), package_dir("transformers")
+    homes = {"TrainingArguments": transformers / "training_args.py", "_BaseConfig": trl / "trainer" / "base_config.py"}
     chain: list[tuple[Path, str]] = []
     name: str | None = config_class
     while name:
-        file = homes.get(name) or trl / f"{name.removesuffix('Config').lower()}_config.py"
+        module = f"{name.removesuffix('Config').lower()}_config.py"
+        file = homes.get(name) or next(file for pattern in _HOMES for file in trl.glob(f"{pattern}/{module}"))
         chain.append((file, name))
         bases = [base.id for base in _fields_of_class(file, name).bases if isinstance(base, ast.Name)]
         name = next((base for base in bases if base.endswith("Config") or base in homes), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_cli.data.files import Preview
+from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.template import Template, missing_column, template_columns
 from rlhf_cli.data.transcripts import prompt_is_made
 from rlhf_cli.errors import DataError

@@ -1,4 +1,4 @@
-"""Room of the evaluation: what a trained reward model or policy is worth, on rows it has not seen.
+"""Evaluates a trained reward model or policy on rows it has not seen, and scores completions from a file.
 
-`target` works without torch, so that `rlhf eval` can say what is wrong before anything heavy is imported.
+`evaluation_target` works without torch, so that `rlhf eval` can say what is wrong before anything heavy is imported.
 """

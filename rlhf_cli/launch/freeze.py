@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.folder import RunFolder
 from rlhf_cli.runs.provenance import write_provenance
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
 
 
@@ -90,7 +90,7 @@ def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
             return {
-                key: _absolute(value) if key in ("path", "fn", "model", "tokenizer") else walk(value)
+                key: _absolute(value) if key in ("path", "fn", "model", "tokenizer", "class") else walk(value)
                 for key, value in node.items()
             }
         return [walk(item) for item in node] if isinstance(node, list) else node

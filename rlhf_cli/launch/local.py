@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from rlhf_cli.errors import EXIT_CRASH, Preempted, RankFailed, RlhfError, UserError
-from rlhf_cli.launch.devices import count_processes
-from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 
 
@@ -23,7 +23,7 @@ def run(folder: RunFolder, *, resume: bool) -> None:
 
 
 def _in_this_process(folder: RunFolder, *, resume: bool) -> None:
-    from rlhf_cli.worker import run_rank  # torch comes with it
+    from rlhf_cli.launch.worker import run_rank  # torch comes with it
 
     try:
         run_rank(folder, resume=resume)
@@ -37,7 +37,7 @@ def _through_accelerate(folder: RunFolder, processes: int, *, resume: bool) -> N
         *(sys.executable, "-m", "accelerate.commands.launch"),
         *("--multi_gpu", "--num_processes", str(processes), "--num_machines", "1"),
         *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
-        *("-m", "rlhf_cli.worker", str(folder.path)),
+        *("-m", "rlhf_cli.launch.worker", str(folder.path)),
         *(["--resume"] if resume else []),
     ]
     for stale in folder.path.glob("failure-rank*.json"):

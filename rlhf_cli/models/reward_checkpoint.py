@@ -17,7 +17,7 @@ from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.locate import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
+from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
 
 
 class Loaded(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import made_once
-from rlhf_cli.models.tokenizer import byte_tokenizer
 
 Demonstration = dict[str, str]
 """`prompt` and `completion`, texts."""

@@ -11,28 +11,29 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema import AGGREGATES, Experiment, Message, Reward
+from rlhf_cli.config.schema.data_section import Message
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
 from rlhf_cli.data.columns import column_names_after
-from rlhf_cli.data.files import Preview, peek
+from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, RewardError, RunError, UserError
-from rlhf_cli.launch.devices import count_processes
-from rlhf_cli.models.locate import (
+from rlhf_cli.models.model_folders import (
     TINY_VOCABULARY,
     Policy,
     describe_critic,
     describe_reward_model,
     read_policy,
 )
-from rlhf_cli.plan.batch import BatchPlan, plan_batches
-from rlhf_cli.plan.components import evaluation_order
-from rlhf_cli.plan.kl import check_kl_controller
-from rlhf_cli.plan.pairs import margin_problems
-from rlhf_cli.plan.policy import describe_policy
-from rlhf_cli.plan.sources import eval_sources, training_sources
-from rlhf_cli.plan.stages import StagePlan, check_stage
-from rlhf_cli.rewards.resolve import import_function, required_columns, resolve, source_file
+from rlhf_cli.plan.data_sources import eval_sources, training_sources
+from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.plan.kl_horizon import check_kl_controller
+from rlhf_cli.plan.pair_rules import margin_problems
+from rlhf_cli.plan.policy_model import describe_policy
+from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
+from rlhf_cli.plan.row_batches import StagePlan, check_stage
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
+from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
 from rlhf_cli.suggest import nearest
 
 
@@ -84,12 +85,12 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             required[name] = _reward(name, reward, composed, files, experiment.data.prompt)
         except UserError as error:
             problems.append(error)
-    for check in (evaluation_order, _aggregate, functools.partial(_critic, composed=composed)):
+    for check in (_aggregate, functools.partial(_critic, composed=composed)):
         try:
             check(experiment)
         except UserError as error:
             problems.append(error)
-    if "reward_funcs" in trainer.parameters:
+    if experiment.trainer.row.generates:
         if columns:
             problems += _missing_columns(
                 {

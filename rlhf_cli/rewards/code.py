@@ -16,8 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import Completion, text_of
-from rlhf_cli.rewards.sandbox import Isolation, run_code
+from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.sandbox.running import Isolation, run_code
 
 _Row = TypeVar("_Row")
 _Value = TypeVar("_Value")

@@ -15,7 +15,7 @@ from typing import Any
 import platformdirs
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import Completion, content_text, text_of
+from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.http_client import JsonClient, shown, together
 from rlhf_cli.rewards.reply_cache import ReplyCache
 from rlhf_cli.rewards.rubric import Rubric

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import Completion, Message, content_text, text_of
+from rlhf_cli.rewards.completion_text import Completion, Message, content_text, text_of
 
 # Name in the config -> how the Unicode names of its letters begin.
 _SCRIPTS: dict[str, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numbers import last_boxed, last_marked, last_number, only_number
 
 Fallback: TypeAlias = Literal["last_number", "none"]

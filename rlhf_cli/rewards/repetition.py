@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, text_of
 
 NgramUnit: TypeAlias = Literal["words", "characters"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rlhf_cli.rewards.completion import Completion, text_of
+from rlhf_cli.data.worlds.toy_preferences import true_score
+from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.dense import Span
 
 # Not the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and belongs to no number.
@@ -35,6 +36,19 @@ def sums_correct(
     """
     rows = zip(completions, a, b, strict=True)
     return [score_sum(text_of(completion), int(first) + int(second)) for completion, first, second in rows]
+
+
+def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
+    """The true reward of the world that `toy_preferences` are drawn from: watched at weight 0 beside a learnt one.
+
+    Its parts and its range, -0.4 to 1.5, are those of `toy_preferences.true_score`.
+    """
+    rows = zip(prompts, completions, strict=True)
+    return [true_score(_question(prompt), text_of(completion)) for prompt, completion in rows]
+
+
+def _question(prompt: Completion) -> str:
+    return prompt if isinstance(prompt, str) else content_text(prompt[-1])
 
 
 def score_digits_only(text: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder
 
 HELD_OUT = "held_out"
 """Name of the evaluation on a run's own evaluation rows."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import rlhf_cli
-from rlhf_cli.runs.folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from rlhf_cli.runs.folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 KILLED = "killed"

@@ -6,13 +6,14 @@ import hashlib
 import netrc
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlparse
 
-from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 _CONNECT_TIMEOUT_S = 3.0
 Mode = Literal["online", "offline", "none"]
@@ -84,6 +85,15 @@ def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[N
         yield
     finally:
         wandb.finish()
+
+
+def mirror_table(name: str, step: int, rows: list[dict[str, Any]]) -> None:
+    """Log rows as a table of the active wandb run; nothing where there is none."""
+    wandb = sys.modules.get("wandb")  # where a run is active it was imported
+    if wandb is None or getattr(wandb, "run", None) is None:
+        return
+    table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+    wandb.log({name: table, "train/global_step": step})
 
 
 def _has_login(host: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.trim import (
     Chunk,
     MicroBatch,
@@ -17,8 +18,8 @@ from rlhf_cli.trainers.trim import (
     trimmed,
 )
 
-_SORTABLE = ("grpo", "dr_grpo", "dapo")
-"""Losses normalised by row or by window; bnpo's is by micro-batch, so that which rows share one matters."""
+_SORTABLE = ("row", "max_length", "window")
+"""What may normalise a clipped loss; where the micro-batch does, which rows share one matters."""
 
 
 class LessPadding:
@@ -77,7 +78,8 @@ class LessPadding:
         """Nothing in the loss is a mean or a quantile over one micro-batch."""
         trainer = self._trl
         is_by_company = trainer._entropy_bonus_enabled or trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
-        return trainer.loss_type in _SORTABLE and not is_by_company
+        row = POLICY_LOSSES[trainer.loss_type]
+        return row.is_clipped_ppo and row.normaliser in _SORTABLE and not is_by_company
 
     @property
     def _may_move(self) -> bool:

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run, experiment_name
-from rlhf_cli.plan.finished_runs import resolve_runs
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.screen.start import show_start
+from rlhf_cli.screen.start_panel import show_start
 
 
 def run(argv: list[str]) -> int:
-    composed = compose(argv)
-    experiment = resolve_runs(judge(composed))
+    """Check an experiment and show what it would do; returns the exit code."""
+    prepared = prepare(argv)
+    experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed)
     existing_run(experiment, composed)
     console = Console()

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.runs.compare import summarise
-from rlhf_cli.runs.folder import expand
-from rlhf_cli.screen.comparison import show_comparison
+from rlhf_cli.runs.run_folder import expand
+from rlhf_cli.runs.run_summary import summarise
+from rlhf_cli.screen.comparison_table import show_comparison
 
 
 def run(argv: list[str]) -> int:

@@ -5,6 +5,7 @@ eval "$(rlhf completion zsh)" in ~/.zshrc
 from __future__ import annotations
 
 from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.verbs import VERBS
 
 _BASH = r"""
 _rlhf() {
@@ -39,9 +40,9 @@ compdef _rlhf rlhf
 
 def run(argv: list[str]) -> int:
     if argv[:1] == ["words"] and len(argv) == 2:
-        from rlhf_cli.verbs.completion_words import candidates
+        from rlhf_cli.jobs.completion_words import candidates
 
-        print("\n".join(candidates(argv[1])))
+        print("\n".join(candidates(argv[1], VERBS)))
         return EXIT_OK
     scripts = {"bash": _BASH, "zsh": _ZSH}
     if len(argv) != 1 or argv[0] not in scripts:

@@ -26,7 +26,9 @@ for a policy
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,33 +37,35 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
-from rlhf_cli.evaluate.target import Target, experiment_of, find_target, no_rows, rows_name
-from rlhf_cli.plan.finished_runs import find_run, is_run_name, resolve_runs
-from rlhf_cli.plan.sources import eval_rows_told
+from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
+from rlhf_cli.jobs.run_names import find_run, is_run_name
+from rlhf_cli.plan.data_sources import eval_rows_told
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
-from rlhf_cli.screen.evaluation import show_evaluation
+from rlhf_cli.screen.evaluation_tables import show_evaluation
 
 _ONLY = {
     REWARD_MODEL: {"--slice": "slice", "--chat": "chat", "--eos": "eos"},
     POLICY: {"--samples": "samples", "--against": "against"},
 }
 _SAMPLES = 4
+_LONGEST_NAME = 100
 
 
 def run(argv: list[str]) -> int:
-    options, overrides = _parse(argv)
-    named = next((word for word in overrides if "=" not in word and not word.startswith("-")), None)
+    """Evaluate one model, write what was found and show it; returns the exit code."""
+    options, words = _parse(argv)
+    named = next((word for word in words if "=" not in word and not word.startswith(("-", "~"))), None)
     if named is None:
         raise RunError(
             "no run was named", expected="a run folder, run:NAME or a reward model's folder", hint="rlhf eval RUN"
         )
-    overrides.remove(named)
-    target = _target(named, overrides)
+    words.remove(named)
+    target = _target(named, words)
     _refuse_of_other_kind(options, target)
-    experiment = resolve_runs(experiment_of(target, overrides, options.data))
-    if target.kind == REWARD_MODEL and experiment.data.eval is None:
-        raise no_rows(target)
-    if any(word.startswith("model.path=") for word in overrides):
+    prepared = _prepare(target, words, options.data)
+    experiment = prepared.experiment
+    if _is_typed(words, "model.path"):
         other = Path(str(experiment.model.path))
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
     against = _target(options.against, []) if options.against is not None else None
@@ -72,9 +76,9 @@ def run(argv: list[str]) -> int:
             got="a reward model" if against.kind == REWARD_MODEL else f"{target.label}, which has no rewards",
             expected="two policies, the first with rewards",
         )
-    name = _name(options, overrides, target, against)
+    name = _name(options, words, target, against)
 
-    from rlhf_cli.evaluate.run import Options, evaluate  # torch comes with it
+    from rlhf_cli.evaluate.evaluation_run import Options, evaluate  # torch comes with it
 
     screen = Console(stderr=options.json)
     evaluated = evaluate(
@@ -100,6 +104,13 @@ def run(argv: list[str]) -> int:
     else:
         show_evaluation(screen, evaluated.content, evaluated.files)
     return EXIT_OK
+
+
+def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
+    rows = EvaluationRows(target, data)
+    if target.run is None:
+        return prepare(words_for_model_alone(target.model, words), adjust=rows)
+    return prepare_from(target.run, words, adjust=rows)
 
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -132,10 +143,10 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def _target(named: str, overrides: list[str]) -> Target:
+def _target(named: str, words: list[str]) -> Target:
     if not is_run_name(named):
         return find_target(Path(named))
-    root = next((word.partition("=")[2] for word in overrides if word.startswith("run.root=")), "runs")
+    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
     return find_target(find_run(named, root, where="rlhf eval").path)
 
 
@@ -151,12 +162,47 @@ def _refuse_of_other_kind(options: argparse.Namespace, target: Target) -> None:
             )
 
 
-def _name(options: argparse.Namespace, overrides: list[str], target: Target, against: Target | None) -> str:
-    """What the files are called. Only the run's own rows and model make `held_out`, whose mean `auto` takes."""
-    changed = any(word.lstrip("+").startswith(("data.", "seed=")) for word in overrides)
-    name = rows_name(options.data) if options.data is not None or not changed else "other_rows"
-    if target.kind == REWARD_MODEL:
-        is_part = options.rows is not None and name == HELD_OUT
-        name += "_eos" * options.eos + f"_{options.rows}_rows" * is_part
-    name += "".join(f"_{Path(word).name}" for word in overrides if word.startswith("model.path="))
-    return name if against is None else f"{name}_against_{against.label.replace('/', '_')}"
+def _is_typed(words: list[str], key: str) -> bool:
+    return any(word.lstrip("+").startswith(f"{key}=") for word in words)
+
+
+def _name(options: argparse.Namespace, words: list[str], target: Target, against: Target | None) -> str:
+    """What the files are called: the rows, then everything that makes the figures other than those of plain `eval RUN`.
+
+    Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes.
+    """
+    has_other_rows = any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
+    parts = ["other_rows" if options.data is None and has_other_rows else _rows_name(options.data)]
+    parts += ["eos"] * options.eos + ["chat"] * options.chat
+    if options.rows is not None:
+        parts.append(f"{options.rows}_rows")
+    if options.samples not in (None, _SAMPLES):
+        parts.append(f"{options.samples}_samples")
+    # The batch decides which random numbers a sampled answer gets.
+    if options.batch_size is not None and target.kind == POLICY:
+        parts.append(f"batches_of_{options.batch_size}")
+    parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
+    if against is not None:
+        parts.append(f"against_{_as_name(against.label)}")
+    name = "_".join(parts)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - len(digest) - 1]}_{digest}"
+
+
+def _rows_name(data: str | None) -> str:
+    """`held_out`, or the name of the file that `--data` gave."""
+    if data is None:
+        return HELD_OUT
+    stem = Path(data).name.partition(".")[0]
+    return stem if stem and stem != HELD_OUT else f"{stem}_file"
+
+
+def _as_name(word: str) -> str:
+    """`trainer.args.temperature=0.5` -> `temperature_0.5`; of a path in it the last part."""
+    key, equals, value = word.lstrip("+~").partition("=")
+    told = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
+    if key == "model.path":
+        told = Path(value).name
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", told).strip("_")

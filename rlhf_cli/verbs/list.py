@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from rlhf_cli.config.groups import caption, groups, user_dir
+from rlhf_cli.config.conf_folders import caption, groups, user_dir
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.suggest import nearest
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.launch import local
-from rlhf_cli.runs.folder import open_run
+from rlhf_cli.jobs.one_run import go_on, show_run_folder
+from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.runs.run_folder import open_run
 from rlhf_cli.runs.status import FINISHED, RUNNING, read_status
-from rlhf_cli.verbs.train import show_run_folder
 
 
 def run(argv: list[str]) -> int:
+    """Go on with the run that `argv` names; returns the exit code."""
     if len(argv) != 1:
         raise RunError("one run is resumed at a time", got=" ".join(argv) or "nothing", hint="rlhf resume RUN")
     folder = open_run(Path(argv[0]))
@@ -25,10 +26,7 @@ def run(argv: list[str]) -> int:
         return EXIT_OK
     if status.state == RUNNING:
         raise RunError("the run is being trained right now", where=str(folder.path), got=f"process {status.pid}")
+    prepare_from(folder, [])  # a config.yaml that somebody edited is judged like any other
     console.print(f"{folder.label} was {status.state} at step {status.step}")
-    local.run(folder, resume=True)
-    from rlhf_cli.screen.end import show_end  # the plotting library comes with it: not before a typo is told
-
-    show_end(console, folder)
-    show_run_folder(console, folder)
+    go_on(console, folder, resume=True)
     return EXIT_OK

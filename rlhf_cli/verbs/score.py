@@ -16,13 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.plan.components import evaluation_order
-from rlhf_cli.plan.finished_runs import resolve_runs
-from rlhf_cli.score import read_completions, score
-from rlhf_cli.screen.scores import show_scores
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.screen.score_tables import show_scores
 
 
 def run(argv: list[str]) -> int:
@@ -41,8 +37,10 @@ def run(argv: list[str]) -> int:
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = resolve_runs(judge(compose(overrides)))
-    evaluation_order(experiment)
+    experiment = prepare(overrides).experiment
+
+    from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
+
     rows = read_completions(options.completions, limit=options.limit)
     result = score(experiment, rows)
     if options.json:

@@ -7,19 +7,17 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.jobs.prepare import prepare
 
 _ORIGIN_COLUMN = 56
 
 
 def run(argv: list[str]) -> int:
-    composed = compose(argv)
-    experiment = judge(composed)
-    console = Console()
-    _show(console, experiment.model_dump(mode="json"), composed.origins, "", 0)
+    """Print the configuration, a value a line; returns the exit code."""
+    prepared = prepare(argv, keep_run_names=True)
+    _show(Console(), prepared.experiment.model_dump(mode="json"), prepared.composed.origins, "", 0)
     return EXIT_OK
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pairs import cost_of, print_ratios
 
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
 
 PLAIN = {"quickstart": "plain_grpo.py", "toy_reward": "plain_reward.py"}
 ALIKE = {"quickstart": [], "toy_reward": ["~data.eval", "trainer.args.eval_strategy=no", "reward_model.show_samples=0"]}

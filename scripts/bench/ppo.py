@@ -24,8 +24,8 @@ from pathlib import Path
 from pairs import Cost, cost_of, print_ratios
 from ppo_models import make
 
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 PARTS = ("full", "ragged", "memory", "critic")

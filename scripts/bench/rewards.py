@@ -18,15 +18,15 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForSequenceClassification, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rlhf_cli.models.reward_model import RewardModelScorer
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.models.tokenizer import byte_tokenizer
-from rlhf_cli.rewards.component import Component
-from rlhf_cli.rewards.gates import Gate
 from rlhf_cli.rewards.length import length_ramp
-from rlhf_cli.rewards.stack import RewardStack
 from rlhf_cli.rewards.toy import digits_only, sums_correct
-from rlhf_cli.trainers.compose import with_our_seams
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.gates import Gate
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.trainers.mixing import with_our_seams
 
 PAIRS = 15
 BUILD = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "context_tokens": 256, "warm_start": None}

@@ -19,8 +19,8 @@ from curves import Curve, curves
 from seeds import by_seed, interval, sweep, table
 
 from rlhf_cli.cli import main as rlhf
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "study_overoptimisation"
 PAIRS = {"few": 120, "many": 2000}

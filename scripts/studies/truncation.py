@@ -30,8 +30,8 @@ from transformers import (
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.rewards.toy import sums_correct
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series, start_and_end
+from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
+from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "study_truncation"
 BASE = "none"

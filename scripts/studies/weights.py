@@ -17,8 +17,8 @@ from pyarrow import parquet
 from seeds import Interval, by_seed, interval, sweep, table
 
 from rlhf_cli.rewards.toy import score_digits_only
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series, start_and_end
+from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
+from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "study_weights"
 NAIVE = "naive"

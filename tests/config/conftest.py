@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.jobs.prepare import prepare
 
 
 @pytest.fixture
 def judged() -> Callable[..., Experiment]:
     """`judged("+exp=quickstart", "seed=3")`: the experiment."""
-    return lambda *words: judge(compose(list(words)))
+    return lambda *words: prepare(list(words), keep_run_names=True).experiment
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def refused() -> Callable[..., ConfigError]:
 
     def call(*words: str) -> ConfigError:
         with pytest.raises(ConfigError) as caught:
-            judge(compose(list(words)))
+            prepare(list(words), keep_run_names=True)
         assert not isinstance(caught.value, Problems), str(caught.value)
         return caught.value
 

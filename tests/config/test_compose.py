@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.compose import Composed, compose
-from rlhf_cli.config.groups import caption, groups, user_dir
+from rlhf_cli.config.conf_folders import caption, groups, user_dir
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.config.primary import expand_primary
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -73,8 +72,8 @@ def test_writing_it_out_again_changes_nothing(judged: Judged) -> None:
 
 
 def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:
-    composed = compose([QUICK, PRIMARY])
-    experiment = judge(composed)
+    prepared = prepare([QUICK, PRIMARY], keep_run_names=True)
+    composed, experiment = prepared.composed, prepared.experiment
     folder = create_run(experiment, composed, files={})
     frozen = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
     assert frozen["primary"] is None
@@ -106,6 +105,6 @@ def test_an_unknown_name(refused: Refused) -> None:
 )
 def test_a_gate_that_is_none(typed: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        judge(compose([QUICK, typed]))
+        prepare([QUICK, typed], keep_run_names=True)
     assert what in str(caught.value)
     assert "primary" in str(caught.value)

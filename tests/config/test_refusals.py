@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.config.owned import OWNED
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.jobs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
@@ -51,7 +50,7 @@ def test_the_experiment_these_tests_spoil_is_good(write: Write, judged: Judged) 
 def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: str) -> None:
     mine(write, text)
     with pytest.raises(ConfigError) as caught:
-        judge(compose(["exp=mine"]))
+        prepare(["exp=mine"], keep_run_names=True)
     problems = getattr(caught.value, "problems", [caught.value])
     error = next(problem for problem in problems if str(problem.where).startswith(f"{key} "))
     assert error.where == f"{key} (conf/exp/mine.yaml:{line})"
@@ -225,7 +224,7 @@ def test_what_hydra_refuses_is_a_config_error(refused: Refused, typed: str) -> N
 def test_several_problems_are_told_at_once(write: Write) -> None:
     mine(write, "sed: 3\ntrainer:\n  args:\n    learning_rat: 1\n    seed: 3\n")
     with pytest.raises(Problems) as caught:
-        judge(compose(["exp=mine", "track.mode=offlin"]))
+        prepare(["exp=mine", "track.mode=offlin"], keep_run_names=True)
     told = {str(problem.where) for problem in caught.value.problems}
     assert told == {
         "sed (conf/exp/mine.yaml:6)",

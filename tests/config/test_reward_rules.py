@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
-from rlhf_cli.config.schema import Experiment
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.jobs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]
@@ -45,11 +44,11 @@ class TestGates:
     @pytest.mark.parametrize("test", ["", ", at_least: 1, equals: 1", ", between: [1, 0]"])
     def test_bad_ones(self, test: str) -> None:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
-            judge(compose([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"]))
+            prepare([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"], keep_run_names=True)
 
     def test_one_bound_of_two(self) -> None:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
-            judge(compose([QUICK, "rewards.brevity.gate={by: correct, between: [1]}"]))
+            prepare([QUICK, "rewards.brevity.gate={by: correct, between: [1]}"], keep_run_names=True)
 
 
 class TestOneReward:
@@ -94,7 +93,7 @@ class TestOneReward:
     )
     def test_bad(self, key: str, value: str) -> None:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
-            judge(compose([QUICK, f"rewards.brevity.{key}={value}"]))
+            prepare([QUICK, f"rewards.brevity.{key}={value}"], keep_run_names=True)
 
     def test_a_model_is_not_isolated(self, refused: Refused) -> None:
         error = refused(QUICK, "~rewards.brevity", "+rewards.rm={model: a/b, isolate: true}")

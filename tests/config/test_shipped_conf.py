@@ -9,10 +9,16 @@ import pytest
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.groups import APPENDED_GROUPS, caption, groups, shipped_dir
-from rlhf_cli.config.judge import judge
-from rlhf_cli.config.schema import Data, Launch, Model, Reward, Section, Track, Trainer, Truncation
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, caption, groups, shipped_dir
+from rlhf_cli.config.schema.data_section import Data
+from rlhf_cli.config.schema.model_section import Model
+from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.config.schema.run_sections import Launch, Track
+from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.config.schema.truncation_section import Truncation
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.jobs.prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -72,14 +78,14 @@ def test_there_are_as_many_options_as_there_were() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment(name: str) -> None:
-    experiment = judge(compose([f"+exp={name}", *EXPERIMENTS[name]]))
-    assert experiment.rewards or "reward_funcs" not in trl_args.trainer(experiment.trainer.trl).parameters
+    experiment = prepare([f"+exp={name}", *EXPERIMENTS[name]], keep_run_names=True).experiment
+    assert experiment.rewards or not experiment.trainer.row.generates
 
 
 @pytest.mark.parametrize("name", [name for name, words in EXPERIMENTS.items() if words])
 def test_experiment_names_what_it_lacks(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        judge(compose([f"+exp={name}"]))
+        prepare([f"+exp={name}"], keep_run_names=True)
     for word in EXPERIMENTS[name]:
         assert f"{word.partition('=')[0]} must be given" in str(caught.value)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.schema import Experiment, Truncation
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.truncation_section import Truncation
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -87,8 +88,8 @@ def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, type
 
 def test_a_key_that_a_file_gave(refused: Refused) -> None:
     """The policy is another, what the file of the old one said is still there."""
-    error = refused(QUICK, "truncation=soft_overlong", "~truncation.penalty", "truncation.policy=exclude")
-    assert error.where == "truncation.cache (truncation/soft_overlong.yaml:4)"
+    error = refused(QUICK, "truncation=eos_penalty", "truncation.policy=exclude")
+    assert error.where == "truncation.mode (truncation/eos_penalty.yaml:4)"
 
 
 def test_a_penalty_is_a_size(refused: Refused, judged: Judged) -> None:

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from rlhf_cli.data import Source, column_names_after, hold_out, peek
-from rlhf_cli.data.load import load_split
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.margins import MarginRule
 from rlhf_cli.data.preferences import PreferenceRules, bad_pairs, judge_pairs, leave_out
 from rlhf_cli.data.tokenised import cut_padding

@@ -13,11 +13,11 @@ import pytest
 from peft import AutoPeftModelForTokenClassification
 from transformers import AutoModelForTokenClassification
 
-from rlhf_cli.runs.checkpoints import problem_with
-from rlhf_cli.runs.folder import RunFolder, read_json
-from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import read_status
-from tests.trainers.conftest import PPO_SMALL, SMALL
+from tests.support.small_runs import PPO_SMALL, SMALL
 
 TWO = [*SMALL, "launch.processes=2", "trainer.args.per_device_train_batch_size=4"]
 
@@ -87,7 +87,7 @@ def test_fewer_processes_than_asked_are_refused(workplace: Path, train, capsys) 
     assert "processes: 2" in config
     folder.config.write_text(config)
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    worker = [sys.executable, "-m", "rlhf_cli.worker", str(folder.path)]
+    worker = [sys.executable, "-m", "rlhf_cli.launch.worker", str(folder.path)]
     done = subprocess.run(worker, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     failure = json.loads((folder.path / "failure-rank0.json").read_text())
@@ -98,7 +98,7 @@ def test_fewer_processes_than_asked_are_refused(workplace: Path, train, capsys) 
 SPY = """
 import gc, hashlib, os, pathlib
 
-from rlhf_cli.trainers.critic import Critic
+from rlhf_cli.trainers.ppo.critic import Critic
 
 
 def spy(completions, trainer_state, **kwargs):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
-from rlhf_cli.numerics.rewards import filled, normalized_in_group
+from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 
 Array = Any
 NAN = float("nan")

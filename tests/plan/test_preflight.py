@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.judge import judge
 from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, RewardError, RunError, UserError
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import Plan, preflight
 
@@ -34,8 +33,8 @@ def planned(*words: str) -> Plan:
     """What `rlhf check` does with these words; the folder is afterwards as it was before."""
     before = listing(Path.cwd())
     try:
-        composed = compose(list(words))
-        experiment = judge(composed)
+        prepared = prepare(list(words), keep_run_names=True)
+        composed, experiment = prepared.composed, prepared.experiment
         plan = preflight(experiment, composed)
         existing_run(experiment, composed)
         return plan

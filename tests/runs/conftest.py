@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-from rlhf_cli.runs.folder import RunFolder, read_json
 from rlhf_cli.runs.provenance import add_to_provenance, git_state, sha256, write_provenance
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 MakeRun = Callable[..., RunFolder]
 

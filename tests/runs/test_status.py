@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import FINISHED, RUNNING, Status, claim, read_status, update_status
 
 MakeRun = Callable[..., RunFolder]

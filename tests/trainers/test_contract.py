@@ -17,13 +17,13 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import RepeatSampler
 
-from rlhf_cli.trainers.checkpoints import WholeCheckpoints
-from rlhf_cli.trainers.compose import with_our_seams
-from rlhf_cli.trainers.evaluation import WithEvaluation
-from rlhf_cli.trainers.ppo import WithCritic
-from rlhf_cli.trainers.resume import ExactResume
-from rlhf_cli.trainers.reward_stack import WithRewardStack
-from rlhf_cli.trainers.seams import InRunFolder
+from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.mixing import with_our_seams
+from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
 
 ON_POLICY = [trl.GRPOTrainer, trl.RLOOTrainer]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.runs.folder import read_json
+from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
-from tests.trainers.reward_runs import from_file, losses, samples, sums
+from tests.support.small_reward_runs import from_file, losses, samples, sums
 
 SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
 

@@ -12,8 +12,8 @@ from datasets import Dataset
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
-from rlhf_cli.runs.metrics import read_metrics, series
-from tests.trainers.conftest import starting_model
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from tests.support.small_runs import starting_model
 
 COMPARED = {name: name for name in ("loss", "grad_norm", "reward", "reward_std", "entropy")}
 COMPARED |= {"rewards/correct/mean": "rewards/sums_correct/mean", "rewards/brevity/mean": "rewards/length_ramp/mean"}

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.trainers import critic, less_padding, trim
+from rlhf_cli.trainers import less_padding, trim
+from rlhf_cli.trainers.ppo import critic
 from rlhf_cli.trainers.trim import chunks, has_relative_positions, in_chunks, sorted_in_windows, trimmed
 
 PROMPT, COMPLETION = 5, 7

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_cli.data.formats.text import numbered_lines, shorten
+from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, merge
 from rlhf_cli.errors import DataError
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_cli.data.formats.text import numbered_lines, shorten
+from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.errors import DataError
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.formats.json_lines import check_text
-from rlhf_cli.data.formats.text import numbered_lines, shorten
 from rlhf_cli.errors import DataError
 
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'

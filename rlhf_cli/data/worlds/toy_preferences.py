@@ -7,9 +7,7 @@ reward model can be held against it: where the learnt reward still rises and the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from rlhf_cli.data.worlds.toy_sums import draw_pairs, near_miss
 
@@ -35,19 +33,6 @@ def true_score(prompt: str, completion: str) -> float:
     concise = re.fullmatch(r"[0-9]+", completion.strip()) is not None
     extra_words = max(0, len(completion.split()) - 1)
     return 1.0 * right + 0.5 * concise - min(0.4, 0.05 * extra_words)
-
-
-def true_reward(prompts: Sequence[Any], completions: Sequence[Any], **kwargs: object) -> list[float]:
-    """`true_score` of every row, as a reward function: to watch what a learnt reward stands for (weight 0).
-
-    Texts, or messages, of which the last counts.
-    """
-    rows = zip(prompts, completions, strict=True)
-    return [true_score(_text(prompt), _text(completion)) for prompt, completion in rows]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value[-1]["content"])
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | float]]:

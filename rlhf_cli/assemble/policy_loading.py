@@ -1,0 +1,77 @@
+"""From the section `model` to what a trainer loads: a path, its precision, quantisation and adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.models.heads import head_names
+from rlhf_cli.models.merge import whole_model
+from rlhf_cli.models.tiny import tiny_model_path
+
+_WARM_START_ROWS = 6000
+OnProgress = Callable[[str, int, int], None]
+"""Called with what is being done, the step and the number of steps."""
+
+
+def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
+    """The path or hub id of the policy; an embedded one is built first, an adapter is put on its base."""
+    model = experiment.model
+    if model.build is None:
+        assert model.path is not None
+        return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
+    build = model.build.model_dump()
+    worlds = build["warm_start"]["worlds"] if build["warm_start"] else []
+
+    def demonstrate() -> list[dict[str, str]]:
+        key = "model.build.warm_start.worlds"
+        return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=0, name=key)]
+
+    return str(
+        tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps))
+    )
+
+
+def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:
+    """What `from_pretrained` is given; the class it is called of is the trainer's business."""
+    model = experiment.model
+    given: dict[str, Any] = {"dtype": model.dtype, "revision": model.revision}
+    if model.quantize is not None:
+        given["quantization_config"] = _quantization(model.quantize)
+    return given
+
+
+def lora_config(experiment: Experiment, path: str) -> Any:
+    """peft's LoraConfig for the policy, or for a reward model with its head among what is trained and saved."""
+    from peft import LoraConfig
+
+    model = experiment.model
+    assert model.lora is not None
+    given = model.lora.model_dump()
+    if experiment.trainer.row.trains != "reward model":
+        return LoraConfig(task_type="CAUSAL_LM", **given)
+    head = head_names(path, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
+
+
+def _quantization(bits: str) -> Any:
+    """As in QLoRA (arXiv 2305.14314): normal floats of 4 bits, their constants quantised again; or 8-bit integers.
+
+    Heads stay as they are: a new one is trained, and a language model's is where the rounding would show most.
+    """
+    from transformers import BitsAndBytesConfig
+
+    whole = ["lm_head", "score", "classifier"]
+    if bits == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=whole)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=whole,
+    )

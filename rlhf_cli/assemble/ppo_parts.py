@@ -1,0 +1,91 @@
+"""From the sections `critic` and `kl` to what a trainer with a critic is given."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.trainers.additions import PpoParts
+from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic
+from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from rlhf_cli.trainers.ppo.rollout import PpoSettings
+
+
+def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str, Any]) -> Any:
+    """TRL's config object for PPO. `owned` are the fields that other sections of the experiment decide.
+
+    TRL's config refuses groups of less than two, which a baseline of the group's mean needs and PPO does not: it is
+    given a size that divides the round, and told the true one afterwards.
+    """
+    given = dict(experiment.trainer.trl_args)
+    asked = given.pop("num_generations", 1)
+    in_eval = given.pop("num_generations_eval", asked)
+    kl = experiment.kl
+    if experiment.critic is not None and experiment.critic.share == "lora":
+        # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.
+        given.setdefault("ddp_find_unused_parameters", False)
+    beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference where it is not 0
+    allowed = asked if asked > 1 else _round_size(config_class, given)
+    args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
+    args.num_generations = asked
+    return args
+
+
+def _round_size(config_class: Any, args: dict[str, Any]) -> int:
+    """Completions a round, over all processes."""
+    if args.get("generation_batch_size") is not None:
+        return int(args["generation_batch_size"])
+    name = "per_device_train_batch_size"
+    per_device = args.get(name, inspect.signature(config_class).parameters[name].default)
+    micro_batches = args.get("steps_per_generation") or args.get("gradient_accumulation_steps", 1)
+    return int(per_device) * int(micro_batches) * int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:
+    """The critic that is a model of its own; None where there is none, or it shares the policy's backbone."""
+    critic, model = experiment.critic, experiment.model
+    if critic is None or critic.share != "none":
+        return None
+    built = build_critic(
+        critic.init,
+        policy,
+        # Small steps on bfloat16 weights round to none.
+        dtype="float32" if model.dtype == "auto" else model.dtype,
+        dropout=critic.dropout,
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
+    )
+    return SeparateCritic(built, _settings(experiment))
+
+
+def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
+    """Return what PPO is given, None for a trainer without a critic. `policy` is the path of the policy."""
+    ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
+    if section is None:
+        return None
+    assert ppo is not None
+    assert kl is not None
+    settings, dropout = _settings(experiment), section.dropout
+    separate = separate_critic(experiment, policy)
+    target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
+    return PpoParts(
+        settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages),
+        kl=KlPenalty(kl.where, kl.coef, target, horizon),
+        make_critic=lambda model: separate or SharedLoraCritic(model, settings, dropout=dropout),
+    )
+
+
+def _settings(experiment: Experiment) -> CriticSettings:
+    critic = experiment.critic
+    assert critic is not None
+    return CriticSettings(
+        learning_rate=critic.learning_rate,
+        warmup_steps=critic.warmup_steps,
+        value_clip=critic.value_clip,
+        loss_coef=critic.loss_coef,
+        max_grad_norm=critic.max_grad_norm,
+    )

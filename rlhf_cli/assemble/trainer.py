@@ -1,0 +1,116 @@
+"""From an experiment to a ready trainer: the last place where a configuration object exists.
+
+Reads like a table of contents. The order is that of the cheapest failure first: TRL's own value checks, then the reward
+functions, then data, then models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from rlhf_cli.assemble.during_training import DuringTraining
+from rlhf_cli.assemble.pair_rows import PreferencePairs
+from rlhf_cli.assemble.policy_loading import OnProgress, lora_config, policy_path
+from rlhf_cli.assemble.ppo_parts import ppo_parts
+from rlhf_cli.assemble.stack_building import aggregate_of, reward_stack, truncation_policy
+from rlhf_cli.assemble.trainer_class import trainer_class_of
+from rlhf_cli.assemble.training_rows import training_rows
+from rlhf_cli.assemble.trl_config import trl_config
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_model_section import RewardModel
+from rlhf_cli.data.loading import quiet
+from rlhf_cli.measure.scored_pairs import ScoredPair
+from rlhf_cli.models.heads import restore_head_dtype
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.plan.data_sources import eval_rows_told
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.stack import truncation
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.trainers.additions import Additions, RewardParts
+from rlhf_cli.trainers.mixing import built_whole
+from rlhf_cli.trainers.reward_samples import RewardSamples
+
+OnPairs = Callable[[list[ScoredPair]], None]
+"""Shows the pairs that a reward model in training was asked to score."""
+
+
+def assemble(
+    experiment: Experiment, folder: RunFolder, *, track_mode: str, on_progress: OnProgress, on_pairs: OnPairs
+) -> Any:
+    """Return the trainer that runs `experiment` in `folder`, its data and models loaded.
+
+    Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
+    """
+    row = experiment.trainer.row
+    trainer_class = trainer_class_of(experiment.trainer)
+    args = trl_config(experiment, folder, track_mode)
+    stack = reward_stack(experiment, device=args.device, error_log=folder.reward_errors) if row.generates else None
+    pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
+    train_dataset, eval_dataset = training_rows(experiment, pairs)
+    if stack is not None:
+        _check_prompts(stack, train_dataset)
+    with args.main_process_first(desc="the policy"):  # transformers writes files on the main process alone
+        policy = policy_path(experiment, on_progress)
+    additions = Additions(
+        table_log=folder.log,
+        measured=row.measured,
+        left_out=pairs.left_out if pairs is not None else {},
+        rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
+        ppo=ppo_parts(experiment, policy),
+    )
+    given: dict[str, Any] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
+    given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}
+    with quiet():  # TRL prepares the rows of trainers that learn from them
+        trainer = built_whole(trainer_class, additions, **given)
+    if experiment.model.quantize is not None:
+        restore_head_dtype(trainer.model)
+    if pairs is not None:
+        _show_pairs(trainer, experiment, pairs, folder, on_pairs)
+    return trainer
+
+
+def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder, *, writes: bool) -> RewardParts:
+    return RewardParts(
+        stack=stack,
+        aggregate=aggregate_of(experiment),
+        is_dense=experiment.trainer.dense,
+        truncation=truncation_policy(experiment),
+        sum_up=DuringTraining(folder, stack.components, eval_rows_told(experiment.data), writes=writes),
+    )
+
+
+def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, Any]:
+    """One callable a component, as TRL takes them, and one that stands for what the truncation policy adds."""
+    if stack is None:
+        return {}
+    adds = truncation_policy(experiment).changes_total
+    return {"reward_funcs": [*stack.columns(), *([truncation.column] if adds else [])]}
+
+
+def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, Any]:
+    model, given = experiment.model, dict[str, Any]()
+    if model.tokenizer is not None:
+        given["processing_class"] = AutoTokenizer.from_pretrained(model.tokenizer, padding_side="left")
+    if model.lora is not None:
+        given["peft_config"] = lora_config(experiment, policy)
+    return given
+
+
+def _show_pairs(
+    trainer: Any, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
+) -> None:
+    if trainer.is_world_process_zero():
+        pairs.warn()
+    num_samples = (experiment.reward_model or RewardModel()).show_samples
+    if num_samples != 0:
+        trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
+
+
+def _check_prompts(stack: RewardStack, dataset: Any) -> None:
+    """Let reward models say before the policy is loaded that they have no chat template for these prompts."""
+    for component in stack.components:
+        if isinstance(component.score, RewardModelScorer):
+            component.score.check_prompt(dataset[0]["prompt"])

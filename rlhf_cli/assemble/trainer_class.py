@@ -1,0 +1,41 @@
+"""The classes that a trainer's section names: TRL's, or the user's own in its place."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.stack.reward_functions import import_function
+
+_KEY = "trainer.class"
+
+
+def trainer_class_of(section: Trainer) -> type:
+    """Return the trainer's class. Raises ConfigError where the user's does not inherit from the one it stands for."""
+    trl_class: type = getattr(_module(section), section.trl)
+    if section.own_class is None:
+        return trl_class
+    own: Any = import_function(section.own_class, where=_KEY)
+    if not (isinstance(own, type) and issubclass(own, trl_class)):
+        raise ConfigError(
+            f"this is no {section.trl}",
+            where=_KEY,
+            got=section.own_class,
+            expected=f"class {getattr(own, '__name__', 'MyTrainer')}({section.trl})",
+            hint="trainer.trl names the class of TRL's that yours inherits from",
+        )
+    return own
+
+
+def config_class_of(section: Trainer) -> Any:
+    """Return the dataclass of the trainer's arguments."""
+    return getattr(_module(section), section.row.config_class)
+
+
+def _module(section: Trainer) -> Any:
+    # TRL warns of everything experimental; naming such a trainer in a configuration is the answer to that.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    return importlib.import_module(section.row.module)

@@ -1,0 +1,61 @@
+"""From an experiment to TRL's own config object, which makes TRL's own value checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlhf_cli.assemble.policy_loading import model_init_kwargs
+from rlhf_cli.assemble.ppo_parts import args_with_critic
+from rlhf_cli.assemble.stack_building import truncation_policy
+from rlhf_cli.assemble.trainer_class import config_class_of
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
+    """TRL's own config object, which makes TRL's own value checks. Raises ConfigError with what TRL says."""
+    trainer = experiment.trainer
+    config_class = config_class_of(trainer)
+    owned: dict[str, Any] = {
+        "output_dir": str(folder.path),
+        "run_name": folder.label,
+        "seed": experiment.seed,
+        "report_to": "none" if track_mode == "none" else "wandb",
+        "disable_tqdm": True,
+        "model_init_kwargs": model_init_kwargs(experiment),
+        "trust_remote_code": experiment.model.trust_remote_code,
+        **_precision(experiment),
+    }
+    if experiment.rewards:
+        # The stack sets them before every batch; TRL wants as many as there are rewards.
+        owned["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
+    if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
+        # The stack z-scores each reward within its group; what is left is to divide by the batch's deviation.
+        owned["scale_rewards"] = "batch"
+    if experiment.reward_model is not None:
+        owned["center_rewards_coefficient"] = experiment.reward_model.center or None
+    try:
+        if experiment.critic is not None:
+            return args_with_critic(experiment, config_class, owned)
+        return config_class(**owned, **trainer.args)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{config_class.__name__} refuses these arguments",
+            where="trainer.args",
+            got=str(error),
+            hint="rlhf check ... shows the batch arithmetic",
+        ) from error
+
+
+def _precision(experiment: Experiment) -> dict[str, bool]:
+    """bf16 where the device has it, float32 on a CPU: what `auto` means can only be said here."""
+    use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
+    if experiment.launch.device == "cuda" and use_cpu:
+        raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")
+    precision = experiment.launch.precision
+    if precision == "auto":
+        precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
+    return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}

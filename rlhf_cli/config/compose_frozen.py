@@ -1,0 +1,59 @@
+"""Compose a frozen configuration and what was typed beside it: the same grammar, origins and messages as `compose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra.core.config_store import ConfigStore
+
+from rlhf_cli.config.compose import Composed, composing, let_typed_sources_win, origins_of, resolved
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.errors import ConfigError
+
+_CONFIG_NAME = "frozen"
+
+
+def compose_frozen(config: dict[str, Any], file: Path | None, typed: list[str]) -> Composed:
+    """Compose `config`, which lies in `file` where it was frozen, with what the user typed on top of it.
+
+    A group choice (`truncation=none`) takes the place of its whole section. Raises ConfigError as `compose` does, and
+    for `exp=`, since a run has its experiment already.
+    """
+    chosen: dict[str, str | None] = {}
+    overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
+    kept = {section: _escaped(value) for section, value in config.items() if section not in chosen}
+    ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
+    with composing():
+        tree = resolved(hydra_compose(_CONFIG_NAME, overrides=overrides))
+        origins = origins_of(_CONFIG_NAME, overrides, frozen=file)
+    let_typed_sources_win(tree, origins)
+    return Composed(tree, chosen, origins, tuple(overrides), frozen=file)
+
+
+def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
+    """The override as Hydra wants it where no defaults list names the groups; notes a section that is replaced."""
+    group, equals, option = override.lstrip("+").partition("=")
+    if group in APPENDED_GROUPS:
+        raise ConfigError(
+            f"a run has its {group} already",
+            where="command line",
+            got=override,
+            expected="key=value, or a group choice such as truncation=none",
+            hint="rlhf train " + override,
+        )
+    if not equals or override.startswith(("+", "~")) or group not in groups():
+        return override
+    chosen[group] = option
+    return f"+{override}"
+
+
+def _escaped(node: Any) -> Any:
+    """The same tree with every `${` a plain text: a frozen configuration is resolved already."""
+    if isinstance(node, dict):
+        return {key: _escaped(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_escaped(item) for item in node]
+    return node.replace("${", r"\${") if isinstance(node, str) else node

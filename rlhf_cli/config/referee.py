@@ -1,0 +1,184 @@
+"""Judge a composed configuration: every problem at once, each with its place and a way out."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.rules.evaluation_rules import evaluation_problems
+from rlhf_cli.config.rules.ppo_rules import ppo_problems
+from rlhf_cli.config.rules.quantize_rules import quantize_problems
+from rlhf_cli.config.rules.reward_model_rules import reward_model_problems
+from rlhf_cli.config.rules.reward_rules import reward_problems
+from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
+from rlhf_cli.config.rules.trainer_rules import trainer_problems
+from rlhf_cli.config.rules.truncation_rules import truncation_problems
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGNORECASE)
+_RULES = (
+    *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
+    *(evaluation_problems, trainer_class_problems),
+)
+_TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
+
+
+def judge(composed: Composed) -> Experiment:
+    """The experiment a composed configuration describes.
+
+    Raises Problems, or the one UserError there is, naming each key with its file and line.
+    """
+    tree, origins = composed.tree, composed.origins
+    problems: list[UserError] = [*_missing(tree, origins), *_forbidden(composed)]
+    experiment: Experiment | None = None
+    try:
+        experiment = Experiment.model_validate(tree)
+    except ValidationError as error:
+        told = {problem.where for problem in problems}
+        problems += [found for found in _schema_problems(error, tree, origins) if found.where not in told]
+    told = {problem.where for problem in problems}
+    problems += [found for found in trainer_problems(tree, origins) if found.where not in told]
+    if experiment is not None and experiment.trainer.trl in TRAINERS:
+        for rules in _RULES:
+            problems += rules(experiment, origins)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+    assert experiment is not None
+    return experiment
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every mapping entry, branches included."""
+    entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in entries:
+        key = f"{prefix}.{name}" if prefix else str(name)
+        yield key, value
+        yield from _leaves(value, key)
+
+
+def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    for key, value in _leaves(tree):
+        if value == "???":
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+
+
+def _is_trusted(key: str, composed: Composed) -> bool:
+    """Typed just now, or when the run was frozen."""
+    origin = composed.origins.of(key)
+    return origin is not None and (origin.file is None or origin.file == composed.frozen)
+
+
+def _forbidden(composed: Composed) -> Iterator[UserError]:
+    tree, origins = composed.tree, composed.origins
+    for key, value in _leaves(tree):
+        name = key.rpartition(".")[2]
+        if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
+            continue  # told below, with the place it belongs to; what a user calls a reward is no key of ours
+        if name == "_target_":
+            yield ConfigError(
+                "`_target_` would call any Python function a configuration names",
+                where=origins.where(key),
+                got=value,
+                expected="`fn: module:function` under a reward, which only ever scores completions",
+            )
+        elif name == "trust_remote_code" and value is True and not _is_trusted(key, composed):
+            yield ConfigError(
+                "trust_remote_code runs code from a model repository and is not accepted from a file",
+                where=origins.where(key),
+                hint=f"{key}=true on the command line, if you do trust it",
+            )
+        elif value is not None and _SECRET.search(name) and name not in _TOKENS_OF_TEXT:
+            yield ConfigError(
+                f"{key} would put a secret into the run folder",
+                where=origins.where(key),
+                expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
+                hint=f"~{key}",
+            )
+
+
+def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+    by_key: dict[str, tuple[list[int | str], ErrorDetails]] = {}
+    for found in error.errors(include_url=False):
+        # A union reports every alternative; one message a key is enough.
+        path = _keys_of(found, tree)
+        by_key.setdefault(".".join(str(part) for part in path), (path, found))
+    for key, (path, found) in by_key.items():
+        if any(other.startswith(key + ".") for other in by_key):
+            continue  # the same trouble is told more precisely further down
+        if found["type"] == "extra_forbidden":
+            valid = sorted(_fields_at(path[:-1]))
+            close = nearest(str(path[-1]), valid)
+            parent = ".".join(str(part) for part in path[:-1])
+            yield ConfigError(
+                f"unknown key {key!r}",
+                where=origins.where(key),
+                expected=f"one of {', '.join(valid)}",
+                hint=f"{parent + '.' if parent else ''}{close}" if close else None,
+            )
+        elif found["type"] == "missing":
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+        else:
+            shown = found["input"] if not isinstance(found["input"], dict) else ", ".join(found["input"]) or "{}"
+            yield ConfigError(
+                f"wrong value for {key or 'the experiment'}",
+                where=origins.where(key),
+                got=f"{shown!r}" if not isinstance(found["input"], dict) else shown,
+                expected=_expected(found["msg"]),
+            )
+
+
+def _keys_of(found: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
+    """The keys in pydantic's location, without the names it inserts for a union's alternatives."""
+    keys: list[int | str] = []
+    node: Any = tree
+    for part in found["loc"]:
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        if inside:
+            keys.append(part)
+            node = node[part]
+    is_absent_key = found["type"] == "missing" and isinstance(found["loc"][-1], str)
+    return [*keys, found["loc"][-1]] if is_absent_key else keys
+
+
+def _expected(message: str) -> str:
+    text = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
+
+
+def _fields_at(path: list[int | str]) -> list[str]:
+    """The valid keys of the section a path leads to."""
+    kind: Any = Experiment
+    for part in path:
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+            kind = _section(kind.model_fields[str(part)].annotation)
+        elif typing.get_origin(kind) is dict:
+            kind = _section(typing.get_args(kind)[1])
+        elif typing.get_origin(kind) is list:
+            kind = _section(typing.get_args(kind)[0])
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return []
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _section(annotation: Any) -> Any:
+    """The section, dict or list inside an optional or union annotation."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
+        return next(
+            (arm for arm in arms if typing.get_origin(arm) in (dict, list) or hasattr(arm, "model_fields")), arms[0]
+        )
+    return annotation

@@ -1,0 +1,78 @@
+"""Rules about evaluation while a run trains: on which rows, and whether the metric of the best checkpoint is logged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import RESERVED_REWARD_NAMES
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.numerics.intervals import attempt_counts
+from rlhf_cli.suggest import nearest
+
+_PREFIX = "eval_"
+_BEST = "metric_for_best_model"
+_OF_A_REWARD = re.compile(r"^(?P<before>rewards/|(?:greedy|sampled)/rewards/|(?:pass|maj)@\d+/)(?P<name>[^/]+)")
+_ATTEMPTS = re.compile(r"^(?P<kind>pass|maj)@(?P<count>\d+)/")
+_OF_A_PART = re.compile(r"^(greedy|sampled)/(?!rewards/)(?P<rest>.+)$")
+_PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
+
+
+def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """An evaluation without rows, and a best checkpoint by a metric that nobody will log."""
+    args = experiment.trainer.args
+    strategy = args.get("eval_strategy", "no")
+    on_start = args.get("eval_on_start") is True
+    if (on_start or strategy not in ("no", False)) and experiment.data.eval is None:
+        key = "eval_on_start" if on_start else "eval_strategy"
+        yield ConfigError(
+            "there are no rows to evaluate on",
+            where=origins.where(f"trainer.args.{key}"),
+            got=f"{key}={str(args[key]).lower()}, and no data.eval",
+            expected="held-out rows",
+            hint="data.eval.fraction=0.1, or data.eval.path=FILE",
+        )
+    metric = args.get(_BEST)
+    if not isinstance(metric, str) or not experiment.trainer.row.generates:
+        return
+    name, prefix = metric.removeprefix(_PREFIX), _PREFIX if metric.startswith(_PREFIX) else ""
+    better = _better(name, experiment)
+    if better is not None:
+        expected, nearest_name = better
+        yield ConfigError(
+            f"no evaluation logs {metric}",
+            where=origins.where(f"trainer.args.{_BEST}"),
+            got=metric,
+            expected=expected,
+            hint=f"trainer.args.{_BEST}={prefix}{nearest_name}" if nearest_name else None,
+        )
+
+
+def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
+    """What a metric's name should be and the nearest such name; None for a name that is right or nobody can judge."""
+    if (part := _OF_A_PART.match(name)) is not None and part["rest"] not in _PARTS:
+        close = nearest(part["rest"], _PARTS) or "total"
+        return f"{part[1]}/ and one of {', '.join(_PARTS)}, rewards/NAME", f"{part[1]}/{close}"
+    rewards = list(experiment.rewards)
+    found = _OF_A_REWARD.match(name)
+    if found is not None and found["name"] not in {*rewards, *RESERVED_REWARD_NAMES, "correlation"}:
+        close_reward = nearest(found["name"], rewards)
+        told = name.replace(found[0], f"{found['before']}{close_reward}", 1) if close_reward else None
+        return f"one of the rewards: {', '.join(rewards)}", told
+    if (attempts := _ATTEMPTS.match(name)) is not None:
+        counts = _counts(experiment)
+        if int(attempts["count"]) not in (counts if attempts["kind"] == "pass" else counts[-1:]):
+            best = f"{attempts['kind']}@{counts[-1]}/"
+            known = [f"pass@{count}" for count in counts] + [f"maj@{counts[-1]}"]
+            expected = f"one of {', '.join(known)}: an evaluation samples num_generations_eval={counts[-1]} answers"
+            return expected, name.replace(attempts[0], best, 1)
+    return None
+
+
+def _counts(experiment: Experiment) -> list[int]:
+    trainer, args = trl_args.trainer(experiment.trainer.trl), experiment.trainer.args
+    most = args.get("num_generations_eval") or trl_args.setting(trainer, args, "num_generations")
+    return attempt_counts(int(most))

@@ -1,0 +1,129 @@
+"""Rules about rewards that need more than one key: names, gates, dense, what a trainer can honour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import AGGREGATES, RESERVED_REWARD_NAMES, Gate
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.stack.gates import GateCycle, levels
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+
+_TOKEN_LEVEL_ONLY = {
+    "loss_type": tuple(row.name for row in POLICY_LOSSES.values() if not row.takes_token_advantages),
+    "importance_sampling_level": ("sequence",),
+}
+"""TRL arguments whose values know no per-token advantage: they would collapse it to the row's mean."""
+
+
+def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Every problem with the rewards, in the order of the configuration."""
+    takes_rewards = "rewards" in experiment.trainer.row.sections
+    if takes_rewards and not experiment.rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} needs at least one reward",
+            where="rewards",
+            expected="named entries under `rewards:`, each with `fn` or `model`",
+            hint="rlhf list reward, then for example +reward@rewards.short=brevity",
+        )
+    if experiment.rewards and not takes_rewards:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} does not use rewards",
+            where=origins.where("rewards"),
+            got=", ".join(experiment.rewards),
+            hint="trainer=grpo, or '~rewards'",
+        )
+    for name in experiment.rewards:
+        if name in RESERVED_REWARD_NAMES:
+            yield ConfigError(
+                f"a reward cannot be named {name!r}",
+                where=origins.where(f"rewards.{name}"),
+                expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
+            )
+    yield from _gate_problems(experiment, origins)
+    if experiment.trainer.dense:
+        yield from _dense_problems(experiment, origins)
+
+
+def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    named = [(name, gate) for name, reward in experiment.rewards.items() for gate in reward.gates]
+    gates: list[tuple[str, str | None, Gate]] = [(f"rewards.{name}.gate", name, gate) for name, gate in named]
+    if experiment.primary is not None:
+        gates.append(("primary", None, experiment.primary))
+    is_graph = True
+    for key, owner, gate in gates:
+        is_graph = is_graph and gate.by != owner and gate.by in experiment.rewards
+        if gate.by == owner:
+            yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
+        elif gate.by not in experiment.rewards:
+            close = nearest(gate.by, experiment.rewards)
+            yield ConfigError(
+                f"a gate reads a reward {gate.by!r} that there is not",
+                where=origins.where(f"{key}.by"),
+                expected="one of " + ", ".join(experiment.rewards),
+                hint=f"{key}.by={close}" if close else None,
+            )
+    if is_graph:
+        yield from _cycle_problems(experiment, origins)
+
+
+def _cycle_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    try:
+        levels({name: reward.gates for name, reward in experiment.rewards.items()})
+    except GateCycle as error:
+        key = f"rewards.{error.names[0]}.gate"
+        yield ConfigError(
+            "rewards wait for each other",
+            where=origins.where(key),
+            got=str(error),
+            expected="gates that do not come back to where they began",
+            hint=f"'~{key}'",
+        )
+
+
+def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    trainer, args = experiment.trainer, experiment.trainer.args
+    where = origins.where("trainer.dense")
+    if trainer.baseline == "critic":  # PPO has rules of its own for its loss, and for z-scores (ppo.py)
+        if experiment.aggregate not in AGGREGATES:
+            yield _not_a_sum(experiment, origins)
+        return
+    if trainer.row.advantages != "token":
+        yield ConfigError(
+            f"trainer={trainer.name} cannot use per-token advantages",
+            where=where,
+            got="its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards",
+            expected="trainer=grpo; without trainer.dense the tokens' rewards are summed",
+            hint="trainer=grpo, or trainer.dense=false",
+        )
+    for name, values in _TOKEN_LEVEL_ONLY.items():
+        if args.get(name) in values:
+            yield ConfigError(
+                f"trainer.dense means nothing under {name}={args[name]}",
+                where=origins.where(f"trainer.args.{name}"),
+                got=f"{name}={args[name]}: one number a sequence",
+                expected="token level, such as loss_type=dapo and importance_sampling_level=token",
+                hint=f"'~trainer.args.{name}', or trainer.dense=false",
+            )
+    if args.get("off_policy_mask_threshold") is not None:
+        yield ConfigError(
+            "trainer.dense and an off-policy mask do not go together",
+            where=origins.where("trainer.args.off_policy_mask_threshold"),
+            got="the mask judges whole sequences by their advantage",
+            hint="'~trainer.args.off_policy_mask_threshold', or trainer.dense=false",
+        )
+    if experiment.aggregate != "sum":
+        yield _not_a_sum(experiment, origins)
+
+
+def _not_a_sum(experiment: Experiment, origins: Origins) -> UserError:
+    return ConfigError(
+        "trainer.dense sums the rewards token by token",
+        where=origins.where("aggregate"),
+        got=experiment.aggregate,
+        expected="aggregate=sum",
+        hint="aggregate=sum, or trainer.dense=false",
+    )

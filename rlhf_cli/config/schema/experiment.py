@@ -1,0 +1,39 @@
+"""An experiment: all sections of a configuration. TRL's own arguments live in `trainer.args` (see trl_args.py).
+
+Strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, `yes` is not a boolean.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rlhf_cli.config.schema.data_section import Data
+from rlhf_cli.config.schema.model_section import Model
+from rlhf_cli.config.schema.ppo_sections import Critic, Kl
+from rlhf_cli.config.schema.reward_model_section import RewardModel
+from rlhf_cli.config.schema.reward_section import Gate, Reward
+from rlhf_cli.config.schema.run_sections import Launch, Run, Track
+from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.config.schema.truncation_section import Truncation
+
+
+class Experiment(Section):
+    """Everything one run needs to know."""
+
+    seed: int = Field(ge=0, lt=2**32)
+    trainer: Trainer
+    model: Model
+    data: Data
+    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Reward] = Field(default_factory=dict)
+    primary: Gate | None = None
+    aggregate: str = "sum"
+    critic: Critic | None = None
+    kl: Kl | None = None
+    reward_model: RewardModel | None = None
+    truncation: Truncation = Truncation()
+    launch: Launch
+    track: Track
+    run: Run

@@ -1,0 +1,59 @@
+"""The section `model`: what is trained, how it is loaded, and the adapter on it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_cli.config.schema.section import Section
+
+
+class WarmStart(Section):
+    """The short supervised training that gives a freshly built model something to improve."""
+
+    worlds: list[str]
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+
+
+class Build(Section):
+    """A small byte-level transformer made on the spot instead of downloaded."""
+
+    hidden_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    context_tokens: int = Field(gt=8)
+    warm_start: WarmStart | None = None
+
+
+class Lora(Section):
+    """A LoRA adapter (arXiv 2106.09685) on the policy; the names are peft.LoraConfig's."""
+
+    r: int = Field(default=16, gt=0)
+    lora_alpha: int = Field(default=32, gt=0)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class Model(Section):
+    """The model to train, or what a reward model is trained from: a `path` (local folder or hub id) or a `build`.
+
+    `quantize` loads its frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8, under a `lora` that is trained.
+    """
+
+    path: str | None = None
+    build: Build | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    tokenizer: str | None = None
+    trust_remote_code: bool = False
+    lora: Lora | None = None
+    quantize: Literal["4bit", "8bit"] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_path_and_build(self) -> Model:
+        if (self.path is None) == (self.build is None):
+            raise ValueError("either `path` (a folder or hub id) or `build`, not both and not neither")
+        return self

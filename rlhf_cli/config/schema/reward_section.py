@@ -1,0 +1,96 @@
+"""The section `rewards`: named rewards with weights, gates and transforms."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_cli.config.schema.section import Section
+
+AGGREGATES = ("sum", "normalize_then_sum")
+"""Ways to make one total of all components; anything else names a function of the user's."""
+
+RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
+"""Components the trainer itself adds to a reward; they share the rewards' place in the logs."""
+
+
+class Weight(Section):
+    """A weight that moves from `start` to `end` over `steps` optimizer steps or a `fraction` of training."""
+
+    start: float
+    end: float
+    steps: int | None = Field(default=None, gt=0)
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    shape: Literal["linear", "cosine", "step"] = "linear"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Weight:
+        if (self.steps is None) == (self.fraction is None):
+            raise ValueError("either `steps` or `fraction`")
+        return self
+
+
+class Gate(Section):
+    """A reward counts only where the raw score of the reward `by` passes one test."""
+
+    by: str
+    at_least: float | None = None
+    at_most: float | None = None
+    equals: float | None = None
+    between: tuple[float, float] | None = Field(default=None, strict=False)
+    otherwise: Literal["zero", "exclude"] | float = "zero"
+
+    @model_validator(mode="after")
+    def _one_test(self) -> Gate:
+        tests = (self.at_least, self.at_most, self.equals, self.between)
+        if sum(test is not None for test in tests) != 1:
+            raise ValueError("exactly one of `at_least`, `at_most`, `equals` and `between`")
+        if self.between is not None and self.between[0] > self.between[1]:
+            raise ValueError("`between` as [low, high]")
+        return self
+
+
+class Reward(Section):
+    """One named reward: a function or a reward model, and the rules around it.
+
+    The order is raw, offset, clip, normalize, gate, weight. `offset: auto` is the mean that `rlhf eval` measured.
+    `batch_size`, `dtype`, `device`, `max_length`, `with_eos` (end plain texts with the end-of-sequence token, as TRL's
+    RewardTrainer does) and `offset: auto` are for a `model`; `isolate` runs a function in a process that can be killed.
+    """
+
+    fn: str | None = None
+    model: str | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    weight: float | Weight = 1.0
+    offset: float | Literal["auto"] = 0.0
+    clip: tuple[float, float] | None = Field(default=None, strict=False)
+    normalize: Literal["none", "batch", "group", "running"] = "none"
+    gate: Gate | list[Gate] | None = None
+    eager: bool = False
+    on_error: Literal["raise", "exclude"] | float = "raise"
+    timeout_s: float | None = Field(default=None, gt=0)
+    isolate: bool = False
+    spread: Literal["last", "even"] = "last"
+    batch_size: int = Field(default=16, gt=0)
+    max_length: int | None = Field(default=None, gt=0)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str | None = None
+    with_eos: bool = False
+
+    @property
+    def gates(self) -> list[Gate]:
+        """All gates, in a list."""
+        return [] if self.gate is None else self.gate if isinstance(self.gate, list) else [self.gate]
+
+    @model_validator(mode="after")
+    def _one_of_fn_and_model(self) -> Reward:
+        if (self.fn is None) == (self.model is None):
+            raise ValueError("either `fn` (module:function or ./file.py:function) or `model` (a folder or hub id)")
+        if self.clip is not None and self.clip[0] > self.clip[1]:
+            raise ValueError("`clip` as [low, high]")
+        if self.offset == "auto" and self.model is None:
+            raise ValueError("`offset: auto` is the mean of a reward model, by `rlhf eval`; a function has none")
+        if self.isolate and self.fn is None:
+            raise ValueError("`isolate` is for a function; a reward model runs in the training process")
+        return self

@@ -1,0 +1,45 @@
+"""The section `trainer`: which trainer runs, and what of its arguments we set."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.config.schema.section import Section
+from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
+
+
+class Trainer(Section):
+    """Which TRL trainer runs, and what of its config class we set.
+
+    `class` (`./mine.py:MyGRPO`) is a class of the user's that inherits from `trl` and runs in its place.
+    `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    """
+
+    name: str
+    trl: str
+    own_class: str | None = Field(default=None, alias="class")
+    args: dict[str, Any] = Field(default_factory=dict)
+    dense: bool = False
+    baseline: Literal["group", "critic"] = "group"
+
+    @property
+    def row(self) -> TrainerRow:
+        """What is known of the trainer. Raises KeyError for one without a row, which the referee has refused."""
+        return TRAINERS[self.trl]
+
+    @property
+    def ppo(self) -> PpoArgs | None:
+        """PPO's own arguments, None without a critic."""
+        if self.baseline != "critic":
+            return None
+        return PpoArgs(**{name: value for name, value in self.args.items() if name in PpoArgs.model_fields})
+
+    @property
+    def trl_args(self) -> dict[str, Any]:
+        """What of `args` is for TRL's config class."""
+        if self.baseline != "critic":
+            return self.args
+        return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}

@@ -1,0 +1,48 @@
+"""The section `truncation`: what a completion is worth that the length limit cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pydantic import Field, field_validator
+
+from rlhf_cli.config.schema.section import Section
+from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES, TruncationRow
+
+if TYPE_CHECKING:
+    PolicyName: TypeAlias = str
+    Mode: TypeAlias = str
+else:  # the words come from the table
+    PolicyName = Literal[tuple(TRUNCATION_POLICIES)]
+    Mode = Literal[tuple(sorted({mode for row in TRUNCATION_POLICIES.values() for mode in row.modes}))]
+
+
+class Truncation(Section):
+    """What a completion that the length limit cut is worth; one policy, whichever trainer.
+
+    `penalty` is read by `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by
+    `soft_overlong`. `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`: whether
+    what the cut completion had earned still counts beside it.
+    """
+
+    policy: PolicyName = "none"
+    penalty: float = 1.0
+    mode: Mode | None = None
+    cache: int | None = Field(default=None, gt=0)
+
+    @field_validator("penalty")
+    @classmethod
+    def _is_a_size(cls, penalty: float) -> float:
+        if penalty < 0:
+            raise ValueError(f"a size: it is subtracted, so give it positive: truncation.penalty={-penalty:g}")
+        return penalty
+
+    @property
+    def row(self) -> TruncationRow:
+        """What is known of the policy."""
+        return TRUNCATION_POLICIES[self.policy]
+
+    @property
+    def replaces(self) -> bool:
+        """What the cut completion had earned does not count."""
+        return self.mode == "replace"

@@ -1,0 +1,121 @@
+"""The columns that a trainer learns from as they are: supervised fine-tuning, DPO, KTO and reward models.
+
+TRL decides by the columns it finds what a row is, and a column too many changes its mind: a text `prompt` beside
+`messages`, or beside `chosen` as messages, ends in a KeyError. So the first set of columns that is there is taken, and
+what else there is stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rlhf_cli.data.rows import check_rows
+from rlhf_cli.errors import DataError
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
+
+if TYPE_CHECKING:
+    import datasets
+
+    Dataset: TypeAlias = datasets.Dataset
+
+_TAKEN_ALONG = ("prompt", "margin", "tools", "chat_template_kwargs", "image", "images", "labels")
+"""What TRL reads beside a set where it is there; a prompt only with a pair."""
+
+_READ_THROUGH = ("prompt", "completion", "chosen", "rejected")
+
+_OTHER_NAMES = {
+    "prompt": ("question", "instruction", "query", "input", "problem"),
+    "completion": ("response", "answer", "output", "solution", "summary", "chosen"),
+    "chosen": ("preferred", "accepted", "winner", "better", "positive", "response_chosen", "chosen_response"),
+    "rejected": ("dispreferred", "loser", "worse", "negative", "response_rejected", "rejected_response"),
+    "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked"),
+}
+"""Column -> what other datasets call it."""
+
+
+def learnt_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> tuple[str, ...]:
+    """The set of columns that `trainer` will learn from. Raises DataError, saying what there is, where none is there.
+
+    `text_field`: the column that SFTTrainer takes for plain text.
+    """
+    sets = [tuple(text_field if name == TEXT else name for name in one) for one in trainer.learns_from]
+    for one in sets:
+        if set(one) <= set(columns):
+            return one
+    # The one of which the most is there, and of equals the first.
+    wanted = max(sets, key=lambda one: sum(name in columns for name in one) / len(one))
+    missing = [name for name in wanted if name not in columns]
+    of_text = ", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""
+    renames = [f"data.rename.{name}={_known_as(name, columns)}" for name in missing]
+    raise DataError(
+        f"the data has no column {' and no column '.join(map(repr, missing))}",
+        where="data",
+        got="columns " + ", ".join(columns),
+        expected=trainer.expected_columns.replace(TEXT, text_field),
+        hint=" ".join(renames) + of_text,
+    )
+
+
+def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
+    """`dataset` with nothing but what `trainer` learns from, its rows looked through.
+
+    Raises DataError for columns that are not there, for rows with nothing in them, and where TRL would trip over what
+    is in them.
+    """
+    columns = learnt_columns(trainer, dataset.column_names, text_field=text_field)
+    along = [
+        column
+        for column in _TAKEN_ALONG
+        if column in dataset.column_names
+        and column not in columns
+        and (column != "prompt" or "chosen" in columns)
+        and (column != "labels" or "input_ids" in columns)
+    ]
+    if not {"image", "images"} & set(along):
+        check_rows(dataset, [column for column in columns if column in _READ_THROUGH], name)
+        _check_kinds(dataset, [column for column in (*along, *columns) if column in _READ_THROUGH], name)
+    if "label" in columns:
+        _check_labels(dataset, name)
+    return dataset.select_columns([*columns, *along])
+
+
+def _check_labels(dataset: Dataset, name: str) -> None:
+    for number, label in enumerate(dataset["label"], 1):
+        if label not in (True, False):
+            raise DataError(
+                "a label is true or false",
+                where=f"{name}, row {number} (the first row is 1)",
+                got=repr(label),
+                expected="true for a good answer, false for a bad one (1 and 0 will do)",
+                hint="write it so in the file, or name another column: data.rename.label=COLUMN",
+            )
+
+
+def _check_kinds(dataset: Dataset, columns: Sequence[str], name: str) -> None:
+    """TRL puts prompt and answer together: both are text or both are messages."""
+    first = dataset[0]
+    kinds = {column: _kind(first[column]) for column in columns}
+    if len(set(kinds.values())) > 1:
+        described = ", ".join(f"{column} is {kind}" for column, kind in kinds.items())
+        is_pair = "chosen" in kinds and kinds["chosen"] == kinds["rejected"]
+        raise DataError(
+            "text and messages do not go together",
+            where=name,
+            got=described,
+            expected="all of them text, or all of them messages",
+            hint="data.rename.asked=prompt leaves the prompt out, where both answers begin with it"
+            if is_pair
+            else "data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
+        )
+
+
+def _kind(value: Any) -> str:
+    return "text" if isinstance(value, str) else "messages"
+
+
+def _known_as(name: str, columns: Sequence[str]) -> str:
+    """The column that is probably meant."""
+    known = next((other for other in _OTHER_NAMES.get(name, ()) if other in columns), None)
+    return known or nearest(name, columns) or "EXISTING_COLUMN"

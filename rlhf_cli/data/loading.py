@@ -1,0 +1,223 @@
+"""Sources -> one `datasets.Dataset`, as the trainer gets it. The only module of this room that needs `datasets`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from rlhf_cli.data import worlds
+from rlhf_cli.data.columns import renamed
+from rlhf_cli.data.data_files import find_files, is_hub
+from rlhf_cli.data.formats import READERS, Row, parquet
+from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf, Record
+from rlhf_cli.data.peeking import scan
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.template import Template, missing_column, render, template_columns
+from rlhf_cli.data.transcripts import split_transcripts
+from rlhf_cli.errors import DataError
+
+# Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
+_READER_REVISION = 1
+_ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
+
+
+def load_split(
+    sources: Sequence[Source], *, prompt: Template | None = None, seed: int, transcripts: bool = False
+) -> datasets.Dataset:
+    """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
+
+    Several sources are interleaved at random in proportion to their weights until the first one is used up. The
+    same arguments give the same rows in the same order. Files are parsed once into the Arrow cache of `datasets` and
+    memory-mapped from there. `transcripts`: split dialogues into prompt and answers. `seed` is that of the mixture, and
+    of worlds that do not bring their own.
+
+    Raises DataError for everything the user can mend, with the file and line or the config key.
+    """
+    drawn = [source for source in sources if source.weight > 0]
+    if not drawn:
+        raise DataError("no data source with a weight above 0", where=sources[0].name if sources else "data")
+    parts = [_with_prompt(_read(source, seed, transcripts=transcripts), prompt, source) for source in drawn]
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(source.weight for source in drawn)
+    try:
+        return datasets.interleave_datasets(
+            parts,
+            probabilities=[source.weight / total for source in drawn],
+            seed=seed,
+            stopping_strategy="first_exhausted",
+        )
+    except ValueError as error:
+        raise _do_not_mix(drawn, parts, error) from error
+
+
+def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
+    if source.world is not None:
+        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
+        dataset = _sliced(datasets.Dataset.from_list(rows), source)
+    elif is_hub(source):
+        dataset = _read_hub(source)
+    else:
+        with quiet():
+            dataset = _sliced(_read_files(source), source)
+    dataset = _selected(_renamed(dataset, source), source)
+    if not transcripts:
+        return dataset
+    with quiet():
+        return split_transcripts(dataset, name=source.name)
+
+
+def _read_files(source: Source) -> datasets.Dataset:
+    paths, format_name = find_files(source)
+    if format_name == "parquet":
+        parquet.head(paths, limit=1)  # names the file that is none, and columns that differ
+        files = [str(path.absolute()) for path in paths]
+        return datasets.load_dataset("parquet", data_files=files, split="train")
+    found = scan(paths, format_name)
+    stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = repr((_READER_REVISION, format_name, stamps, found.kinds))
+    try:
+        return datasets.Dataset.from_generator(
+            _rows,
+            features=datasets.Features({column: _feature(kind) for column, kind in found.kinds.items()}),
+            # A tuple: a list would be taken for shards to be dealt out to processes.
+            gen_kwargs={"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(found.kinds)},
+            fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        # The scan found nothing wrong, so this is Arrow's own limit: an integer of more than 64 bits, for one.
+        raise DataError(
+            "these rows do not fit into a table", where=str(paths[0]), got=error.__cause__, hint="write it as text"
+        ) from error
+
+
+def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    for path in paths:
+        for _, row in READERS[format_name](Path(path)):
+            yield {column: row.get(column) for column in columns}
+
+
+def _feature(kind: Kind) -> Any:
+    if isinstance(kind, ListOf):
+        return datasets.List(_feature(kind.item))
+    if isinstance(kind, Record):
+        return {name: _feature(field) for name, field in kind.fields.items()}
+    # Mixed below the top of a column is left as JSON: message contents that are text here and a list there.
+    return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
+
+
+def _read_hub(source: Source) -> datasets.Dataset:
+    hub_id = source.paths[0]
+    try:
+        return datasets.load_dataset(
+            hub_id, name=source.subset, split=source.split or "train", revision=source.revision
+        )
+    except Exception as error:  # requests, httpx, hub, fsspec and builders each have their own
+        raise _unreadable_hub(source, error) from error
+
+
+def _unreadable_hub(source: Source, error: Exception) -> DataError:
+    hub_id, text = source.paths[0], str(error)
+    if "gated" in text.lower():
+        what = "is gated: its owner wants to know who downloads it"
+        hint = f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`"
+    elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
+        what = "is not on the hub, or is private"
+        hint = f"check the name, or `hf auth login`; a local file was meant? There is none at {Path(hub_id).absolute()}"
+    elif isinstance(error, ConnectionError) or "offline" in text.lower() or "connect" in text.lower():
+        what = "cannot be reached, and is not in the cache"
+        hint = f"load it once where there is a network and share HF_HOME, or use a local copy: {source.name}.path=FILE"
+    elif "split" in text.lower():
+        what, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
+    elif "config" in text.lower():
+        what, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
+    else:
+        what, hint = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
+    return DataError(
+        f"the hub dataset {hub_id} {what}",
+        where=f"{source.name}.path",
+        got=f"{type(error).__name__}: {text[:400]}",
+        hint=hint,
+    )
+
+
+def _sliced(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+    if source.split is None:
+        return dataset
+    try:
+        ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
+    except (ValueError, AssertionError, KeyError) as error:
+        raise DataError(
+            "this split does not exist here",
+            where=f"{source.name}.split",
+            got=source.split,
+            expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
+        ) from error
+    return dataset.select([index for part in ranges for index in range(part.from_ or 0, part.to or 0)])
+
+
+def _renamed(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+    renamed(dataset.column_names, source.rename, name=source.name)
+    return dataset.rename_columns({old: new for new, old in source.rename.items()}) if source.rename else dataset
+
+
+def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+    if source.bounds is None:
+        return dataset
+    start, stop = source.bounds
+    if stop > len(dataset):
+        raise DataError(
+            "`select` reaches beyond the last row",
+            where=f"{source.name}.select",
+            got=source.select,
+            expected=f"at most {len(dataset)}, the number of rows",
+            hint=f"~{source.name}.select for all rows",
+        )
+    return dataset.select(range(start, stop))
+
+
+def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Source) -> datasets.Dataset:
+    if prompt is None:
+        return dataset
+    for column in sorted(template_columns(prompt) - set(dataset.column_names)):
+        raise missing_column(column, dataset.column_names, "data.prompt")
+    with quiet():
+        return dataset.map(_add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name})
+
+
+def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
+    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
+
+
+def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
+    first = parts[0].features
+    for source, part in zip(sources[1:], parts[1:], strict=True):
+        for column in first:
+            if column in part.features and part.features[column] != first[column]:
+                return DataError(
+                    f"two sources of the mixture disagree about the column {column!r}",
+                    where=source.name,
+                    got=part.features[column],
+                    expected=f"{first[column]}, as in {sources[0].name}",
+                    hint=f"give one of them another name: {source.name}.rename.other_{column}={column}",
+                )
+    return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars for work of a second; who set the environment variable for them keeps their way."""
+    wanted = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
+    if not wanted:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not wanted:
+            datasets.enable_progress_bars()

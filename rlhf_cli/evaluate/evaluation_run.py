@@ -1,0 +1,158 @@
+"""One evaluation from target to files: load model and rows, evaluate, write JSON, picture and completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RunError
+from rlhf_cli.evaluate.evaluation_target import Target
+from rlhf_cli.evaluate.held_out_rows import load_held_out
+from rlhf_cli.measure.policy_answers import write_completions
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
+from rlhf_cli.runs.evaluations import REWARD_MODEL
+from rlhf_cli.runs.run_folder import write_json
+from rlhf_cli.runs.status import read_status
+
+Content = dict[str, Any]
+Say = Callable[[str], None]
+_POLICY_BATCH, _SCORER_BATCH = 32, 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to evaluate. `name` is what the files are called, `data` says on the screen which rows these are."""
+
+    name: str
+    data: str
+    out: Path | None = None
+    rows: int | None = None
+    slices: list[str] = field(default_factory=list)
+    samples: int = 4
+    batch_size: int | None = None
+    as_chat: bool = False
+    with_eos: bool = False
+    against: Target | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What came out, as it is written, and the files it lies in."""
+
+    content: Content
+    files: list[Path]
+
+
+def evaluate(target: Target, experiment: Experiment, options: Options, say: Say) -> Evaluated:
+    """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the target's folder.
+
+    Raises UserError for a model or rows that cannot be had, and whatever a reward raises.
+    """
+    transformers_logging.disable_progress_bar()
+    folder = options.out or target.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    except OSError as error:
+        raise RunError(
+            "the results have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+        ) from error
+    device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
+    is_reward_model = target.kind == REWARD_MODEL
+    rows, warning = load_held_out(
+        experiment,
+        needs="chosen" if is_reward_model else "prompt",
+        limit=options.rows,
+        or_training=not is_reward_model,
+    )
+    records: list[Content] = []
+    if is_reward_model:
+        content = _reward_model(target, experiment, rows, options, device, say)
+    else:
+        content, records = _policy(target, experiment, rows, options, device, say)
+    content = {
+        **{"kind": content["kind"], "name": options.name, "model": target.label, "path": str(target.model)},
+        **{"data": options.data, "time": time.time(), "warnings": [warning] if warning else []},
+        **content,
+    }
+    files = [folder / f"{options.name}.json"]
+    if can_draw():
+        files.append(folder / f"{options.name}.png")
+        draw(content, files[-1])
+    else:
+        content["warnings"].append(MISSING)
+    if records:
+        files.append(folder / f"{options.name}.completions.jsonl")
+        write_completions(files[-1], records)
+    write_json(files[0], content)
+    return Evaluated(content, files)
+
+
+def _reward_model(
+    target: Target, experiment: Experiment, rows: list[Content], options: Options, device: str, say: Say
+) -> Content:
+    from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
+
+    say(f"scoring {len(rows)} pairs with {target.label}")
+    scorer = RewardModelScorer(
+        str(target.model),
+        batch_size=options.batch_size or _SCORER_BATCH,
+        dtype=experiment.model.dtype,
+        device=device,
+        trust_remote_code=experiment.model.trust_remote_code,
+    )
+    section = experiment.reward_model
+    content = evaluate_reward_model(
+        scorer,
+        rows,
+        slices=options.slices,
+        margin=section.margin.columns if section is not None and section.margin is not None else (),
+        as_chat=options.as_chat,
+        with_eos=options.with_eos,
+    )
+    return {**content, "with_eos": options.with_eos}
+
+
+def _policy(
+    target: Target, experiment: Experiment, rows: list[Content], options: Options, device: str, say: Say
+) -> tuple[Content, list[Content]]:
+    from rlhf_cli.evaluate.generation import Policy, sampling_settings
+    from rlhf_cli.evaluate.policy_on_rows import evaluate_policy
+
+    status = read_status(target.run) if target.run is not None else None
+    policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
+    against = Policy(options.against.model, device=device) if options.against is not None else None
+    total = len(rows) * (1 + options.samples) * (1 if against is None else 2)
+    say(f"{total} completions of {len(rows)} prompts, {1 + options.samples} each")
+    done = 0
+
+    def on_batch(count: int) -> None:
+        nonlocal done
+        if (done + count) * 4 // total > done * 4 // total:
+            say(f"{done + count} of {total}")
+        done += count
+
+    content, records = evaluate_policy(
+        policy,
+        experiment,
+        rows,
+        sampling_settings(experiment.trainer),
+        samples=options.samples,
+        batch_size=options.batch_size or _POLICY_BATCH,
+        seed=experiment.seed,
+        against=against,
+        # A schedule is at its end when the run is.
+        step=status.step if status else 0,
+        max_steps=(status.max_steps if status else None) or 1,
+        on_batch=on_batch,
+    )
+    if options.against is not None:
+        content["win_rate"]["against"] = options.against.label
+    return content, records

@@ -1,0 +1,109 @@
+"""Finds what `rlhf eval RUN` is about: which model, of which kind, and on which rows. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.models.model_folders import is_reward_model
+from rlhf_cli.runs.evaluations import POLICY, REWARD_MODEL, evaluations_of, run_of
+from rlhf_cli.runs.run_folder import RunFolder, open_run
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to evaluate. `run` is None for a folder that stands alone; `folder` takes the results."""
+
+    kind: str
+    model: Path
+    label: str
+    folder: Path
+    run: RunFolder | None = None
+
+
+def find_target(path: Path) -> Target:
+    """Return the model in a run folder, or in a model folder.
+
+    Raises RunError for a folder that is neither or a run without a model, ModelError for a model of another kind, and
+    for a policy that stands alone: its rewards are in a run's configuration.
+    """
+    path = path.expanduser().resolve()
+    if (around := run_of(path)) is not None:
+        path = around.path
+    is_alone = not (path / "config.yaml").is_file() and any(
+        (path / name).is_file() for name in ("config.json", "adapter_config.json")
+    )
+    if is_alone:
+        if not is_reward_model(str(path), where="rlhf eval"):
+            raise RunError(
+                "a policy is evaluated by the rewards of its run",
+                where=str(path),
+                got="a model folder without a run",
+                expected="the folder of the run, with config.yaml in it",
+                hint="rlhf eval RUN model.path=FOLDER takes the rewards and data of RUN",
+            )
+        return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
+    run = open_run(path)
+    if not run.model.is_dir():
+        raise RunError(
+            "this run has no model yet",
+            where=str(run.path),
+            got="no folder model/ in it, which a run writes when it has reached its last step",
+            hint=f"rlhf resume {run.shown}",
+        )
+    kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
+    return Target(kind, run.model, run.label, evaluations_of(run.model), run)
+
+
+def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
+    """Return the overrides that describe the evaluation of a reward model's folder that no run stands around."""
+    quoted = str(model).replace("\\", "\\\\").replace("'", "\\'")
+    return ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file", *words]
+
+
+@dataclass(frozen=True)
+class EvaluationRows:
+    """Says in a composed tree which rows an evaluation runs on; `data` is what `--data` named, None without it."""
+
+    target: Target
+    data: str | None
+
+    def __call__(self, tree: dict[str, Any], origins: Origins) -> None:
+        """Change `tree` in place. Raises ConfigError where a model alone, or a reward model, is left without rows."""
+        model, section = tree.get("model"), tree.get("data")
+        if not isinstance(model, dict) or not isinstance(section, dict):
+            return  # the referee says what is wrong with them
+        if str(origins.by_key.get("model.path")) == COMMAND_LINE:
+            model["build"] = None  # what the run was made from
+        if self.data is not None:
+            section["eval"] = _file(section, self.data)
+        if self.target.kind == REWARD_MODEL and not section.get("eval"):
+            raise self._no_rows()
+        if self.target.run is None and isinstance(section["eval"], dict):
+            section.pop("path", None)
+            section.update(section["eval"])  # an experiment has training rows; nobody reads them here
+
+    def _no_rows(self) -> ConfigError:
+        run = self.target.run
+        return ConfigError(
+            "evaluate on which rows?",
+            where="data.eval",
+            got="a model folder without a run" if run is None else "a run that held out no rows",
+            expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
+            hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
+        )
+
+
+def _file(section: dict[str, Any], data: str) -> dict[str, Any]:
+    """Return the source that --data means; renaming is the run's, as far as the file has these columns."""
+    source = Source(path=data, name="--data")
+    renames = section.get("rename") or {}
+    columns = () if is_hub(source) else peek(source, limit=1).columns
+    return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}

@@ -1,0 +1,132 @@
+"""What a policy answers: completions for prompts, greedy or sampled, as its trainer would have sampled them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import trl
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.errors import ModelError
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `ids` end with the end-of-sequence token where the policy wrote one; `is_truncated` where not."""
+
+    text: str
+    ids: list[int]
+    is_truncated: bool
+
+
+def sampling_settings(trainer: Trainer) -> dict[str, Any]:
+    """The trainer's own arguments of generation, by TRL's names; TRL's defaults of GRPO where it has none."""
+    defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
+
+
+class Policy:
+    """A causal language model and its tokenizer, loaded from a folder (an adapter too) onto a device."""
+
+    def __init__(self, path: Path, *, dtype: str = "auto", device: Any = "cpu") -> None:
+        self.path, self.device = path, torch.device(device)
+        try:
+            self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._model.to(self.device).eval().requires_grad_(False)
+        named = self._model.generation_config.eos_token_id
+        of_model = named if isinstance(named, list) else [named]
+        self._eos = sorted({one for one in [self.tokenizer.eos_token_id, *of_model] if one is not None})
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def complete(
+        self,
+        prompts: Sequence[Any],
+        settings: dict[str, Any],
+        *,
+        greedy: bool,
+        batch_size: int,
+        seed: int,
+        on_batch: Callable[[int], None] = lambda done: None,
+    ) -> list[Completion]:
+        """One completion a prompt, in the order of the prompts. Batches are of prompts of about one length.
+
+        The same seed gives the same completions; the caller's random state is left as it was.
+        """
+        encoded = [self._encoded(prompt, settings) for prompt in prompts]
+        order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
+        config = self._generation(settings, greedy=greedy)
+        found: dict[int, Completion] = {}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(seed)
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
+                    found[row] = self._completion(ids)
+                on_batch(len(rows))
+        return [found[row] for row in range(len(encoded))]
+
+    def _encoded(self, prompt: Any, settings: dict[str, Any]) -> list[int]:
+        if isinstance(prompt, str):
+            ids: list[int] = self.tokenizer(prompt)["input_ids"]
+            return ids
+        if self.tokenizer.chat_template is None:
+            raise ModelError("the policy has no chat template, and the prompts are messages", where=str(self.path))
+        given = settings["chat_template_kwargs"] or {}
+        # The template writes the special tokens itself.
+        text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **given)
+        chat: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return chat
+
+    def _generation(self, settings: dict[str, Any], *, greedy: bool) -> GenerationConfig:
+        chosen = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+        if greedy:
+            chosen = {"repetition_penalty": settings["repetition_penalty"]}
+        return GenerationConfig(
+            **{
+                "max_new_tokens": settings["max_completion_length"],
+                "do_sample": not greedy,
+                "pad_token_id": self.tokenizer.pad_token_id,
+                "eos_token_id": self._eos,
+                **chosen,
+                **({} if greedy else settings["generation_kwargs"] or {}),
+            },
+            disable_compile=True,
+        )
+
+    def _generate(self, rows: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+        width = max(len(ids) for ids in rows)
+        input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
+        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for row, ids in enumerate(rows):
+            input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+            attention_mask[row, width - len(ids) :] = 1
+        output = self._model.generate(
+            input_ids=input_ids.to(self.device),
+            attention_mask=attention_mask.to(self.device),
+            generation_config=config,
+        )
+        generated: list[list[int]] = output[:, width:].tolist()
+        return generated
+
+    def _completion(self, ids: list[int]) -> Completion:
+        end = next((place for place, one in enumerate(ids) if one in self._eos), None)
+        kept = ids if end is None else ids[: end + 1]
+        return Completion(self.decode(kept), kept, is_truncated=end is None)

@@ -1,0 +1,147 @@
+"""The reward designer's bench: an experiment's rewards on completions from a file. No policy, no trainer.
+
+The rows go through the same stack and the same settling as in training. There are no groups here: where training would
+take a group's deviation (`normalize`), the file's is taken, and an excluded component adds nothing to a row's total.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rlhf_cli.assemble.stack_building import reward_stack
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError, Problems, UserError
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.stack.reward_functions import required_columns
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.stack.settled_rows import Row, scored_rows
+from rlhf_cli.suggest import did_you_mean
+
+
+def read_completions(path: Path, *, limit: int | None) -> list[Row]:
+    """Rows with `prompt` and `completion` from a file, a run folder or its completions/ (the last table of it).
+
+    Raises DataError for a file that is none, without rows, or without one of the two columns.
+    """
+    file = path
+    if path.is_dir():
+        tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
+        if not tables:
+            raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
+        file = tables[-1]
+    rows = peek(Source(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+    for column in ("prompt", "completion"):
+        if column not in rows[0]:
+            raise DataError(
+                f"the file has no column {column!r}",
+                where=str(file),
+                got="columns " + ", ".join(rows[0]),
+                expected="prompt and completion, and whatever columns the rewards read",
+                hint=did_you_mean(column, rows[0]),
+            )
+    return rows
+
+
+def score(
+    experiment: Experiment,
+    rows: list[Row],
+    *,
+    device: Any = "cpu",
+    decode: Callable[..., str] | None = None,
+    step: int = 0,
+    max_steps: int = 1,
+) -> dict[str, Any]:
+    """`rows`, each with `total` and by name raw, effective, weighted, open, error; and a `summary` by name.
+
+    Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans.
+    Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
+    """
+    stack = reward_stack(experiment, device=device)
+    stack.decode = decode
+    try:
+        _require_columns(stack, rows)
+        batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
+        batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
+        batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
+        batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+        if "completion_ids" not in batch and _wants_tokens(stack):
+            tokenizer = _tokenizer(experiment)
+            batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
+        stack.evaluate(**batch)
+        return _told(stack, len(rows), stack.weights(step, max_steps))
+    finally:
+        stack.close()
+
+
+def _told(stack: RewardStack, num_rows: int, weights: list[float]) -> dict[str, Any]:
+    outcomes = stack.outcomes
+    raw = [[outcomes[name].raw[row] for name in stack.names] for row in range(num_rows)]
+    fixed = [[outcomes[name].fixed[row] for name in stack.names] for row in range(num_rows)]
+    rows = scored_rows(stack.components, raw, fixed, weights)
+    for number, row in enumerate(rows):
+        for name, told in row["rewards"].items():
+            told["open"] = outcomes[name].closed_by[number] is None
+            told["error"] = outcomes[name].errors[number]
+
+    def mean(kind: str, name: str) -> float | None:
+        return _mean([value for row in rows if (value := row["rewards"][name][kind]) is not None])
+
+    summary = {
+        name: {
+            "mean": mean("raw", name),
+            "effective_mean": mean("effective", name),
+            "weighted_mean": mean("weighted", name),
+            "open_fraction": outcomes[name].num_open / num_rows,
+            "excluded": outcomes[name].num_excluded,
+            "errors": outcomes[name].num_errors,
+            "calls": outcomes[name].calls,
+        }
+        for name in stack.names
+    }
+    return {"rows": rows, "summary": summary}
+
+
+def _require_columns(stack: RewardStack, rows: list[Row]) -> None:
+    problems: list[UserError] = [
+        DataError(
+            f"the completions have no column {column!r}",
+            where="--completions",
+            got="columns " + ", ".join(rows[0]),
+            expected=f"{column}, which rewards.{component.name} reads",
+            hint=did_you_mean(column, rows[0]),
+        )
+        for component in stack.components
+        for column in required_columns(component.score)
+        if column not in rows[0]
+    ]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+
+
+def _wants_tokens(stack: RewardStack) -> bool:
+    return any("completion_ids" in inspect.signature(component.score).parameters for component in stack.components)
+
+
+def _tokenizer(experiment: Experiment) -> Any:
+    """The policy's: rewards in tokens count the tokens that it would have written."""
+    model = experiment.model
+    if model.build is not None:
+        from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+
+        return byte_tokenizer(model.build.context_tokens)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model.tokenizer or model.path)
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

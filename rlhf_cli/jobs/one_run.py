@@ -1,0 +1,59 @@
+"""One run from a checked experiment to its last screen: freeze, show what will happen, train, show what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.jobs.prepare import Prepared
+from rlhf_cli.launch import local
+from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen.start_panel import show_start
+
+
+def run_once(
+    console: Console,
+    prepared: Prepared,
+    plan: Plan,
+    *,
+    earlier: RunFolder | None = None,
+    sweep_dir: Path | None = None,
+    job: str = "",
+) -> RunFolder:
+    """Run a checked experiment to its end and return its folder.
+
+    `earlier` is a run folder to go on with; a job of a sweep lies in `sweep_dir`/`job`. Raises whatever ends the run,
+    with a note that names the run folder.
+    """
+    experiment, composed = prepared.experiment, prepared.composed
+    folder = earlier or create_run(experiment, composed, files=plan.files, sweep_dir=sweep_dir, job=job)
+    title = experiment_name(composed) + (f", job {job}" if job else "")
+    show_start(console, experiment, plan, title=title, folder=folder.shown)
+    go_on(console, folder, resume=earlier is not None)
+    return folder
+
+
+def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
+    """Train what is frozen in `folder`, from its newest checkpoint where `resume` says so, and show what came out."""
+    try:
+        local.run(folder, resume=resume)
+    except BaseException as error:
+        error.add_note(_run_folder_line(folder))
+        raise
+    from rlhf_cli.screen.run_end import show_end  # the plotting library comes with it: not before a typo is told
+
+    show_end(console, folder)
+    show_run_folder(console, folder)
+
+
+def show_run_folder(console: Console, folder: RunFolder) -> None:
+    """Print the last line of every run."""
+    console.print(_run_folder_line(folder), soft_wrap=True, highlight=False)
+
+
+def _run_folder_line(folder: RunFolder) -> str:
+    """`run folder: runs/quickstart/...`, also under the message of a run that failed."""
+    return f"run folder: {folder.shown}"

@@ -1,0 +1,52 @@
+"""The front door: from words, or from a run and words, to a checked experiment. There is no other way in.
+
+In this order: compose, judge, write `primary` out as gates, put model folders in the place of `run:NAME`. Whatever a
+verb does with an experiment, it has come through here, so every verb accepts and refuses the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.config.compose import Composed, compose
+from rlhf_cli.config.compose_frozen import compose_frozen
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.primary import expand_primary
+from rlhf_cli.config.referee import judge
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.jobs.run_names import resolve_runs
+from rlhf_cli.runs.run_folder import RunFolder
+
+Adjust = Callable[[dict[str, Any], Origins], None]
+"""Changes a composed tree in place before it is judged: what an option such as `--data` means for the configuration."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked experiment, and how it was composed: where each of its values came from."""
+
+    experiment: Experiment
+    composed: Composed
+
+
+def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
+    """The experiment that the overrides in `words` describe.
+
+    `keep_run_names` leaves `run:NAME` as it was written, to show it. Raises ConfigError, or Problems with everything
+    that is wrong, and RunError where no run of a name has finished.
+    """
+    return _checked(compose(words), adjust, keep_run_names=keep_run_names)
+
+
+def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
+    """The experiment that was frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
+    return _checked(compose_frozen(run.read_config(), run.config, words), adjust, keep_run_names=False)
+
+
+def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
+    if adjust is not None:
+        adjust(composed.tree, composed.origins)
+    experiment = expand_primary(judge(composed))
+    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed)

@@ -1,0 +1,90 @@
+"""`run:NAME` in place of a model: the newest finished run of that experiment, or of that path.
+
+For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one. Beside it
+`offset: auto` of a reward model becomes the mean that was measured of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.evaluations import mean_reward
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import FINISHED, read_status
+
+_PREFIX = "run:"
+_CRITIC = "critic"
+
+
+def resolve_runs(experiment: Experiment) -> Experiment:
+    """The same experiment with every `run:NAME` replaced by the model folder it means, every `auto` offset by a number.
+
+    Raises RunError, with the command that makes one, when no run of that name has finished, or none was evaluated.
+    """
+    root = Path(experiment.run.root).expanduser()
+    rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
+    policy = experiment.model
+    policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
+    critic = experiment.critic
+    if critic is not None:
+        critic = critic.model_copy(update={"init": _critic(critic.init, root)})
+    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
+
+
+def find_run(named: str, root: str, *, where: str) -> RunFolder:
+    """The run that `run:NAME` means. Raises RunError when none of that name has finished."""
+    return _run(named, Path(root).expanduser(), where)
+
+
+def is_run_name(named: str) -> bool:
+    """Whether what was typed is `run:NAME`."""
+    return named.startswith(_PREFIX)
+
+
+def _reward(name: str, reward: Reward, root: Path) -> Reward:
+    model = _model(reward.model, root, f"rewards.{name}.model")
+    offset = reward.offset
+    if isinstance(offset, str):
+        assert model is not None
+        offset = mean_reward(model, with_eos=reward.with_eos, where=f"rewards.{name}.offset")
+    return reward.model_copy(update={"model": model, "offset": offset})
+
+
+def _model(named: str | None, root: Path, where: str) -> str | None:
+    if named is None or not named.startswith(_PREFIX):
+        return named
+    return str(_run(named, root, where).model)
+
+
+def _critic(named: str, root: Path) -> str:
+    if named == "policy":
+        return named
+    if not named.startswith(_PREFIX):
+        # Freezing makes the paths absolute that stand under `path` or `model`; a critic's has to be made so here.
+        local = Path(named).expanduser()
+        return str(local.resolve()) if local.exists() else named
+    run = _run(named, root, "critic.init")
+    return str(critic if (critic := run.path / _CRITIC).is_dir() else run.model)
+
+
+def _run(named: str, root: Path, where: str) -> RunFolder:
+    name = named.removeprefix(_PREFIX)
+    candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
+    if (root / name / "config.yaml").is_file():
+        candidates.append(RunFolder((root / name).resolve()))
+    finished = [run for run in candidates if read_status(run).state == FINISHED and run.model.is_dir()]
+    if not finished:
+        states = ", ".join(
+            f"{run.path.name} {read_status(run).state}" for run in sorted(candidates, key=lambda r: r.path)
+        )
+        raise RunError(
+            f"no run of {name!r} has finished",
+            where=where,
+            got=states or f"no runs in {root / name}",
+            expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
+            hint=f"rlhf train +exp={name.partition('/')[0]}",
+        )
+    return max(finished, key=lambda run: read_status(run).updated_at)

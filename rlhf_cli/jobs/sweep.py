@@ -1,0 +1,123 @@
+"""Several runs from one command: Hydra's sweeper decides which, each is an ordinary run in a folder of the sweep."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+from rich.console import Console
+
+from rlhf_cli.config.compose import CONFIG_NAME, register_user_conf
+from rlhf_cli.config.conf_folders import shipped_dir
+from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError, RunError, UserError
+from rlhf_cli.jobs.one_run import run_once
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.runs.metrics_file import TOTAL
+from rlhf_cli.runs.run_folder import expand, write_json
+from rlhf_cli.runs.run_summary import summarise
+from rlhf_cli.runs.status import FINISHED
+from rlhf_cli.screen.comparison_table import show_comparison
+
+_HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
+"""Hydra writes no logs and no `.hydra` of its own: the run folder says it all."""
+
+
+def run(overrides: list[str]) -> int:
+    """Check every value that is swept over, run all jobs, print the table. A failed job does not stop the others."""
+    console = Console()
+    sweep_dir = _check(overrides)
+    sweep_dir.mkdir(parents=True)
+    write_json(
+        sweep_dir / "sweep.json",
+        {
+            "command": shlex.join(["rlhf", *sys.argv[1:]]),
+            "overrides": overrides,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+    exit_codes: list[int] = []
+
+    command_line = sys.argv
+
+    def job(_: DictConfig) -> float:
+        sys.argv = command_line  # for the provenance: what the user typed, not what Hydra was told
+        config = HydraConfig.get()
+        code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num))
+        exit_codes.append(code)
+        return objective
+
+    register_user_conf()
+    sys.argv = ["rlhf train", "--multirun", *rewrite(overrides), *_HYDRA, f"hydra.sweep.dir={sweep_dir}"]
+    try:
+        hydra.main(config_path=str(shipped_dir()), config_name=CONFIG_NAME, version_base="1.3")(job)()
+    finally:
+        sys.argv = command_line
+        runs = [summarise(folder) for folder in expand([sweep_dir])] if any(sweep_dir.glob("*/config.yaml")) else []
+        if runs:
+            show_comparison(console, runs)
+        console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
+    return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
+
+
+def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) -> tuple[int, float]:
+    """(exit code, final total reward): the reward is what a search such as Optuna works on, NaN for a failed job."""
+    try:
+        prepared = prepare(overrides)
+        plan = preflight(prepared.experiment, prepared.composed)
+        folder = run_once(console, prepared, plan, sweep_dir=sweep_dir, job=job)
+    except Preempted:
+        raise
+    except UserError as error:
+        console.print(f"job {job}: {error}", style="red", markup=False, highlight=False)
+        return EXIT_USER_ERROR, math.nan
+    except Exception as error:  # one job's crash must not cost the others their night
+        console.print(f"job {job} crashed", style="red")
+        console.print(str(error) if isinstance(error, RlhfError) else traceback.format_exc(), markup=False)
+        return EXIT_CRASH, math.nan
+    run = summarise(folder)
+    start_and_end = run.rewards.get(TOTAL)
+    is_whole = run.status.state == FINISHED and start_and_end is not None
+    return EXIT_OK, start_and_end[1] if is_whole and start_and_end else math.nan
+
+
+def _check(overrides: list[str]) -> Path:
+    """Judge every swept value once, with the others at their first; returns the sweep's folder.
+
+    A typo is then told once and at once, not by every job in turn.
+    """
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    values = [
+        _values(one.input_line or text, one.is_sweep_override()) for one, text in zip(parsed, overrides, strict=True)
+    ]
+    first = [options[0] for options in values]
+    prepared = prepare(first)
+    preflight(prepared.experiment, prepared.composed)
+    names = {experiment_name(prepared.composed)}
+    for index, options in enumerate(values):
+        for option in options[1:]:
+            names.add(experiment_name(prepare([*first[:index], option, *first[index + 1 :]]).composed))
+    name = names.pop() if len(names) == 1 else "sweep"
+    run = prepared.experiment.run
+    folder = Path(run.root).expanduser().resolve() / name / (run.name or time.strftime("%Y%m%d-%H%M%S"))
+    if folder.exists():
+        raise RunError(f"sweep folder {folder} exists already", hint="run.name=ANOTHER")
+    return folder
+
+
+def _values(text: str, is_sweep: bool) -> list[str]:
+    """The overrides a swept one stands for; ranges, globs and distributions stand for themselves in a check."""
+    key, _, value = text.partition("=")
+    if not is_sweep or "(" in value or value.startswith(("[", "{")):
+        return [text]
+    return [f"{key}={option}" for option in value.split(",")]

@@ -1,0 +1,244 @@
+"""One rank: read the frozen config, assemble, train, save, say how it ended.
+
+With one process this runs inside the command the user typed; with several, accelerate's launcher runs this module in
+each. Either way the run folder is all it is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
+from rlhf_cli.launch.worker_log import logging_into
+from rlhf_cli.runs.checkpoint_folders import MANIFEST, newest_whole
+from rlhf_cli.runs.metrics_file import rewind
+from rlhf_cli.runs.provenance import add_to_provenance
+from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
+from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
+
+if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
+    from rlhf_cli.measure.scored_pairs import ScoredPair
+    from rlhf_cli.screen.training_bar import TrainingBar
+
+_LOG_WIDTH = 140
+
+_QUIET = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "WANDB_SILENT": "true",
+}
+
+
+def run_rank(folder: RunFolder, *, resume: bool) -> None:
+    """Train the run in `folder` to its end on this rank. `resume`: go on from the newest checkpoint, if there is one.
+
+    Whatever happens is in status.json before this returns or raises.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    with _environment(), logging_into(folder, rank) as warnings_seen:
+        try:
+            if rank == 0:
+                claim(folder)
+            _train(folder, resume=resume)
+        except KeyboardInterrupt:
+            if rank == 0:
+                update_status(folder, state=PREEMPTED, reason="interrupted at the keyboard")
+            raise
+        except BaseException as error:
+            _record_failure(folder, rank, error)
+            raise
+        finally:
+            if rank == 0:
+                update_status(folder, warnings=warnings_seen())
+
+
+def _train(folder: RunFolder, *, resume: bool) -> None:
+    experiment = Experiment.model_validate(folder.read_config())
+    _refuse_other_world_size(folder, experiment)
+
+    from transformers import PrinterCallback
+    from transformers.utils import logging as transformers_logging
+
+    from rlhf_cli.assemble.trainer import assemble
+    from rlhf_cli.launch.callbacks import Recorder, ShowProgress
+    from rlhf_cli.screen.training_bar import Spinner, TrainingBar
+
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    transformers_logging.disable_progress_bar()
+
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    mode = plan_tracking(experiment.track.mode).mode if is_main else "none"
+    bar = TrainingBar()
+    show_pairs = functools.partial(_show_pairs, bar, folder)
+    with Spinner(shown=is_main) as spinner:
+        trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
+    trainer.remove_callback(PrinterCallback)
+    checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
+    if is_main:
+        add_to_provenance(folder, **_seen(trainer))
+        for lengths in getattr(trainer, "lengths", {}).values():
+            if lengths.dropped or lengths.cut:
+                print(f"warning: {lengths.describe()}")
+        rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+        trainer.add_callback(Recorder(folder))
+        trainer.add_callback(ShowProgress(bar))
+    with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            bar.stop()
+            if trainer.additions.rewards is not None:
+                trainer.additions.rewards.stack.close()
+        _finish(folder, trainer, is_main=is_main)
+
+
+def _show_pairs(bar: TrainingBar, folder: RunFolder, pairs: list[ScoredPair]) -> None:
+    """Show scored pairs wherever somebody may look for them: above the bar, in log.txt, in wandb."""
+    from rich.console import Console
+
+    from rlhf_cli.screen.pair_table import pair_table
+
+    table = pair_table(pairs)
+    with folder.log.open("a", encoding="utf-8") as stream:
+        Console(file=stream, width=_LOG_WIDTH).print(table)
+    bar.print(table)
+    mirror_table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
+
+
+def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
+    """The newest checkpoint that verifies, the same for every rank; None before the first one was written.
+
+    What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
+    again would overwrite what the run has written.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    found: list[Any] = [None, []]
+    if is_main:  # the others would read every byte once more
+        found = list(newest_whole(folder.checkpoints))
+    broadcast_object_list(found)
+    checkpoint: Path | None = found[0]
+    skipped: list[str] = found[1]
+    if checkpoint is None and skipped:
+        raise RunError(
+            "no checkpoint of this run is whole",
+            where=str(folder.checkpoints),
+            got="\n".join(skipped),
+            expected=f"one whose files are as its {MANIFEST} says",
+            hint="move these away, and the run starts at step 0",
+        )
+    if is_main:
+        for line in skipped:
+            logging.getLogger("rlhf").warning("skipped %s", line)
+            print(f"warning: skipped {line}")
+        print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
+    return checkpoint
+
+
+def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
+    """Save the model and say `finished`, but only when training reached its last step."""
+    state = trainer.state
+    if state.global_step < state.max_steps:
+        raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
+    trainer.save_model(str(folder.model))
+    if is_main:
+        if (critic := getattr(trainer, "critic", None)) is not None:
+            critic.save(folder.critic)
+        card = folder.path / "README.md"
+        if card.is_file():
+            card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
+        update_status(folder, state=FINISHED, step=state.global_step, max_steps=state.max_steps)
+
+
+def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
+    """accelerate and torchrun fall back to one process without a word; here that is an error."""
+    asked = experiment.launch.processes
+    seen = int(os.environ.get("WORLD_SIZE", "1"))
+    if asked != "auto" and asked != seen:
+        raise ConfigError(
+            f"{asked} processes were asked for and {seen} came up",
+            where="launch.processes",
+            got=f"WORLD_SIZE={seen}",
+            expected=str(asked),
+            hint="rlhf train ... launch.processes=1, or rlhf resume RUN",
+        )
+
+
+def _seen(trainer: Any) -> dict[str, Any]:
+    accelerator = trainer.accelerator
+    left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
+    lengths = getattr(trainer, "lengths", {})
+    return {
+        "world_size": accelerator.num_processes,
+        "distributed_type": str(accelerator.distributed_type.value),
+        "device": str(accelerator.device),
+        "mixed_precision": accelerator.mixed_precision,
+        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "num_train_rows": len(trainer.train_dataset),
+        **({"left_out": left_out} if left_out else {}),
+        **({"lengths": {name: one.facts() for name, one in lengths.items()}} if lengths else {}),
+    }
+
+
+def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
+    """A file a rank, so that the first of several failures can be told from those it caused."""
+    text = "".join(traceback.format_exception(error))
+    logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
+    content = {
+        "rank": rank,
+        "time": time.time(),
+        "message": str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}",
+        "traceback": text,
+        "exit_code": getattr(error, "exit_code", EXIT_CRASH),
+    }
+    write_json(folder.path / f"failure-rank{rank}.json", content)
+    if rank == 0:
+        update_status(folder, state=FAILED, reason=content["message"], failing_rank=rank)
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Quiet libraries while we run, and the environment as it was afterwards: a sweep runs many in one process."""
+    before = dict(os.environ)
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of a rank that accelerate's launcher started."""
+    parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.worker")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    options = parser.parse_args(argv)
+    folder = open_run(options.run)
+    try:
+        run_rank(folder, resume=options.resume)
+    except KeyboardInterrupt:
+        return 75
+    except Exception:  # recorded in failure-rank<r>.json, which the parent shows
+        return EXIT_CRASH
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The log of one rank: everything that libraries log or warn, in the run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+@contextlib.contextmanager
+def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
+    """Everything libraries log or warn goes to log.txt, a repeated warning once; yields a count of the warnings."""
+    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
+    warned: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        message = record.getMessage()
+        is_first = message not in warned
+        warned.add(message)
+        return is_first
+
+    handler.addFilter(is_new)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    try:
+        yield lambda: len(warned)
+    finally:
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()

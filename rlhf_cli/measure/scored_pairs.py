@@ -1,0 +1,57 @@
+"""Pairs with the scores that a reward model in training gives their two answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_IDS = ("chosen_ids", "rejected_ids")
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """One scored pair. `margin` is None where none is configured; the verdict is about the order alone."""
+
+    step: int
+    row: int
+    prompt: str
+    chosen: str
+    rejected: str
+    score_chosen: float
+    score_rejected: float
+    margin: float | None
+
+    @property
+    def verdict(self) -> str:
+        """`right` where the chosen answer scores higher, `wrong` where it scores lower or has no number, or `tie`."""
+        if self.score_chosen == self.score_rejected:
+            return "tie"
+        return "right" if self.score_chosen > self.score_rejected else "wrong"
+
+
+def texts_of(row: Mapping[str, Any], decode: Any) -> tuple[str, str, str]:
+    """`(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
+
+    Of a conversation the last messages. Token ids are decoded, also where there are texts: that is what is scored.
+    """
+    asked, chosen, rejected = (_messages(row.get(column)) for column in ("prompt", "chosen", "rejected"))
+    if chosen and rejected:
+        before = [*asked, *chosen[:-1]]
+        return (_content(before[-1]) if before else "", _content(chosen[-1]), _content(rejected[-1]))
+    texts = [decode(row[ids], skip_special_tokens=True) for ids in _IDS]
+    prompt = row.get("prompt")
+    if not (isinstance(prompt, str) and all(text.startswith(prompt) for text in texts)):
+        prompt = os.path.commonprefix(texts)  # noqa: RUF071
+    return (prompt, *(text.removeprefix(prompt) for text in texts))
+
+
+def _messages(value: Any) -> list[Mapping[str, Any]]:
+    return value if isinstance(value, list) and value and isinstance(value[0], Mapping) else []
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

@@ -1,0 +1,45 @@
+"""The data section as plain sources: what the data room reads."""
+
+from __future__ import annotations
+
+from rlhf_cli.config.schema import data_section as schema
+from rlhf_cli.data.source import Source
+
+
+def training_sources(data: schema.Data) -> list[Source]:
+    """One source, or one a member of the mix."""
+    if data.mix is not None:
+        return [_source(member, f"data.mix.{name}") for name, member in data.mix.items()]
+    return [_source(data, "data")]
+
+
+def eval_sources(data: schema.Data) -> list[Source]:
+    """The held-out source, when it is one of its own; empty when it is a fraction of the training rows or absent."""
+    if data.eval is None or data.eval.fraction is not None:
+        return []
+    return [_source(data.eval, "data.eval")]
+
+
+def _source(section: schema.Source, name: str) -> Source:
+    select = section.select
+    return Source(
+        world=section.world,
+        args=section.args,
+        path=tuple(section.path) if isinstance(section.path, list) else section.path,
+        subset=section.subset,
+        split=section.split,
+        revision=section.revision,
+        rename=section.rename,
+        select=tuple(select) if isinstance(select, list) else select,
+        weight=section.weight,
+        name=name,
+    )
+
+
+def eval_rows_told(data: schema.Data) -> str:
+    """Which rows an evaluation runs on, for a person."""
+    if data.eval is None:
+        return "training rows"
+    if data.eval.fraction is not None:
+        return f"the {data.eval.fraction:.0%} held out"
+    return str(data.eval.world or data.eval.path)

@@ -1,0 +1,30 @@
+"""Whether an adaptive KL coefficient can be steered: its horizon against the size of a round."""
+
+from __future__ import annotations
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan.rollout_batches import BatchPlan
+
+_MOST_ERROR = 0.2
+"""What the controller clips the relative error to (arXiv 1909.08593, section 2.2)."""
+
+
+def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Origins) -> list[ConfigError]:
+    """A problem where one round could change the coefficient by more than all of it, and so turn its sign."""
+    kl = experiment.kl
+    if kl is None or kl.controller == "fixed":
+        return []
+    rows = batches.completions_a_round
+    if kl.controller.horizon > _MOST_ERROR * rows:
+        return []
+    return [
+        ConfigError(
+            "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
+            where=origins.where("kl.controller.horizon"),
+            got=f"{kl.controller.horizon} completions, and a round has {rows}",
+            expected=f"more than {_MOST_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            hint=f"kl.controller.horizon={20 * rows}",
+        )
+    ]

@@ -1,0 +1,46 @@
+"""The reward section as components of a stack: gates and schedules in the rewards room's own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_cli.config.schema import reward_section as schema
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.gates import Gate
+from rlhf_cli.stack.weight_schedule import Schedule
+
+
+def component(name: str, reward: schema.Reward, score: Callable[..., Any]) -> Component:
+    """A component of the stack: `score` with the rules the experiment puts around it."""
+    weight = reward.weight
+    assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
+    return Component(
+        name=name,
+        score=score,
+        weight=weight if isinstance(weight, float) else Schedule(**weight.model_dump()),
+        gates=_gates(reward),
+        offset=reward.offset,
+        clip=reward.clip,
+        normalize=reward.normalize,
+        on_error=reward.on_error,
+        # An isolated function keeps its own time, a row at a time, and kills.
+        timeout_s=None if reward.isolate else reward.timeout_s,
+        eager=reward.eager,
+        spread=reward.spread,
+    )
+
+
+def _gates(reward: schema.Reward) -> tuple[Gate, ...]:
+    return tuple(_gate(gate) for gate in reward.gates)
+
+
+def _gate(gate: schema.Gate) -> Gate:
+    low, high = float("-inf"), float("inf")
+    if gate.between is not None:
+        low, high = gate.between
+    elif gate.equals is not None:
+        low = high = gate.equals
+    low = gate.at_least if gate.at_least is not None else low
+    high = gate.at_most if gate.at_most is not None else high
+    return Gate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)

@@ -1,0 +1,97 @@
+"""What is known beforehand of a run that learns from rows as they are: its columns and the number of its steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import TrlTrainer, setting
+from rlhf_cli.data.learnt_columns import learnt_columns
+from rlhf_cli.errors import ConfigError, UserError
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One run's numbers. `steps` and `epochs` are None where the data decides when it is read."""
+
+    per_device: int
+    processes: int
+    accumulation: int
+    epochs: float | None
+    steps: int | None
+
+    def describe(self) -> str:
+        """`16 rows a device x 1 process x 2 accumulated = 32 a step`"""
+        parts = [_count(self.per_device, "row") + " a device", _count(self.processes, "process", "es")]
+        if self.accumulation > 1:
+            parts.append(f"{self.accumulation} accumulated")
+        return " x ".join(parts) + f" = {self.per_device * self.processes * self.accumulation} a step"
+
+    def describe_steps(self) -> str:
+        """`63, 1 epoch`, or `known when the data is read`"""
+        if self.steps is None:
+            return "known when the data is read"
+        return f"{self.steps}" + (f", {_count(self.epochs, 'epoch')}" if self.epochs is not None else "")
+
+
+def check_stage(
+    experiment: Experiment,
+    trainer: TrlTrainer,
+    columns: Sequence[str],
+    *,
+    processes: int,
+    num_rows: int | None,
+    origins: Origins,
+) -> tuple[StagePlan | None, list[UserError]]:
+    """The numbers of a run that learns from its rows, and every problem with it; (None, []) for any other trainer.
+
+    `columns` is empty and `num_rows` None where a hub dataset decides.
+    """
+    row = experiment.trainer.row
+    if not row.learns_from:
+        return None, []
+    args, problems = experiment.trainer.args, list[UserError]()
+    used: tuple[str, ...] = ()
+    if columns:
+        try:
+            used = learnt_columns(row, columns, text_field=setting(trainer, args, "dataset_text_field") or "text")
+        except UserError as error:
+            problems.append(error)
+    if row.splits_pairs and "chosen" in used and num_rows is not None:
+        num_rows *= 2
+    try:
+        return _plan(trainer, args, processes, num_rows, origins), problems
+    except UserError as error:
+        return None, [*problems, error]
+
+
+def _plan(
+    trainer: TrlTrainer, args: dict[str, Any], processes: int, num_rows: int | None, origins: Origins
+) -> StagePlan:
+    per_device = int(setting(trainer, args, "per_device_train_batch_size"))
+    accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
+    least = 2 if setting(trainer, args, "loss_type") == "kto" else 1
+    for name, value, at_least, why in (
+        ("per_device_train_batch_size", per_device, least, ": KTO holds an answer against another row's prompt"),
+        ("gradient_accumulation_steps", accumulation, 1, ""),
+    ):
+        if value < at_least:
+            key = f"trainer.args.{name}"
+            expected = f"at least {at_least}" + (why if at_least > 1 else "")
+            raise ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=expected)
+    max_steps = int(setting(trainer, args, "max_steps"))
+    epochs = float(setting(trainer, args, "num_train_epochs"))
+    if num_rows is None or setting(trainer, args, "packing"):  # how many rows are packed into one is seen then
+        return StagePlan(per_device, processes, accumulation, None, max_steps if max_steps > 0 else None)
+    an_epoch = max(1, math.ceil(math.ceil(num_rows / (per_device * processes)) / accumulation))
+    if max_steps > 0:
+        return StagePlan(per_device, processes, accumulation, max_steps / an_epoch, max_steps)
+    return StagePlan(per_device, processes, accumulation, epochs, math.ceil(epochs * an_epoch))
+
+
+def _count(number: float, noun: str, plural: str = "s") -> str:
+    return f"{round(number, 2):g} {noun}{plural if number != 1 else ''}"

@@ -1,0 +1,129 @@
+"""The layout of a run folder, and how a run is found by what a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.checkpoint_folders import checkpoints_in
+
+_LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names of what lies in a run folder. Creating files is for those who own them."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def critic(self) -> Path:
+        return self.path / "critic"
+
+    @property
+    def reward_errors(self) -> Path:
+        return self.path / "reward_errors.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def sweep_group(self) -> str | None:
+        """`<exp>/<sweep id>` when this run is a job of a sweep."""
+        parent = self.path.parent
+        return f"{parent.parent.name}/{parent.name}" if (parent / "sweep.json").is_file() else None
+
+    @property
+    def label(self) -> str:
+        """The last parts of the path, enough to tell runs apart on a screen."""
+        depth = 3 if self.sweep_group else 2
+        return "/".join(self.path.parts[-depth:])
+
+    @property
+    def shown(self) -> str:
+        """The path as a user would type it: relative where the run lies below the current folder."""
+        return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
+
+    def read_config(self) -> dict[str, Any]:
+        content: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        return content
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint by names alone; what a run goes on from is `newest_whole`, which reads its files."""
+        whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
+        return whole[-1] if whole else None
+
+
+def open_run(path: Path) -> RunFolder:
+    """The run folder at `path`. Raises RunError when it is not one."""
+    folder = RunFolder(path.resolve())
+    if not folder.config.is_file():
+        raise RunError(
+            f"{path} is not a run folder",
+            got="no such folder" if not path.is_dir() else "no config.yaml in it",
+            expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
+            hint="ls " + os.path.relpath(path if path.is_dir() else path.parent),
+        )
+    return folder
+
+
+def expand(paths: list[Path]) -> list[RunFolder]:
+    """The runs meant by what was typed: a run is itself, a sweep folder its jobs, a folder of runs all of them."""
+    runs: list[RunFolder] = []
+    for path in paths:
+        if (path / "config.yaml").is_file():
+            runs.append(open_run(path))
+            continue
+        inside = sorted(config.parent for config in path.glob("*/config.yaml"))
+        runs += [open_run(folder) for folder in inside] or [open_run(path)]
+    return runs
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a JSON file in one step, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file, or {} when there is none yet."""
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content

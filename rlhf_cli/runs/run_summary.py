@@ -1,0 +1,65 @@
+"""Runs side by side: what differs in their configurations, and where each reward or loss began and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import Status, read_status
+from rlhf_cli.runs.training_measures import few_measures
+
+_NEVER_A_DIFFERENCE = ("run.name", "run.root", "run.resume")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run as a row of a comparison."""
+
+    folder: RunFolder
+    status: Status
+    settings: dict[str, Any]
+    """Dotted key -> value, for the whole configuration."""
+    rewards: dict[str, tuple[float, float]]
+    """`reward` (the total) and each component -> (start, end), see metrics.start_and_end."""
+    measures: dict[str, tuple[float, float]]
+    """Loss and accuracy of a run without rewards, the held-out greedy total of a policy -> (start, end)."""
+
+
+def summarise(folder: RunFolder) -> RunSummary:
+    """Read one run folder."""
+    events = read_metrics(folder.metrics)
+    names = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
+    spans = {name: start_and_end(series(events, metric)[1]) for name, metric in names.items()}
+    found = few_measures(events, has_rewards=TOTAL in spans and spans[TOTAL] is not None)
+    return RunSummary(
+        folder=folder,
+        status=read_status(folder),
+        settings=dict(_flat(folder.read_config())),
+        rewards={name: span for name, span in spans.items() if span is not None},
+        measures={one.label: (one.start, one.end) for one in found},
+    )
+
+
+def differences(runs: list[RunSummary]) -> list[str]:
+    """Keys whose value is not the same in every run, in the order of the configuration."""
+    keys: dict[str, None] = {}
+    for run in runs:
+        keys.update(dict.fromkeys(run.settings))
+    absent = object()
+    different = [key for key in keys if any(_differ(run, runs[0], key, absent) for run in runs)]
+    return [key for key in different if key not in _NEVER_A_DIFFERENCE]
+
+
+def _differ(run: RunSummary, other: RunSummary, key: str, absent: object) -> bool:
+    return bool(run.settings.get(key, absent) != other.settings.get(key, absent))
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict) and node:
+        for name, value in node.items():
+            yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, node

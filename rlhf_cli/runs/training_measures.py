@@ -1,0 +1,64 @@
+"""What TRL measures beside rewards: loss, accuracy and margin of pairs, accuracy of tokens; also held out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.runs.evaluations import GREEDY
+from rlhf_cli.runs.metrics_file import series, start_and_end
+
+_SIGNS = {
+    "loss": -1,
+    "accuracy": 1,
+    "margin": 1,
+    "rewards/accuracies": 1,
+    "rewards/margins": 1,
+    "mean_token_accuracy": 1,
+}
+"""TRL's name -> whether more is better (1) or worse (-1), in the order of a table."""
+
+_TOLD_BY_ONE = ("loss", "accuracy", "rewards/accuracies")
+_HELD_OUT = "eval_"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One of them at start and end. `sign`: 1 where more is better, -1 where less is."""
+
+    label: str
+    sign: int
+    start: float
+    end: float
+
+
+def measures(events: list[dict[str, Any]]) -> list[Measure]:
+    """All that were logged, of the training rows and then of the held-out ones.
+
+    Of the training rows it is the mean of the first and last tenth of the log events, of the held-out ones the first
+    and the last value.
+    """
+    return _found(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
+
+
+def few_measures(events: list[dict[str, Any]], *, has_rewards: bool) -> list[Measure]:
+    """Those by which runs are compared: loss and accuracy, held out where they were; of a policy its greedy total."""
+    if has_rewards:
+        return _found(events, [f"{_HELD_OUT}{GREEDY}/total"])
+    held_out = [name for name in _TOLD_BY_ONE if series(events, _HELD_OUT + name)[1]]
+    return _found(events, [_HELD_OUT + name if name in held_out else name for name in _TOLD_BY_ONE])
+
+
+def _found(events: list[dict[str, Any]], names: Iterable[str]) -> list[Measure]:
+    found = []
+    for name in names:
+        values = series(events, name)[1]
+        if not values:
+            continue
+        is_held_out, plain = name.startswith(_HELD_OUT), name.removeprefix(_HELD_OUT)
+        span = (values[0], values[-1]) if is_held_out else start_and_end(values)
+        assert span is not None
+        label = plain.removeprefix("rewards/").replace("_", " ").replace("/", " ")
+        found.append(Measure(label + (", held out" if is_held_out else ""), _SIGNS.get(plain, 1), *span))
+    return found

@@ -1,0 +1,1 @@
+"""Runs model-written code where it can do no harm."""

@@ -1,0 +1,59 @@
+"""The command that starts the sandbox's launcher, inside bubblewrap or by itself, and what a program gets to see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LAUNCHER_FILES = (
+    "__init__.py",
+    *(f"rewards/{name}.py" for name in ("__init__", "sandbox_launcher", "sandbox_processes", "sandbox_walls")),
+)
+# All that a program sees of this machine, read-only, beside the interpreter. No home, no project, no data.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+PATH = "/usr/local/bin:/usr/bin:/bin"
+PYTHONPATH = str(_PACKAGE.parent)
+
+
+def command(mode: str, job: dict[str, Any], *descriptors: int) -> list[str]:
+    """What to execute for a job; `descriptors` are those the launcher is told of."""
+    options = "-S -s -P -B -X utf8 -m rlhf_cli.sandbox.launcher"
+    launcher = [job["python"], *options.split(), *map(str, descriptors)]
+    if mode != "bubblewrap":
+        return launcher
+    size = f"--perms 1777 --size {job['max_file_bytes']} --tmpfs"
+    bwrap = shutil.which("bwrap") or "bwrap"
+    words = [bwrap, *["--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]]
+    if os.geteuid() == 0:  # stays root for as long as it takes to become the other user
+        words += ["--cap-drop", "ALL"]
+        for right in ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL"):
+            words += ["--cap-add", f"CAP_{right}"]
+    else:
+        words += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+    words += f"--dev /dev {size} /dev/shm --remount-ro /dev {size} /tmp --proc /proc".split()
+    for path in [*job["visible"], *(str(_PACKAGE / name) for name in _LAUNCHER_FILES)]:
+        for parent in reversed(Path(path).parents[:-1]):  # which bwrap would make for itself alone
+            words += ["--perms", "755", "--dir", str(parent)]
+        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    return [*words, *["--remount-ro", "/", "--chdir", "/tmp", "--"], *launcher]
+
+
+def interpreter() -> str:
+    """The interpreter that a virtual environment is made from: it has no packages but its own."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def visible() -> list[str]:
+    """The system's folders and the interpreter's, none inside another."""
+    needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
+    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
+    for path in sorted({os.path.realpath(path) for path in needed}, key=len):
+        if not any(path == other or path.startswith(other + "/") for other in paths):
+            paths.append(path)
+    return paths

@@ -1,0 +1,50 @@
+"""A policy's evaluations while it trained, as rows of a table: totals with intervals, attempts, truncation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+from rlhf_cli.runs.metrics_file import most_attempts
+
+_MOST_ROWS = 6
+
+
+def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | None:
+    """None where no evaluation of a policy was logged. `best_step` is the one whose checkpoint was kept as the best."""
+    evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
+    if not evaluations:
+        return None
+    attempts = most_attempts(evaluations[-1])
+    columns = {
+        **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
+        **{name.removeprefix("eval_").replace("/", " "): name for name in attempts},
+        "truncated": f"eval_{SAMPLED}/truncated",
+    }
+    best = next((event for event in evaluations if event["step"] == best_step), None)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("held out", style="bold", no_wrap=True)
+    for column, name in columns.items():
+        table.add_column(column, justify="right", no_wrap=name.endswith("/total"))
+    for event in _some(evaluations, best):
+        mark = " best" if event is best else ""
+        table.add_row(f"step {event['step']}{mark}", *(_told(event, name) for name in columns.values()))
+    return table
+
+
+def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The first, the last, the best, and others evenly between."""
+    last = len(evaluations) - 1
+    if last < _MOST_ROWS:
+        return evaluations
+    kept = {round(place * last / (_MOST_ROWS - 1)) for place in range(_MOST_ROWS)}
+    return [event for place, event in enumerate(evaluations) if place in kept or event is best]
+
+
+def _told(event: dict[str, Any], name: str) -> str:
+    mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
+    if mean is None:
+        return "-"
+    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} \\[{low:.2f}, {high:.2f}]"

@@ -1,0 +1,53 @@
+"""Draws scored pairs: the end of the prompt, the beginnings of both answers, scores and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.measure.scored_pairs import ScoredPair
+
+_PROMPT_WIDTH, _WIDTH = 24, 40
+_STYLE = {"right": "green", "wrong": "red", "tie": "yellow"}
+
+
+def pair_table(pairs: Sequence[ScoredPair]) -> Table:
+    """What a person looks at: the end of the prompt, the beginnings of both answers, scores and verdict."""
+    right = sum(pair.verdict == "right" for pair in pairs)
+    title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
+    has_margin = any(pair.margin is not None for pair in pairs)
+    table.add_column("prompt", no_wrap=True)
+    for answer in ("chosen", "rejected"):
+        table.add_column(answer, max_width=_WIDTH)  # these give way on a narrow screen
+        table.add_column("score", justify="right", no_wrap=True)
+    if has_margin:
+        table.add_column("margin", justify="right", no_wrap=True)
+    table.add_column("order", no_wrap=True)
+    for pair in pairs:
+        table.add_row(
+            Text(_end(pair.prompt)),
+            Text(_on_one_line(pair.chosen), no_wrap=True, overflow="ellipsis"),
+            _number(pair.score_chosen),
+            Text(_on_one_line(pair.rejected), no_wrap=True, overflow="ellipsis"),
+            _number(pair.score_rejected),
+            *([_number(pair.margin)] if has_margin else []),
+            Text(pair.verdict, _STYLE[pair.verdict]),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _on_one_line(text: str) -> str:
+    return repr(" ".join(text.split()))[1:-1]
+
+
+def _end(prompt: str) -> str:
+    """The end of what was asked; that it is the assistant's turn now goes without saying."""
+    shown = _on_one_line(prompt.rstrip().removesuffix("Assistant:"))
+    return shown if len(shown) <= _PROMPT_WIDTH else "…" + shown[1 - _PROMPT_WIDTH :]

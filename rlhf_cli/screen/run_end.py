@@ -1,0 +1,121 @@
+"""The panel after a run: each reward at start and end, the curve, some completions, what to type next."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import plotext
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.runs.evaluations import PICTURE, in_training
+from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_summary import summarise
+from rlhf_cli.screen.held_out_table import held_out
+from rlhf_cli.screen.learning_curve import learning
+from rlhf_cli.screen.one_line import one_line
+
+_PLOT_COLUMNS, _PLOT_ROWS = 64, 12
+_SAMPLES = 3
+
+
+def show_end(console: Console, folder: RunFolder) -> None:
+    """Print how the run in `folder` went. A run without rewards shows its loss."""
+    run = summarise(folder)
+    events = read_metrics(folder.metrics)
+    metric = TOTAL if TOTAL in run.rewards else "loss"
+    parts: list[Any] = []
+    if run.rewards:
+        parts.append(_rewards(run.rewards, {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}))
+    elif (measures := learning(events)) is not None:
+        parts.append(measures)
+    steps, values = series(events, metric)
+    if len(values) > 1:
+        parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
+    if (evaluations := held_out(events, _best_step(folder))) is not None:
+        parts += ["", evaluations]
+    samples = _samples(folder)
+    if samples is not None:
+        parts += ["", samples]
+    for which, told in read_json(folder.provenance).get("lengths", {}).items():
+        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told['told']}", style="dim")]
+    if run.status.warnings:
+        parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
+    title = f"[bold]{run.status.state} after {run.status.step} steps"
+    console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
+    _show_next(console, folder)
+
+
+def _best_step(folder: RunFolder) -> int | None:
+    """The step whose checkpoint was kept as the best, as the newest checkpoint's state has it."""
+    checkpoint = folder.last_checkpoint()
+    step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
+    return step if step and (folder.checkpoints / f"checkpoint-{step}").is_dir() else None
+
+
+def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("reward", style="bold")
+    for column in ("weight", "start", "end", "change"):
+        table.add_column(column, justify="right")
+    for name, (start, end) in spans.items():
+        colour = "green" if end > start else "red" if end < start else "dim"
+        weight = weights.get(name)
+        table.add_row(
+            "total" if name == TOTAL else name,
+            f"{weight:g}" if isinstance(weight, int | float) else "",
+            f"{start:.3f}",
+            f"{end:.3f}",
+            f"[{colour}]{end - start:+.3f}",
+        )
+    return table
+
+
+def _curve(steps: list[int], values: list[float]) -> str:
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
+    plotext.plot(steps, values, marker="braille")
+    plotext.yfrequency(4)
+    plotext.xticks(sorted({steps[round(part * (len(steps) - 1) / 4)] for part in range(5)}))
+    built: str = plotext.build()
+    return built.rstrip("\n")
+
+
+def _samples(folder: RunFolder) -> Table | None:
+    """A few completions of the last log event, one a prompt, with their advantage."""
+    files = sorted((folder.path / "completions").glob("*.parquet"))
+    if not files:
+        return None
+    import pyarrow.parquet
+
+    first_of_prompt: dict[str, dict[str, Any]] = {}
+    for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
+        first_of_prompt.setdefault(one_line(row["prompt"]), row)
+    rows = list(first_of_prompt.values())[:_SAMPLES]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
+    table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column("advantage", justify="right")
+    for row in rows:
+        table.add_row(Text(one_line(row["prompt"])), Text(one_line(row["completion"])), f"{row['advantage']:+.2f}")
+    return table
+
+
+def _show_next(console: Console, folder: RunFolder) -> None:
+    path = folder.shown
+    picture = in_training(folder) / PICTURE
+    if picture.is_file():
+        told = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
+        console.print(told, soft_wrap=True, highlight=False)
+    commands = {
+        f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
+        f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
+        "rlhf list": "what else can be put together",
+    }
+    for command, why in commands.items():
+        console.print(f"  [cyan]{command}[/]  [dim]# {why}[/]", soft_wrap=True, highlight=False)

@@ -1,0 +1,102 @@
+"""The panel before a run: what will happen, so that a mistake is seen before it costs anything."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import Gate, Reward
+from rlhf_cli.plan.preflight import Plan
+
+
+def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
+    """`title` names the experiment; `folder` is where it will write, None when nothing is written (`rlhf check`)."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    facts.add_row("trainer", f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})")
+    facts.add_row("model", plan.model)
+    facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
+    for name, line in zip(("batch", "steps"), _arithmetic(plan), strict=False):
+        facts.add_row(name, line)
+    for name, line in _critic(experiment):
+        facts.add_row(name, line)
+    facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
+    facts.add_row("wandb", plan.tracking.mode)
+    if folder is not None:
+        facts.add_row("run folder", Text(folder, overflow="fold"))
+    parts: list[object] = [facts]
+    if experiment.rewards:
+        parts += ["", _rewards(experiment, plan)]
+    console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    if plan.tracking.notice is not None:
+        console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
+
+
+def _arithmetic(plan: Plan) -> list[str]:
+    if plan.stage is not None:
+        return [plan.stage.describe(), plan.stage.describe_steps()]
+    if plan.batches is None:
+        return []
+    steps = plan.batches.steps
+    return [
+        plan.batches.describe(),
+        "known when the data is read"
+        if steps is None
+        else f"{steps}, {plan.batches.accumulation} x {plan.batches.per_device} a device each",
+    ]
+
+
+def _critic(experiment: Experiment) -> list[tuple[str, str]]:
+    """What PPO has beside GRPO, and what becomes of completions that are cut off, where that is anything at all."""
+    lines = []
+    critic, kl, truncation = experiment.critic, experiment.kl, experiment.truncation
+    if critic is not None:
+        body = "own optimizer" if critic.share == "none" else "an adapter on the policy's body"
+        wait = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
+        lines.append(("critic", f"{critic.init}, {body}{wait}"))
+    if kl is not None:
+        adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
+        penalty = f"{kl.where}, {kl.form.estimator}, {kl.coef:g}{adapts}"
+        lines.append(("kl", penalty if kl.form.needs_reference else "none"))
+    if truncation.policy != "none":
+        row = truncation.row
+        mode = f", {truncation.mode or row.modes[0]}" if row.modes else ""
+        size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
+        lines.append(("truncation", f"{row.name}{mode}{size}"))
+    return lines
+
+
+def _device(experiment: Experiment) -> str:
+    launch = experiment.launch
+    return f"device {launch.device}, precision {launch.precision}"
+
+
+def _rewards(experiment: Experiment, plan: Plan) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("reward", style="bold")
+    table.add_column("weight", justify="right")
+    table.add_column("scored by", overflow="fold")
+    is_gated = any(reward.gates for reward in experiment.rewards.values())
+    if is_gated:
+        table.add_column("only where")
+    for name, reward in experiment.rewards.items():
+        args = ", ".join(f"{key}={value}" for key, value in reward.args.items())
+        cells = [name, _weight(reward), plan.rewards[name] + (f" ({args})" if args else "")]
+        table.add_row(*cells, *([", ".join(_gate(gate) for gate in reward.gates)] if is_gated else []))
+    return table
+
+
+def _weight(reward: Reward) -> str:
+    weight = reward.weight
+    return f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+
+
+def _gate(gate: Gate) -> str:
+    if gate.between is not None:
+        return f"{gate.between[0]:g} <= {gate.by} <= {gate.between[1]:g}"
+    tests = ((">=", gate.at_least), ("<=", gate.at_most), ("=", gate.equals))
+    return "".join(f"{gate.by} {sign} {value:g}" for sign, value in tests if value is not None)

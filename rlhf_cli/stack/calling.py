@@ -1,0 +1,209 @@
+"""Run one component on the rows its gates leave: sync or async, within its time, with its failures contained.
+
+"Called" is counted in rows: a row that a gate closed and nobody computed is a call saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
+from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values
+
+_PER_BATCH = frozenset({"trainer_state", "log_metric", "log_extra"})
+"""Arguments that are one for the whole batch; every other one has an entry a row."""
+
+Batch = dict[str, Any]
+RunAsync = Callable[[Any, float | None], Any]
+"""Runs an awaitable on the stack's event loop and returns its result; (awaitable, seconds until it is given up)."""
+
+_GRACE_S = 1.0
+"""So long after a deadline of its own an event loop that says nothing is taken to be blocked."""
+
+
+class RewardTimeout(Exception):
+    """A reward function did not answer in its time."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What running a component needs of the stack: a loop for awaitables, the characters of sampled tokens."""
+
+    run_async: RunAsync
+    offsets: Callable[[Sequence[int]], Sequence[Offset]]
+
+
+def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
+    """The outcome of `component` on the whole batch; only `rows` are computed, the others are left empty.
+
+    Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`.
+    """
+    outcome = Outcome.empty(len(batch["completions"]))
+    began = time.perf_counter()
+    if rows:
+        outcome.calls = len(rows)
+        try:
+            returned = _call(component, batch, rows, outcome, tools)
+        except (Exception, SystemExit) as error:  # whatever a user's reward raises is for the reward's own policy
+            _one_by_one(component, batch, rows, outcome, error, tools)
+        else:
+            _store(component, batch, rows, outcome, returned)
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def _call(
+    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools
+) -> Sequence[Score | TokenValues | BaseException]:
+    """The checked scores of `rows`. Raises whatever the function raises, RewardTimeout, or RewardError for nonsense."""
+    subset = _rows_of(batch, rows, outcome)
+    returned = _within(component, subset, tools.run_async)
+
+    def read_dense(row: int, value: Any) -> TokenValues | None:
+        if "completion_ids" in subset:
+            ids = subset["completion_ids"][row]
+            return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
+        # Scored outside of training, without tokens: a character is one, and nothing but the sum is asked for.
+        text = text_of(subset["completions"][row])
+        is_spans = bool(value) and isinstance(value[0], list | tuple)
+        places = [(place, place + 1) for place in range(len(text))]
+        return as_token_values(value, len(text) if is_spans else len(value), lambda: places, component.spread)
+
+    return as_scores(component.name, returned, len(rows), read_dense)
+
+
+def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
+    """The batch as if it held only `rows`. What the function logs for them lands on their places in the whole.
+
+    All rows at once log there as well: where the batch fails and each row is tried alone, a column is written anew.
+    """
+    num_rows = len(batch["completions"])
+    subset = dict(batch)
+    if len(rows) != num_rows:
+        subset = {key: value if key in _PER_BATCH else [value[row] for row in rows] for key, value in batch.items()}
+    if "log_extra" in batch:
+
+        def log_extra(column: str, values: list[Any]) -> None:
+            whole = outcome.extra.setdefault(column, [None] * num_rows)
+            for row, value in zip(rows, values, strict=True):
+                whole[row] = value
+
+        subset["log_extra"] = log_extra
+    return subset
+
+
+def _within(component: Component, batch: Batch, run_async: RunAsync) -> Any:
+    """Call the function, for at most `timeout_s`."""
+    if component.timeout_s is None:
+        value = component.score(**batch)
+        return run_async(value, None) if inspect.isawaitable(value) else value
+    return _with_deadline(component, batch, run_async, component.timeout_s)
+
+
+def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, timeout_s: float) -> Any:
+    result: list[Any] = []
+    failure: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            result.append(component.score(**batch))
+        except BaseException as error:  # handed to the thread that waits
+            failure.append(error)
+
+    # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
+    thread = threading.Thread(target=target, daemon=True, name=f"reward {component.name}")
+    began = time.monotonic()
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise RewardTimeout(f"no answer within {timeout_s:g} s")
+    if failure:
+        raise failure[0]
+    value = result[0]
+    if not inspect.isawaitable(value):
+        return value
+    left_s = max(0.0, timeout_s - (time.monotonic() - began))
+    return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
+
+
+async def _until(awaitable: Any, left_s: float, timeout_s: float) -> Any:
+    """Its result. Unlike asyncio.wait_for this waits for no cancellation and leaves its own TimeoutErrors alone."""
+    task = asyncio.ensure_future(awaitable)
+    if not (await asyncio.wait({task}, timeout=left_s))[0]:
+        task.cancel()
+        raise RewardTimeout(f"no answer within {timeout_s:g} s")
+    return task.result()
+
+
+def _store(
+    component: Component,
+    batch: Batch,
+    rows: Sequence[int],
+    outcome: Outcome,
+    scores: Sequence[Score | TokenValues | BaseException],
+) -> None:
+    if isinstance(scores, PlainScores) and len(rows) == len(outcome.raw):
+        outcome.raw = list(scores)
+        return
+    for row, score in zip(rows, scores, strict=True):
+        if isinstance(score, BaseException):
+            _fail(component, batch, outcome, row, score)
+        elif isinstance(score, list):
+            outcome.tokens[row] = score
+            outcome.raw[row] = sum(value for value in score if value is not None)
+        else:
+            outcome.raw[row] = score
+
+
+def _one_by_one(
+    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: BaseException, tools: Tools
+) -> None:
+    """The batch failed. A single row takes the blame; of several each is tried alone, so that one costs no other."""
+    if isinstance(error, RewardError) and component.on_error == "raise":
+        if error.row is not None:
+            row = rows[error.row]  # it counted the rows it was given
+            error.what = error.what.replace(f"row {error.row}", f"row {row}")
+            error.got = f"{error.got}, for the prompt {str(batch['prompts'][row])!r:.120}"
+        raise error
+    if len(rows) == 1 or isinstance(error, RewardTimeout):
+        for row in rows:
+            _fail(component, batch, outcome, row, error)
+        return
+    for row in rows:
+        try:
+            returned = _call(component, batch, [row], outcome, tools)
+        except (Exception, SystemExit) as row_error:  # as above, for one row
+            _fail(component, batch, outcome, row, row_error)
+        else:
+            _store(component, batch, [row], outcome, returned)
+    if not outcome.num_errors and component.on_error == "raise":
+        # Every row does alone what the batch did not: still a failure, and not one to hide.
+        _fail(component, batch, outcome, rows[0], error)
+
+
+def _fail(component: Component, batch: Batch, outcome: Outcome, row: int, error: BaseException) -> None:
+    """Apply the component's `on_error` to a row."""
+    is_timeout = isinstance(error, RewardTimeout)
+    message = str(error) if is_timeout else f"{type(error).__name__}: {error}"
+    if component.on_error == "raise":
+        failed = RewardFailed(
+            f"reward {component.name!r} failed on row {row}",
+            where=f"rewards.{component.name}",
+            got=message,
+            expected=f"a score for the prompt {str(batch['prompts'][row])!r:.120}",
+            hint=f"rewards.{component.name}.on_error=exclude keeps the run alive",
+        )
+        failed.reward, failed.row = component.name, row
+        raise failed from error
+    outcome.errors[row] = message
+    outcome.timeouts += is_timeout
+    outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error

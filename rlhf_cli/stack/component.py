@@ -1,0 +1,76 @@
+"""One named reward as the stack runs it, and what came out of it for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlhf_cli.stack.gates import Gate
+from rlhf_cli.stack.token_values import Spread, TokenValues
+from rlhf_cli.stack.weight_schedule import Weight
+
+OnError = Literal["raise", "exclude"] | float
+
+
+@dataclass(frozen=True)
+class Component:
+    """A reward function and the rules around it. The order is raw, offset, clip, normalize, gate, weight.
+
+    `timeout_s` bounds one call on a batch (one row where the function is isolated). `eager` computes rows whose gate is
+    closed as well, to look at them; they count as closed all the same.
+    """
+
+    name: str
+    score: Callable[..., Any]
+    weight: Weight = 1.0
+    gates: tuple[Gate, ...] = ()
+    offset: float = 0.0
+    clip: tuple[float, float] | None = None
+    normalize: Literal["none", "batch", "group", "running"] = "none"
+    on_error: OnError = "raise"
+    timeout_s: float | None = None
+    eager: bool = False
+    spread: Spread = "last"
+
+
+@dataclass
+class Outcome:
+    """What one component gave a batch of rows (this rank's).
+
+    `raw[i]` is the score, None where there is none. `fixed[i]` is a number that takes the place of everything the score
+    would have gone through: a closed gate's or a failure's. Where both are None the row is excluded: the component
+    does not apply to it. `tokens[i]` are the values a dense reward gave, None for a plain score.
+    """
+
+    raw: list[float | None]
+    fixed: list[float | None]
+    closed_by: list[str | None]
+    errors: list[str | None]
+    tokens: list[TokenValues | None]
+    timeouts: int = 0
+    calls: int = 0
+    calls_saved: int = 0
+    seconds: float = 0.0
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, num_rows: int) -> Outcome:
+        return cls(*([None] * num_rows for _ in range(5)))  # type: ignore[arg-type]
+
+    @property
+    def num_open(self) -> int:
+        """Rows that no gate closed."""
+        return self.closed_by.count(None)
+
+    @property
+    def num_excluded(self) -> int:
+        """Rows this component does not apply to."""
+        if None not in self.raw:
+            return 0
+        return sum(raw is None and fixed is None for raw, fixed in zip(self.raw, self.fixed, strict=True))
+
+    @property
+    def num_errors(self) -> int:
+        """Rows whose computation failed."""
+        return len(self.errors) - self.errors.count(None)

@@ -1,0 +1,132 @@
+"""A reward function in processes that can be killed: a hang, a leak or sys.exit costs a row and not the run.
+
+Rows are scored one at a time, each with its own deadline, in a few worker processes that are replaced when they die
+and after so many rows in any case. A worker knows texts, ids and the dataset's columns, not the trainer's state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import multiprocessing
+import os
+from concurrent.futures import TimeoutError as RowTimeout
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from rlhf_cli.stack.calling import RewardTimeout
+from rlhf_cli.stack.reward_functions import resolve
+
+_ROWS_A_WORKER = 1000
+"""A worker is replaced after so many rows: whatever the function leaks goes with it."""
+_MAX_WORKERS = 8
+_STAYS_HERE = frozenset({"trainer_state", "log_metric", "log_extra", "environments"})
+
+
+class Isolated:
+    """Calls `fn` (as in a configuration) with `args` in worker processes. A failed row is an exception in its place."""
+
+    def __init__(self, fn: str, args: dict[str, Any], *, timeout_s: float | None) -> None:
+        self._call = functools.partial(_score_row, fn, args)
+        self._timeout_s = timeout_s
+        self._pool: ProcessPool | None = None
+
+    def __call__(self, **batch: Any) -> list[Any]:
+        pool = self._processes()
+        columns = {name: values for name, values in batch.items() if name not in _STAYS_HERE}
+        rows = [{name: values[row] for name, values in columns.items()} for row in range(len(batch["completions"]))]
+        futures = [pool.schedule(self._call, args=[row], timeout=self._timeout_s) for row in rows]
+        return [_outcome(future, self._timeout_s) for future in futures]
+
+    def _processes(self) -> ProcessPool:
+        if self._pool is None:
+            # spawn: a forked copy of a process with torch's threads in it may hang.
+            context = multiprocessing.get_context("spawn")
+            workers = min(_MAX_WORKERS, os.cpu_count() or 1)
+            # A worker imports the function before its first row, so that the import is not on that row's time.
+            self._pool = ProcessPool(
+                max_workers=workers,
+                max_tasks=_ROWS_A_WORKER,
+                initializer=_prepare,
+                initargs=self._call.args,
+                context=context,
+            )
+        return self._pool
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+            self._pool = None
+
+
+def _outcome(future: Any, timeout_s: float | None) -> Any:
+    try:
+        value, failure = future.result()
+    except RowTimeout:
+        return RewardTimeout(f"no answer within {timeout_s:g} s, its process was killed")
+    except ProcessExpired as error:
+        return RuntimeError(f"its process ended with code {error.exitcode}")
+    except Exception as error:  # what it returned does not pickle, for example
+        return error
+    if failure is None:
+        return value
+    kind, message = failure
+    return type(kind, (Exception,), {})(message)
+
+
+def _prepare(fn: str, args: dict[str, Any]) -> None:
+    """Runs in a new worker. What goes wrong here goes wrong again in the first row, and is told there."""
+    end = os._exit
+    # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
+    os._exit = lambda status: end(status or 1)
+    with contextlib.suppress(Exception, SystemExit):
+        _function(fn, tuple(args.items()))
+
+
+def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> tuple[Any, tuple[str, str] | None]:
+    """Runs in the worker: one row through the function. (score, None), or (None, (kind of error, its message)).
+
+    An error goes back in words: an exception of the user's own class need not unpickle over there.
+    """
+    try:
+        returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
+        if inspect.isawaitable(returned):
+            import asyncio
+
+            returned = asyncio.run(_awaited(returned))
+        if not isinstance(returned, str | dict) and hasattr(returned, "__len__") and len(returned) == 1:
+            return _plain(returned[0]), None
+        raise ValueError(f"it returned {returned!r:.80} for 1 completion")
+    except SystemExit as error:
+        return None, ("SystemExit", f"it called sys.exit({error.code!r})")
+    except Exception as error:  # of the user's reward, for the reward's own policy
+        return None, (type(error).__name__, str(error))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, None and lists of them, whatever array or subclass they came in: these unpickle everywhere."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value) if isinstance(value, tuple) else [_plain(item) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value if value is None else int(value) if isinstance(value, int) else float(value)
+    raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+_resolved: dict[str, Any] = {}
+
+
+def _function(fn: str, args: tuple[tuple[str, Any], ...]) -> Any:
+    key = f"{fn} {args!r}"
+    if key not in _resolved:
+        _resolved[key] = resolve(fn, dict(args), where=fn)
+    return _resolved[key]

@@ -1,0 +1,94 @@
+"""What a reward function may return, brought to one form: a float, None, or one value a token for every row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.stack.token_values import TokenValues
+
+_MAX = 3.4028234663852886e38
+"""The largest float32, which is what TRL's matrix holds: anything above would be infinite in it."""
+
+Score = float | None
+"""One row's reward; None where the reward does not apply to the row."""
+
+
+_PLAIN = {float, bool, type(None)}
+
+
+class PlainScores(list[float | None]):
+    """Scores of which every one is a float or None: nothing dense, nothing failed."""
+
+
+ReadDense = Callable[[int, Any], TokenValues | None]
+"""(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
+
+
+def as_scores(
+    name: str, returned: Any, num_rows: int, read_dense: ReadDense | None = None
+) -> Sequence[Score | TokenValues | BaseException]:
+    """`returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
+
+    Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
+    else: the wrong length, a text, a dict, NaN, an infinite number. A bool counts as 0 or 1. None means that the
+    reward does not apply. An exception stands for a row that failed and stays.
+    """
+    if hasattr(returned, "tolist"):
+        returned = returned.tolist()
+    if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
+        raise RewardError(
+            f"reward {name!r} did not return a list",
+            where=f"rewards.{name}",
+            got=f"{type(returned).__name__}: {returned!r:.80}",
+            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+        )
+    if len(returned) != num_rows:
+        raise RewardError(
+            f"reward {name!r} returned {len(returned)} values for {num_rows} completions",
+            where=f"rewards.{name}",
+            got=f"{list(returned)!r:.80}",
+            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+        )
+    kinds = set(map(type, returned))
+    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= _MAX:
+        return PlainScores(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
+    if kinds <= _PLAIN:
+        scores = [None if value is None else float(value) for value in returned]
+        if all(score is None or abs(score) <= _MAX for score in scores):
+            return PlainScores(scores)
+    return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
+
+
+def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
+    if value is None or isinstance(value, BaseException):
+        return value
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    elif hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, list | tuple) and read_dense is not None:
+        try:
+            tokens = read_dense(row, value)
+        except ValueError as error:
+            wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
+            raise _refused(name, row, "value a token", str(error), wanted) from error
+        if tokens is not None:
+            return tokens
+    if not isinstance(value, int | float):
+        problem = f"{type(value).__name__}: {value!r:.80}"
+    elif not abs(value) <= _MAX:  # NaN compares as false
+        problem = f"{value!r:.80}"
+    else:
+        return float(value)
+    raise _refused(name, row, "number", problem, "a finite number, or None where the reward does not apply")
+
+
+def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
+    error = RewardError(
+        f"reward {name!r} returned no {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
+    )
+    error.row = row
+    return error

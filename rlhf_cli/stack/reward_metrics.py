@@ -1,0 +1,126 @@
+"""What is logged about every reward: raw and effective means, gates, failures, calls, shares of the advantage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.stack.settling import Aggregate, Rules, Settled
+
+_COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
+_MAX_CORRELATED = 8
+"""More components than this make more pairs than anybody looks at."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is the mean of the ranks."""
+
+    values: Tensor
+
+    @classmethod
+    def of(cls, outcomes: list[Any], accelerator: Any) -> Counts:
+        own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
+        summed = accelerator.reduce(torch.tensor(own, device=accelerator.device), reduction="sum").cpu()
+        summed[:, -1] /= accelerator.num_processes
+        return cls(summed)
+
+
+def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
+    """Metric -> value for a batch; NaN where nothing was scored.
+
+    `rewards/NAME/mean` and `/std` are of the raw scores over the rows where the reward applies. `effective_mean` is
+    what entered the total, over the scorable rows, and `weighted_mean` that times the weight: they add up to `reward`.
+    """
+    scorable = ~settled.is_unscorable
+    found: dict[str, float] = {}
+    for index, name in enumerate(settled.names):
+        raw = settled.raw[:, index]
+        raw = raw[~raw.isnan()]
+        effective = settled.effective[scorable, index]
+        prefix = f"rewards/{name}"
+        found[f"{prefix}/mean"] = raw.mean().item() if raw.numel() else torch.nan
+        found[f"{prefix}/std"] = raw.std().item() if raw.numel() > 1 else torch.nan
+        found[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
+        found[f"{prefix}/weighted_mean"] = found[f"{prefix}/effective_mean"] * settled.weights[index].item()
+        found[f"{prefix}/weight"] = settled.weights[index].item()
+        if index < len(counts.values):
+            opened, excluded, errors, timeouts, calls, saved, seconds = counts.values[index].tolist()
+            found[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
+            found |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
+            found |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
+    if settled.is_z_scored:  # the mean of what TRL saw is 0 whatever the policy does
+        total = settled.contributions[scorable].sum(dim=1)
+        found["reward"] = total.mean().item() if total.numel() else torch.nan
+        found["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
+    return found | _correlations(settled)
+
+
+def _correlations(settled: Settled) -> dict[str, float]:
+    """Pearson correlation of every two components' raw scores, over the rows where both apply."""
+    found: dict[str, float] = {}
+    names = settled.names[:_MAX_CORRELATED]
+    for first in range(len(names)):
+        for second in range(first + 1, len(names)):
+            pair = settled.raw[:, [first, second]]
+            pair = pair[~pair.isnan().any(dim=1)].double()
+            if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
+                value = torch.corrcoef(pair.T)[0, 1].item()
+                found[f"rewards/correlation/{names[first]}/{names[second]}"] = value
+    return found
+
+
+def advantage_shares(
+    trainer: Any, settled: Settled, aggregate: Aggregate, num_generations: int, advantages: Tensor
+) -> dict[str, float]:
+    """`rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in it.
+
+    Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
+    a row (dense), where RLOO's KL is inside a normalised advantage and cannot be told apart, or where every advantage
+    is 0.
+    """
+    contributions = (settled.for_trl * settled.trl_weights).double().cpu()
+    is_rloo = "normalize_advantages" in vars(trainer.args)
+    beta = getattr(trainer, "beta", 0.0)
+    if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
+        return {}
+    if is_rloo:
+        if trainer.reward_clip_range or (beta and trainer.normalize_advantages):
+            return {}
+        parts = rloo_parts(contributions, num_generations, is_normalized=trainer.normalize_advantages)
+    elif aggregate == "normalize_then_sum":
+        parts = normalized_sum_parts(contributions)
+    else:
+        parts = grpo_parts(contributions, num_generations, trainer.scale_rewards)
+    found = shares(parts, advantages)
+    if found is None:
+        return {}
+    named = {f"rewards/{name}/advantage_share": share for name, share in zip(settled.names, found, strict=True)}
+    if is_rloo and beta:
+        named["rewards/kl/advantage_share"] = 1.0 - sum(found)
+    return named
+
+
+def table_columns(
+    settled: Settled, components: Sequence[Rules], outcomes: list[Any], rows: slice
+) -> dict[str, list[Any]]:
+    """Columns of the completions table for this rank's `rows`: effective and weighted values, and what closed a gate.
+
+    The same columns for every batch: TRL keeps a table whose columns must stay equally long.
+    """
+    found: dict[str, list[Any]] = {}
+    contributions = settled.contributions
+    for index, name in enumerate(settled.names):
+        found[f"{name}.effective"] = settled.effective[rows, index].tolist()
+        found[f"{name}.weighted"] = contributions[rows, index].tolist()
+        if index < len(outcomes):
+            if components[index].gates:
+                found[f"{name}.closed_by"] = list(outcomes[index].closed_by)
+            if components[index].on_error != "raise":
+                found[f"{name}.error"] = list(outcomes[index].errors)
+    return found

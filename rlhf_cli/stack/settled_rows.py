@@ -1,0 +1,54 @@
+"""Settles rows that are no batch of a training: each with its total, and by name what every reward came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.settling import settle_alone
+
+Row = dict[str, Any]
+
+
+def scored_rows(
+    components: Sequence[Component],
+    raw: Sequence[Sequence[float | None]],
+    fixed: Sequence[Sequence[float | None]],
+    weights: Sequence[float],
+) -> list[Row]:
+    """Each row's `total` and by name its raw, effective and weighted reward, None where there is none.
+
+    raw, fixed: one list a row with an entry a component, as the stack's outcomes hold them.
+    """
+
+    def matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
+        return torch.tensor([[_nan(value) for value in row] for row in rows], dtype=torch.float64)
+
+    by_now = torch.tensor(weights, dtype=torch.float64)
+    settled = settle_alone(matrix(raw), matrix(fixed), by_now, components)
+    effective, weighted = settled.unfilled, settled.unfilled * by_now
+    return [
+        {
+            "total": _none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
+            "rewards": {
+                component.name: {
+                    "raw": raw[row][index],
+                    "effective": _none(effective[row, index].item()),
+                    "weighted": _none(weighted[row, index].item()),
+                }
+                for index, component in enumerate(components)
+            },
+        }
+        for row in range(len(raw))
+    ]
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _none(value: float) -> float | None:
+    return None if value != value else value

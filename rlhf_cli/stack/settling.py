@@ -1,0 +1,178 @@
+"""From the raw matrix TRL gathered to the matrix TRL shall sum: the part of the stack that needs all ranks' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.numerics.reward_columns import (
+    Fill,
+    Normalize,
+    RunningDeviation,
+    clipped,
+    divisors,
+    filled,
+    normalized_in_group,
+)
+
+Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
+"""How the components become one total; a function gets name -> effective values, and the weights by name."""
+
+
+class Rules(Protocol):
+    """What is needed of a component to settle its column and to log it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def offset(self) -> float: ...
+    @property
+    def clip(self) -> tuple[float, float] | None: ...
+    @property
+    def normalize(self) -> Normalize: ...
+    @property
+    def gates(self) -> Sequence[object]: ...
+    @property
+    def on_error(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
+
+    `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
+    excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
+    stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums;
+    `is_z_scored` when that is not in reward units.
+    """
+
+    names: tuple[str, ...]
+    raw: Tensor
+    unfilled: Tensor
+    effective: Tensor
+    divisors: Tensor
+    weights: Tensor
+    for_trl: Tensor
+    trl_weights: Tensor
+    is_z_scored: bool = False
+
+    @property
+    def contributions(self) -> Tensor:
+        """(N, K): weighted effective rewards; their row sums are the totals under aggregate=sum."""
+        return self.effective * self.weights
+
+    @property
+    def is_unscorable(self) -> Tensor:
+        """(N,) True where no component applies."""
+        return self.effective.isnan().all(dim=1)
+
+    @property
+    def totals(self) -> Tensor:
+        """(N,): what TRL will make of each row, NaN where it has no score."""
+        summed = (self.for_trl * self.trl_weights).nansum(dim=1)
+        return torch.where(self.for_trl.isnan().all(dim=1), torch.nan, summed)
+
+
+def settle(
+    raw: Tensor,
+    fixed: Tensor,
+    weights: Tensor,
+    rules: Sequence[Rules],
+    running: dict[str, RunningDeviation],
+    *,
+    names: Sequence[str],
+    aggregate: Aggregate,
+    num_generations: int,
+    is_training: bool,
+    is_left_out: Tensor | None = None,
+    fill: Fill = "group",
+) -> tuple[Settled, dict[str, RunningDeviation]]:
+    """The settled batch and the running deviations after it.
+
+    raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
+    score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
+    is_left_out: (N,) True = the row counts nowhere, whatever it scored; only `raw` still shows it. fill: what an
+    excluded entry counts as (see `filled`).
+    """
+    seen = raw if is_left_out is None else raw.masked_fill(is_left_out.unsqueeze(1), torch.nan)
+    if is_left_out is not None:
+        fixed = fixed.masked_fill(is_left_out.unsqueeze(1), torch.nan)
+    is_fixed = ~fixed.isnan()
+    unfilled, dividing = seen.clone(), torch.ones_like(fixed)
+    running = dict(running)
+    for index, rule in enumerate(rules):
+        if rule.offset != 0.0 or rule.clip is not None or rule.normalize != "none":
+            values = clipped(seen[:, index], rule.offset, rule.clip)
+            state = running.get(rule.name, RunningDeviation())
+            if rule.normalize == "running" and is_training:
+                state = running[rule.name] = state.updated(values)
+            dividing[:, index] = divisors(values, rule.normalize, num_generations, state)
+            unfilled[:, index] = values / dividing[:, index]
+    own = slice(0, len(rules))
+    unfilled[:, own] = torch.where(is_fixed, fixed, unfilled[:, own])
+    effective = filled(unfilled, num_generations, fill)
+    settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, effective, weights)
+    if aggregate == "normalize_then_sum":
+        # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
+        normalized = filled(normalized_in_group(unfilled, num_generations), num_generations)
+        normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
+        settled = replace(settled, for_trl=normalized, is_z_scored=True)
+    elif callable(aggregate):
+        total = _aggregated(aggregate, settled)
+        for_trl = torch.zeros_like(effective)
+        for_trl[:, 0] = total
+        for_trl[total.isnan()] = torch.nan
+        first = torch.zeros_like(weights)
+        first[0] = 1.0
+        settled = replace(settled, for_trl=for_trl, trl_weights=first)
+    return settled, running
+
+
+def settle_alone(raw: Tensor, fixed: Tensor, weights: Tensor, rules: Sequence[Rules]) -> Settled:
+    """Rows that are no groups of a training batch: `normalize` divides by the deviation of all of them.
+
+    raw, fixed: (N, K). weights: (K,). Sum up `unfilled`: an excluded component adds nothing to a row's total.
+    """
+    return settle(
+        raw,
+        fixed,
+        weights,
+        rules,
+        {},
+        names=[rule.name for rule in rules],
+        aggregate="sum",
+        num_generations=len(raw),
+        is_training=True,
+    )[0]
+
+
+def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
+    """(N,) the totals of the user's function, NaN where it gave None.
+
+    Raises RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
+    """
+    rewards = {
+        name: [None if value != value else value for value in column.tolist()]
+        for name, column in zip(settled.names, settled.effective.unbind(dim=1), strict=True)
+    }
+    weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
+    try:
+        totals = list(function(rewards=rewards, weights=weights))
+    except Exception as error:  # the user's code: named, and its traceback shown
+        raise RewardFailed("the aggregate failed", where="aggregate", got=f"{type(error).__name__}: {error}") from error
+    num_rows = settled.raw.shape[0]
+    wrong = [total for total in totals if not (total is None or (isinstance(total, int | float) and abs(total) < inf))]
+    if len(totals) != num_rows or wrong:
+        raise RewardError(
+            "the aggregate returned no total a row",
+            where="aggregate",
+            got=f"{wrong[0]!r}" if wrong else f"{len(totals)} totals for {num_rows} rows",
+            expected="one finite number a row, None where no total can be given",
+        )
+    return torch.tensor([torch.nan if total is None else total for total in totals], device=settled.raw.device)

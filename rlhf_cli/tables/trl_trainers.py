@@ -1,0 +1,102 @@
+"""TRL's trainers, one row each: what the checks, the loading of rows and the assembler need to know of them.
+
+A trainer without a row is refused by `rlhf check`. A class that inherits from one with a row is run by
+`trainer.class`, and its row is the one that `trainer.trl` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TEXT = "text"
+"""The column that SFTTrainer takes for plain text; `trainer.args.dataset_text_field` may name another."""
+
+ColumnSet = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrainerRow:
+    """What is known of one trainer. Those that generate score completions by rewards, the others learn from rows.
+
+    `module` is where the class and its config class (`GRPOConfig`) are imported from. `learns_from` holds the sets of
+    columns that it can learn from, of which the first that is there is taken; `expected_columns` says the same to a
+    person. `sections` are those of our configuration that mean something to it, beside the ones every trainer reads.
+    `advantages`: one a completion or one a token; None where it has none. `trains`: which kind of model. `measured`
+    are the columns of a row that TRL has prepared: what it begins with, and the texts of which the longest counts;
+    None where TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows.
+    """
+
+    name: str
+    module: str = "trl"
+    generates: bool = False
+    learns_from: tuple[ColumnSet, ...] = ()
+    expected_columns: str = ""
+    sections: frozenset[str] = frozenset()
+    advantages: Literal["completion", "token"] | None = None
+    trains: Literal["language model", "reward model"] = "language model"
+    measured: tuple[ColumnSet, ColumnSet] | None = None
+    splits_pairs: bool = False
+
+    @property
+    def config_class(self) -> str:
+        """The name of the dataclass that holds its arguments."""
+        return self.name.removesuffix("Trainer") + "Config"
+
+    @property
+    def can_have_critic(self) -> bool:
+        """Whether PPO stands on it: on its rollouts and its clipped loss."""
+        return "critic" in self.sections
+
+
+_OF_PAIRS = (("chosen", "rejected"),)
+_PAIR = "chosen and rejected, and a prompt unless both begin with it"
+_REWARDED = frozenset({"rewards", "truncation"})
+
+_ROWS = (
+    TrainerRow("GRPOTrainer", generates=True, advantages="token", sections=_REWARDED | {"critic", "kl"}),
+    TrainerRow("RLOOTrainer", generates=True, advantages="completion", sections=_REWARDED),
+    TrainerRow("GMPOTrainer", "trl.experimental.gmpo", generates=True, advantages="completion", sections=_REWARDED),
+    TrainerRow(
+        "SFTTrainer",
+        learns_from=(("prompt", "completion"), ("messages",), ("conversations",), (TEXT,), ("input_ids",)),
+        expected_columns="prompt and completion, or messages, or text",
+        measured=((), ("input_ids",)),
+    ),
+    TrainerRow(
+        "DPOTrainer",
+        learns_from=_OF_PAIRS,
+        expected_columns=_PAIR,
+        measured=(("prompt_ids",), ("chosen_ids", "rejected_ids")),
+    ),
+    TrainerRow("ORPOTrainer", "trl.experimental.orpo", learns_from=_OF_PAIRS, expected_columns=_PAIR),
+    TrainerRow("CPOTrainer", "trl.experimental.cpo", learns_from=_OF_PAIRS, expected_columns=_PAIR),
+    TrainerRow(
+        "TPOTrainer",
+        "trl.experimental.tpo",
+        learns_from=(("chosen", "rejected", "reference"),),
+        expected_columns="chosen, rejected and reference (the right answer), and a prompt unless all begin with it",
+        measured=(("prompt_ids",), ("chosen_ids", "rejected_ids", "reference_ids")),
+    ),
+    TrainerRow(
+        "KTOTrainer",
+        learns_from=(("prompt", "completion", "label"), ("chosen", "rejected")),
+        expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
+        measured=(("prompt_ids",), ("completion_ids",)),
+        splits_pairs=True,
+    ),
+    TrainerRow(
+        "RewardTrainer",
+        learns_from=(
+            *(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
+            *(("input_ids_chosen", "input_ids_rejected"), ("chosen_input_ids", "rejected_input_ids")),  # tokenised.py
+        ),
+        expected_columns=_PAIR,
+        sections=frozenset({"reward_model"}),
+        trains="reward model",
+        measured=((), ("chosen_ids", "rejected_ids")),
+    ),
+)
+
+TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}
+"""Class name -> row. A new trainer of a known shape is one more row."""

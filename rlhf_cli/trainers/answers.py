@@ -1,0 +1,31 @@
+"""The answers of a policy to held-out prompts, with the scores they got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the policy. `row` holds the dataset's columns; `raw` and `fixed` have an entry a reward."""
+
+    row: dict[str, Any]
+    completion: Any
+    completion_ids: list[int]
+    is_truncated: bool
+    raw: list[float | None]
+    fixed: list[float | None]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All answers of all ranks to the held-out prompts: `each` of a prompt stand together."""
+
+    each: int
+    answers: list[Answer]
+
+
+SumUp = Callable[[dict[str, Answers], list[float], int], dict[str, float | None]]
+"""Given the answers by way of answering, the rewards' weights and the step; returns metric -> value."""

@@ -1,0 +1,68 @@
+"""What we add to any TRL trainer: where it writes, and what it says where the best checkpoint cannot be told.
+
+Every method here calls super() and copies none of its body. tests/trainers/test_contract.py names each seam, so that
+a TRL that moves one fails there in a readable place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.suggest import nearest
+from rlhf_cli.trainers.additions import Additions
+
+
+class InRunFolder:
+    """Puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
+
+    additions: Additions
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))  # type: ignore[misc]
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        wanted = self.args.metric_for_best_model  # type: ignore[attr-defined]
+        if wanted is not None:
+            name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
+            history = self.state.log_history[:-1]  # type: ignore[attr-defined]
+            was_there = any(name in event for event in history)
+            if name not in metrics and not was_there and not _may_come(name, metrics):
+                close = nearest(name, metrics)
+                raise ConfigError(
+                    f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
+                    where="trainer.args.metric_for_best_model",
+                    got=wanted,
+                    expected="one of " + ", ".join(metrics),
+                    hint=f"trainer.args.metric_for_best_model={close}" if close else None,
+                )
+            if metrics.get(name) is None:
+                # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
+                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
+                return False
+        is_best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
+        return is_best
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.
+        with _stdout_into(self.additions.table_log):
+            super().log(logs, start_time)  # type: ignore[misc]
+
+
+def _may_come(name: str, metrics: dict[str, Any]) -> bool:
+    """Whether it is pass@k or maj@k of a reward that has not scored anything yet."""
+    is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
+    return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
+
+
+@contextlib.contextmanager
+def _stdout_into(file: Path | None) -> Iterator[None]:
+    if file is None:
+        yield
+        return
+    with file.open("a", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
+        yield

@@ -1,0 +1,34 @@
+"""The subclass of a TRL trainer that runs experiments: which mixins it has follows from what is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_cli.trainers.additions import Additions, BuiltWhole
+from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.row_lengths import WithLengths
+from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
+
+
+def with_our_seams(trl_trainer: type, additions: Additions) -> type:
+    """Return the subclass of a TRL trainer that takes `additions`: with the reward stack, a critic, measured rows.
+
+    It keeps TRL's class name, which TRL writes into profiling metrics and model cards.
+    """
+    ours: tuple[type, ...] = (InRunFolder,)
+    if additions.rewards is not None:
+        critic = (WithCritic,) if additions.ppo is not None else ()
+        ours = (ExactResume, WithEvaluation, *critic)
+    if additions.measured is not None:
+        ours = (WithLengths, *ours)
+    # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
+    bases = (BuiltWhole, WholeCheckpoints, *ours, trl_trainer)
+    return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
+
+
+def built_whole(trl_trainer: type, additions: Additions, **given: Any) -> Any:
+    """Return a trainer of that class, made of TRL's arguments and of ours at once."""
+    return with_our_seams(trl_trainer, additions)(additions=additions, **given)

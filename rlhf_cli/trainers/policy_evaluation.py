@@ -1,0 +1,164 @@
+"""Evaluation while a policy trains: every held-out prompt answered as in training, and once greedily.
+
+TRL's evaluation loop samples `num_generations_eval` answers a prompt and logs means of batches. We let it run a second
+time with greedy decoding and keep each answer with its scores, for intervals over prompts, pass@k and maj@k.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import GenerationConfig
+
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+from rlhf_cli.trainers.answers import Answer, Answers
+from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+
+_IN_GREEDY = (
+    *("max_new_tokens", "pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens"),
+    *("repetition_penalty", "cache_implementation"),
+)
+"""What of TRL's generation arguments is no matter of sampling."""
+
+
+class WithEvaluation(WithRewardStack):
+    """Mixed into a TRL trainer that samples; `additions.rewards.sum_up` is called on every rank."""
+
+    _collected: list[Answer] | None = None
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """TRL's, with the metrics of `sum_up` in its output."""
+        trainer, dataset = self._trainer, dataloader.dataset
+
+        def answered(loader: Any) -> tuple[Any, Answers]:
+            self._collected = []
+            try:
+                output = super(WithEvaluation, self).evaluation_loop(  # type: ignore[misc]
+                    loader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                )
+                each = self._num_generations
+                # The last batch is filled up with the first rows again where ranks would otherwise go without.
+                return output, Answers(each, self._collected[: len(dataset) * each])
+            finally:
+                self._collected = None
+
+        assert self.additions.rewards is not None
+        sum_up = self.additions.rewards.sum_up
+        with self._own_randomness():
+            output, sampled = answered(dataloader)
+            if sum_up is None:
+                return output
+            with self._greedily():
+                _, greedy = answered(trainer.get_eval_dataloader(dataset))
+        state = trainer.state
+        # Those at the end of a schedule, or the weights would be compared from step to step and not the policy.
+        weights = self.reward_stack.weights(state.max_steps, state.max_steps)
+        measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
+        return output
+
+    def _calculate_rewards(
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids_list: list[list[int]],
+    ) -> Tensor:
+        matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self._collected is not None:
+            outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
+            is_truncated = self._endings.is_truncated[self._own_rows].tolist()
+            own = [
+                Answer(
+                    {**row, "prompt": prompts[index]},
+                    completions[index],
+                    list(completion_ids_list[index]),
+                    is_truncated[index],
+                    [outcome.raw[index] for outcome in outcomes],
+                    [outcome.fixed[index] for outcome in outcomes],
+                )
+                for index, row in enumerate(inputs)
+            ]
+            self._collected += gather_object(own)
+        return matrix
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        # Every row counts, and in the same order each time; kept workers would also pile up, a set an evaluation.
+        with _with(self._trainer.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+
+    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
+        model = self._trainer.model
+        is_training = model.training
+        generated = super()._generate_single_turn(*args, **named)  # type: ignore[misc]
+        if not is_training:
+            model.eval()  # after continuous batching TRL leaves it in training mode, and would go on as in training
+        return generated
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """The same random numbers in every evaluation, and training goes on with its own as if there had been none."""
+        trainer = self._trainer
+        device = trainer.accelerator.device
+        seed = trainer.args.seed + trainer.accelerator.process_index
+        python, numpy = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
+            try:
+                yield
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)
+
+    @contextlib.contextmanager
+    def _greedily(self) -> Iterator[None]:
+        """One greedy answer a prompt, of which TRL logs nothing."""
+        trainer = self._trainer
+        instead: dict[str, Any] = {
+            "num_generations_eval": 1,
+            "_metrics": {**trainer._metrics, "eval": defaultdict(list)},
+            "_logs": copy.deepcopy(trainer._logs),  # the table of completions shows the sampled ones
+        }
+        with contextlib.ExitStack() as stack:
+            if trainer.use_vllm:
+                stack.enter_context(_with(trainer.vllm_generation, temperature=0.0))
+            else:
+                given = trainer.generation_kwargs
+                kept = {name: given[name] for name in _IN_GREEDY if name in given}
+                instead["generation_kwargs"] = {**kept, "do_sample": False}
+                instead["generation_config"] = GenerationConfig(**instead["generation_kwargs"], disable_compile=True)
+            stack.enter_context(_with(trainer, **instead))
+            yield
+
+
+@contextlib.contextmanager
+def _with(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of `owner` for a while; those it did not have are gone afterwards."""
+    before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
+    vars(owner).update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)

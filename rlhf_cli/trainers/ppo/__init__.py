@@ -1,0 +1,1 @@
+"""PPO on TRL's rollouts: the critic, the KL penalty, advantages of tokens."""

@@ -1,0 +1,173 @@
+"""A critic on the policy's own frozen backbone: a second LoRA adapter and a head. One copy of the big weights.
+
+It goes backward together with the policy, in one pass. PEFT knows one active adapter and switches off the gradients of
+all others whenever it changes; so the adapter is made active here without PEFT's help, and that the critic's
+parameters take gradients is seen to before every use, and that each got one, at every first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification
+
+from rlhf_cli.errors import ModelError, RlhfError
+from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings
+
+ADAPTER = "critic"
+_HEAD = "critic_head"
+_WEIGHTS = "adapter_model.safetensors"
+
+
+class SharedLoraCritic(Critic):
+    """A LoRA adapter of the policy's own shape and a linear head in float32, trained by an optimizer of their own.
+
+    model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and exchanged between ranks with
+    it; neither it nor the adapter is saved with the policy.
+    """
+
+    shares_backward = True
+
+    def __init__(self, model: Any, settings: CriticSettings, *, dropout: float) -> None:
+        super().__init__(model, settings)
+        policy = model.peft_config[model.active_adapter]
+        names = ("r", "lora_alpha", "lora_dropout", "target_modules", "bias", "use_rslora")
+        model.add_adapter(ADAPTER, LoraConfig(**{name: getattr(policy, name) for name in names}))
+        head = nn.Linear(model.config.get_text_config().hidden_size, 1)
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+        model.add_module(_HEAD, head.to(next(model.parameters()).device))
+        self._head, self._dropout = head, dropout
+        self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+        self._has_stepped = False
+        self._name_of_head = _name_of_head(model.config)
+        self._take_gradients()
+
+    def parameters(self) -> list[nn.Parameter]:
+        adapter = [parameter for name, parameter in self.model.named_parameters() if f".{ADAPTER}." in name]
+        return [*adapter, *self._head.parameters()]
+
+    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
+        """The optimizer; the parameters are the policy's module's already."""
+        return trainer.accelerator.prepare(optimizer)
+
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
+        model = self.model.get_base_model()
+        self._take_gradients()
+        with self._active(), autocast():
+            backbone = getattr(model, model.base_model_prefix)
+            hidden = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        # A module of ours would not hear of the model's eval(), and drop in the rollout's values too.
+        hidden = nn.functional.dropout(hidden[:, -num_completion - 1 :], self._dropout, training=self.model.training)
+        with torch.autocast(hidden.device.type, enabled=False):
+            values = self._head(hidden.float())
+        return values.squeeze(2)
+
+    @contextlib.contextmanager
+    def _active(self) -> Iterator[None]:
+        """Within it the layers compute with the critic's adapter; PEFT's own switch would freeze the others."""
+        before = [(layer, layer._active_adapter, layer._disable_adapters) for layer in self._layers]
+        for layer in self._layers:
+            layer._active_adapter, layer._disable_adapters = [ADAPTER], False
+        try:
+            yield
+        finally:
+            for layer, adapter, is_disabled in before:
+                layer._active_adapter, layer._disable_adapters = adapter, is_disabled
+
+    def _take_gradients(self) -> None:
+        """Generation and the reference's forward pass switch adapters, and leave ours frozen, without a word."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(True)
+
+    def step(self) -> float:
+        if not self._has_stepped:
+            self._refuse_missing_gradients()
+        self._has_stepped = True
+        return super().step()
+
+    def _refuse_missing_gradients(self) -> None:
+        # The adapter's A waits for B, which begins at 0, as B does for the head: a gradient of 0 is one, None is not.
+        missing = [name for name, one in self.model.named_parameters() if self._is_mine(name) and one.grad is None]
+        if missing:
+            raise RlhfError(f"{len(missing)} tensors of the LoRA critic got no gradient, {missing[0]} among them")
+
+    @staticmethod
+    def _is_mine(name: str) -> bool:
+        return f".{ADAPTER}." in name or name.startswith(f"{_HEAD}.")
+
+    def not_mine(self, policy: Any) -> list[nn.Parameter]:
+        mine = {id(parameter) for parameter in self.parameters()}
+        return [parameter for parameter in policy.parameters() if id(parameter) not in mine]
+
+    @contextlib.contextmanager
+    def hidden_from_policy(self) -> Iterator[None]:
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+        yield
+        self._take_gradients()
+
+    @contextlib.contextmanager
+    def left_out_of_policy(self) -> Iterator[None]:
+        others = [name for name in self.model.peft_config if name != ADAPTER]
+        # PEFT must know our adapter to leave its weights out: without its configuration they are saved as the policy's.
+        self.model.save_pretrained = functools.partial(self.model.save_pretrained, selected_adapters=others)
+        try:
+            yield
+        finally:
+            del self.model.save_pretrained
+
+    def save(self, folder: Path) -> None:
+        """Write adapter and head as PEFT does: AutoPeftModelForTokenClassification.from_pretrained(folder)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
+        config.base_model_name_or_path = self.model.get_base_model().config.name_or_path
+        config.modules_to_save, config.inference_mode = [self._name_of_head], True
+        config.save_pretrained(folder)
+        head = {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
+        save_file({name: value.contiguous() for name, value in (self._adapter() | head).items()}, folder / _WEIGHTS)
+
+    @property
+    def _head_prefix(self) -> str:
+        return f"base_model.model.{self._name_of_head}."
+
+    def _adapter(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
+        return state
+
+    def _load_weights(self, folder: Path) -> None:
+        state = load_file(folder / _WEIGHTS)
+        prefix = self._head_prefix
+        head = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
+        set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
+        self._head.load_state_dict(head)
+        self._take_gradients()
+
+
+def _name_of_head(config: Any) -> str:
+    """What the policy's architecture calls the head of its token classifier: what is saved has to be named so."""
+    config = copy.deepcopy(config)
+    config.num_labels = 1
+    try:
+        with torch.device("meta"):
+            model = AutoModelForTokenClassification.from_config(config)
+    except ValueError as error:
+        raise ModelError(
+            "transformers knows no token classifier of this architecture, which a saved critic is",
+            where="critic.share",
+            got=config.model_type,
+            expected="an architecture such as Llama, Qwen or Gemma",
+        ) from error
+    names: list[str] = [name for name, module in model.named_children() if isinstance(module, nn.Linear)]
+    return names[0]

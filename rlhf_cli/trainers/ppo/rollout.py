@@ -1,0 +1,157 @@
+"""From the rewards and values of a rollout to advantages and returns of tokens, and what is logged about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.advantages import token_shares
+from rlhf_cli.numerics.gae import explained_variance, gae, whiten
+from rlhf_cli.numerics.kl_estimators import k1, k3
+from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+
+SumOverRanks = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PpoSettings:
+    """PPO's own numbers; the rest are fields of TRL's GRPOConfig."""
+
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    whiten_advantages: bool = True
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One rank's rows of a round. B rows, C completion tokens, K components of the reward; 0 where there is no action.
+
+    `is_action` (B, C) bool: the policy chose the token, and its row counts. `scores` (K, B, C): every component's
+    weighted reward where it lies. `values` (B, C): of the state in which a token is chosen, by the critic as it was.
+    `last_values` (B,): of the state after the last token. `is_bootstrapped` (B,) bool: the return goes on with it.
+    `logps`, `ref_logps` (B, C): of the tokens, by the policy and the reference; None without a KL penalty.
+    """
+
+    is_action: Tensor
+    scores: Tensor
+    values: Tensor
+    last_values: Tensor
+    is_bootstrapped: Tensor
+    logps: Tensor | None
+    ref_logps: Tensor | None
+
+    def kl_tokens(self, estimator: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
+        """(B, C): an estimate of KL(policy || reference) at every action."""
+        if self.logps is None or self.ref_logps is None:
+            return None
+        return estimator(self.logps, self.ref_logps).where(self.is_action, 0.0)
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """What GAE made of a rollout, (B, C) all. `raw` before whitening, `used` what the policy is trained on.
+
+    `kl_reward` is what the penalty took from each token's reward; zeros without one in the reward.
+    """
+
+    raw: Tensor
+    used: Tensor
+    returns: Tensor
+    kl_reward: Tensor
+
+
+def advantages_of(rollout: Rollout, settings: PpoSettings, kl: KlPenalty, sum_over_ranks: SumOverRanks) -> Advantages:
+    """Generalised advantage estimation over score and KL penalty, whitened over all ranks when that is asked for."""
+    divergence = rollout.kl_tokens(k1)
+    kl_reward = torch.zeros_like(rollout.values)
+    if divergence is not None:
+        kl_reward = -kl.coef_in_reward * divergence
+    raw, returns = _gae(rollout, settings, rollout.scores.sum(dim=0) + kl_reward, rollout.values, rollout.last_values)
+    used = whiten(raw, rollout.is_action, sum_over_ranks)[0] if settings.whiten_advantages else raw
+    return Advantages(raw, used, returns, kl_reward)
+
+
+def _gae(
+    rollout: Rollout, settings: PpoSettings, rewards: Tensor, values: Tensor, last_values: Tensor
+) -> tuple[Tensor, Tensor]:
+    copies = len(rewards) // len(rollout.values)
+    return gae(
+        rewards,
+        values,
+        rollout.is_action.repeat(copies, 1),
+        last_values=last_values,
+        is_terminated=~rollout.is_bootstrapped.repeat(copies),
+        is_truncated=rollout.is_bootstrapped.repeat(copies),
+        gamma=settings.gamma,
+        lam=settings.gae_lambda,
+    )
+
+
+def rollout_shares(
+    rollout: Rollout,
+    found: Advantages,
+    settings: PpoSettings,
+    names: Sequence[str],
+    sum_over_ranks: SumOverRanks,
+) -> dict[str, float]:
+    """`rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
+
+    GAE is linear in rewards and values, so an advantage is the sum of what it would be for each alone.
+    """
+    parts = torch.cat([rollout.scores, found.kl_reward.unsqueeze(0), torch.zeros_like(rollout.values).unsqueeze(0)])
+    is_critic = torch.arange(len(parts), device=parts.device) == len(parts) - 1
+    values = rollout.values.where(rollout.is_action, 0.0) * is_critic.view(-1, 1, 1)
+    last_values = rollout.last_values * is_critic.view(-1, 1)
+    alone, _ = _gae(rollout, settings, parts.flatten(0, 1), values.flatten(0, 1), last_values.flatten())
+    shares = token_shares(alone.view_as(parts), found.used, sum_over_ranks)
+    named = zip([*names, "kl", "value"], shares or [], strict=shares is not None)
+    return {f"rewards/{name}/advantage_share": share for name, share in named if name != "kl" or found.kl_reward.any()}
+
+
+def rollout_metrics(
+    rollout: Rollout, found: Advantages, settings: PpoSettings, kl: KlPenalty, accelerator: Any
+) -> dict[str, float]:
+    """What a rollout was like, over the actions of all ranks. docs/metrics.md explains every name."""
+
+    def sum_over_ranks(sums: Tensor) -> Tensor:
+        summed: Tensor = accelerator.reduce(sums, reduction="sum")
+        return summed
+
+    mask = rollout.is_action
+    _, return_mean, return_std = whiten(found.returns, mask, sum_over_ranks)
+    _, value_mean, _ = whiten(rollout.values, mask, sum_over_ranks)
+    _, advantage_mean, advantage_std = whiten(found.raw, mask, sum_over_ranks)
+    metrics = {
+        "ppo/returns_mean": return_mean.item(),
+        "ppo/returns_std": return_std.item(),
+        "ppo/values_mean": value_mean.item(),
+        "ppo/advantages_mean": advantage_mean.item(),
+        "ppo/advantages_std": advantage_std.item(),
+        "ppo/explained_variance": explained_variance(rollout.values, found.returns, mask, sum_over_ranks).item(),
+    }
+    rows = mask.any(dim=1)
+    added = (settings.gamma * rollout.last_values)[rollout.is_bootstrapped & rows].double()
+    divergence, low_variance = rollout.kl_tokens(k1), rollout.kl_tokens(k3)
+    zero = torch.zeros((), dtype=torch.float64, device=mask.device)
+    sums = [mask.sum().double(), rows.sum().double(), added.sum(), zero + added.numel(), found.kl_reward.double().sum()]
+    sums += [zero if tokens is None else tokens.double().sum() for tokens in (divergence, low_variance)]
+    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, k1_sum, k3_sum = sum_over_ranks(
+        torch.stack(sums)
+    ).tolist()
+    metrics["rewards/truncation/bootstrap_value"] = _ratio(bootstrap, num_bootstrapped)
+    if kl.is_used:
+        metrics["kl/k1_policy_ref"] = _ratio(k1_sum, num_tokens)
+        metrics["kl/k3_policy_ref"] = _ratio(k3_sum, num_tokens)
+        metrics["kl/k1_policy_ref_per_row"] = _ratio(k1_sum, num_rows)
+        metrics["kl/coef"] = kl.coef
+    if kl.form.in_reward:
+        metrics["rewards/kl/weighted_mean"] = _ratio(kl_reward, num_rows)
+    return metrics
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else torch.nan

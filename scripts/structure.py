@@ -1,0 +1,157 @@
+"""Prints the structure of the package as it is now: circles of imports, sizes, names that two files share.
+
+    python scripts/structure.py
+
+Rooms are the folders directly below `rlhf_cli/` (and its top-level modules), files its modules. An import inside a
+function counts like one at the top: it is a way the code goes. `tests/house/test_rooms.py` fails on any circle.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "rlhf_cli"
+
+Graph = dict[str, set[str]]
+"""Name -> the names it imports."""
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """Dotted module name -> file, for every module of the package."""
+    found = {}
+    for file in sorted((root / PACKAGE).rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported_names(source: str) -> Iterator[str]:
+    """Dotted names below the package that a source text imports, wherever in it: `rlhf_cli.config.compose.Composed`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == PACKAGE)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PACKAGE:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def file_graph(known: Mapping[str, Path]) -> Graph:
+    """Module -> the modules it imports; of `from package import name` the module `name`, where it is one."""
+    graph: Graph = {}
+    for module, file in known.items():
+        targets = set()
+        for name in imported_names(file.read_text(encoding="utf-8")):
+            while name not in known and "." in name:
+                name = name.rpartition(".")[0]
+            targets.add(name)
+        graph[module] = {target for target in targets if target in known} - {module}
+    return graph
+
+
+def room_of(module: str) -> str:
+    """`rlhf_cli.config.rules.ppo_rules` -> `config`; a top-level module is a room of its own."""
+    return module.split(".")[1] if "." in module else module
+
+
+def room_graph(files: Graph) -> Graph:
+    """Room -> the rooms that its files import."""
+    rooms: Graph = defaultdict(set)
+    for module, targets in files.items():
+        # The package itself holds its version and nothing else.
+        rooms[room_of(module)] |= {room_of(target) for target in targets if target != PACKAGE} - {room_of(module)}
+    return dict(rooms)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """The strongly connected sets of more than one name (Tarjan, SIAM J. Comput. 1(2), 1972), each sorted."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_names: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        open_names.append(name)
+        for target in sorted(graph.get(name, ())):
+            if target not in order:
+                visit(target)
+                lowest[name] = min(lowest[name], lowest[target])
+            elif target in open_names:
+                lowest[name] = min(lowest[name], order[target])
+        if lowest[name] == order[name]:
+            members = open_names[open_names.index(name) :]
+            del open_names[open_names.index(name) :]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for name in sorted(graph):
+        if name not in order:
+            visit(name)
+    return sorted(found)
+
+
+def shared_basenames(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """File name -> the files that bear it, where there are several; `__init__.py` aside."""
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for file in files:
+        by_name[file.name].append(file)
+    return {name: same for name, same in sorted(by_name.items()) if len(same) > 1 and name != "__init__.py"}
+
+
+def num_lines(file: Path) -> int:
+    """Lines of a text file, blank ones too."""
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def documented_share(files: Iterable[Path]) -> tuple[int, int]:
+    """(public modules, classes and functions with a docstring, all of them)."""
+    with_one = total = 0
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        nodes: list[ast.AST] = [tree, *_public(tree)]
+        total += len(nodes)
+        with_one += sum(ast.get_docstring(node) is not None for node in nodes)  # type: ignore[arg-type]
+    return with_one, total
+
+
+def _public(tree: ast.Module | ast.ClassDef) -> Iterator[ast.AST]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node)
+
+
+def main() -> None:
+    """Print everything a change of the house is judged by."""
+    known = modules()
+    files = file_graph(known)
+    rooms = room_graph(files)
+    sizes = {file: num_lines(file) for file in known.values()}
+    tests = {file: num_lines(file) for file in sorted((ROOT / "tests").rglob("*.py"))}
+    print(f"rooms: {len(rooms)}, files: {len(known)}, lines: {sum(sizes.values())}")
+    for what, graph in (("rooms", rooms), ("files", files)):
+        found = circles(graph)
+        print(f"circles of {what}: {len(found)}")
+        for members in found:
+            print("   " + " <-> ".join(members))
+    for what, counted in (("package", sizes), ("tests", tests)):
+        lines = [count for count in counted.values() if count]
+        print(f"{what}: median file {statistics.median(lines):.0f} lines, longest {max(lines)}")
+        for file, count in counted.items():
+            if count > 300:
+                print(f"   {file.relative_to(ROOT)}: {count}")
+    shared = shared_basenames(known.values())
+    print(f"basenames shared by several files: {len(shared)}")
+    for name, same in shared.items():
+        print(f"   {name}: " + ", ".join(str(file.parent.relative_to(ROOT)) for file in same))
+    with_one, total = documented_share(known.values())
+    print(f"public modules, classes and functions with a docstring: {with_one} of {total}")
+
+
+if __name__ == "__main__":
+    main()

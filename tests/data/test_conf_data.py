@@ -1,0 +1,54 @@
+"""The shipped files of `conf/data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.data import Source, check_rows, peek, template_columns
+from rlhf_cli.data.loading import load_split
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.yaml"))
+SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename", "select", "weight"}
+
+
+def test_all_are_here() -> None:
+    shipped = [
+        "file",
+        "gsm8k",
+        "hh_rlhf",
+        "tldr",
+        "toy_demonstrations",
+        "toy_judgements",
+        "toy_preferences",
+        "toy_speakers",
+        "toy_sums",
+        "ultrafeedback",
+    ]
+    assert [file.stem for file in FILES] == shipped
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_file(file: Path) -> None:
+    text = file.read_text()
+    assert 3 <= len(text.splitlines()) <= 15
+    assert text.startswith("# ")
+    content = yaml.safe_load(text)
+    assert set(content) <= SOURCE_KEYS | {"mix", "transcripts", "prompt", "eval"}
+    prompt = content.pop("prompt", None)
+    assert content.pop("transcripts", False) == (file.stem == "hh_rlhf")
+    columns_line = next((line for line in text.splitlines() if line.startswith("# columns: ")), "")
+    if prompt is not None:
+        assert all(column in columns_line for column in template_columns(prompt))
+    source = Source(**content)
+    if file.stem == "file":
+        assert content["path"] == "???"
+    elif source.world is None:
+        assert "hub dataset" in peek(source).origin
+    else:
+        dataset = load_split([source], prompt=prompt, seed=0)
+        assert len(dataset) == content["args"]["num_rows"]
+        assert all(column in columns_line for column in dataset.column_names)
+        check_rows(dataset, dataset.column_names)

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_cli.data import Source, check_rows, hold_out
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.worlds import toy_sums
+
+
+def load(*sources: Source, prompt=None, seed: int = 0) -> datasets.Dataset:
+    return load_split(sources, prompt=prompt, seed=seed)
+
+
+def numbered(count: int) -> list[dict[str, object]]:
+    return [{"prompt": f"p{number}", "n": number} for number in range(count)]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_every_format_loads_the_same_rows_from_arrow_files(workplace: Path, suffix: str) -> None:
+    rows = numbered(50)
+    text = {
+        "jsonl": "\n".join(map(json.dumps, rows)),
+        "json": json.dumps(rows, indent=1),
+        "csv": "prompt,n\n" + "".join(f"p{number},{number}\n" for number in range(50)),
+    }
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
+    else:
+        (workplace / f"rows.{suffix}").write_text(text[suffix])
+    dataset = load(Source(path=f"rows.{suffix}"))
+    assert dataset.to_list() == rows
+    assert dataset.cache_files, "not memory-mapped"
+
+
+def test_text_stays_text(jsonl) -> None:
+    """`datasets` itself makes a timestamp of the first and, in a column named so, a date of the second."""
+    rows = [{"answer": "2020-01-01", "created_at": "12", "late": None}] * 1500 + [
+        {"answer": "2021-05-05", "created_at": "13", "late": 0.5}
+    ]
+    assert load(Source(path=jsonl(rows))).to_list() == rows
+
+
+def test_columns_that_come_late_and_numbers_that_turn_out_fractions(jsonl) -> None:
+    dataset = load(Source(path=jsonl([{"n": 1}] * 1500 + [{"n": 0.5, "new": "x"}])))
+    assert (dataset[0], dataset[1500]) == ({"n": 1.0, "new": None}, {"n": 0.5, "new": "x"})
+
+
+def test_messages_with_uneven_keys_and_contents(jsonl) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "tool", "content": [{"type": "text"}], "name": "t"}]
+    (row,) = load(Source(path=jsonl([{"prompt": messages}]))).to_list()
+    assert [message["content"] for message in row["prompt"]] == ["hi", [{"type": "text"}]]
+    assert [message["name"] for message in row["prompt"]] == [None, "t"]
+
+
+def test_a_changed_file_is_read_again(jsonl) -> None:
+    assert load(Source(path=jsonl([{"a": "one"}])))["a"] == ["one"]
+    assert load(Source(path=jsonl([{"a": "two"}])))["a"] == ["two"]
+
+
+def test_bad_line_is_named_when_loading(workplace: Path, refusal) -> None:
+    (workplace / "rows.jsonl").write_text('{"a": 1}\n{"a": "x"}\n')
+    assert "rows.jsonl:2" in refusal(load, Source(path="rows.jsonl"))
+
+
+def test_integers_beyond_64_bits(jsonl, refusal) -> None:
+    assert "do not fit into a table" in refusal(load, Source(path=jsonl([{"a": 10**30}])))
+
+
+def test_split_then_rename_then_select_then_template(jsonl) -> None:
+    source = Source(path=jsonl(numbered(20)), split="train[50%:]", rename={"question": "prompt"}, select=(1, 3))
+    dataset = load(source, prompt="Q: {question}?")
+    assert dataset.to_list() == [
+        {"question": "p11", "n": 11, "prompt": "Q: p11?"},
+        {"question": "p12", "n": 12, "prompt": "Q: p12?"},
+    ]
+    assert load(Source(path="rows.jsonl", select=4))["n"] == [0, 1, 2, 3]
+    assert load(Source(path="rows.jsonl", split="train[:2]+train[18:]"))["n"] == [0, 1, 18, 19]
+
+
+def test_a_conversational_template_over_the_prompt_column_itself(jsonl) -> None:
+    dataset = load(Source(path=jsonl(numbered(2))), prompt=[{"role": "user", "content": "{prompt}!"}])
+    assert dataset["prompt"][1] == [{"role": "user", "content": "p1!"}]
+
+
+def test_split_faults(jsonl, refusal) -> None:
+    path = jsonl(numbered(5))
+    for split in ("test", "train[", "train[:200%]"):
+        message = refusal(load, Source(path=path, split=split))
+        assert "data.split" in message
+        assert split in message
+    assert "5, the number of rows" in refusal(load, Source(path=path, select=(2, 6)))
+
+
+def test_missing_columns(jsonl, refusal) -> None:
+    path = jsonl(numbered(5))
+    message = refusal(load, Source(path=path, rename={"question": "promt"}))
+    assert "data.rename.question" in message
+    assert "did you mean 'prompt'?" in message
+    assert "no column 'question'" in refusal(load, Source(path=path), prompt="{question}")
+
+
+def test_a_null_in_a_template_names_its_row(jsonl, refusal) -> None:
+    path = jsonl([{"q": "a"}, {"q": "b"}, {"q": None}])
+    message = refusal(load, Source(path=path, name="data.mix.mine"), prompt="Q: {q}")
+    assert "'q' cannot be put into a prompt" in message
+    assert "row 3 of data.mix.mine" in message
+
+
+def test_worlds_take_their_own_seed_or_the_runs() -> None:
+    assert load(Source(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_sums.generate(9, 4)
+    assert load(Source(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_sums.generate(9, 2)
+    assert len(load(Source(world="toy_sums"))) == 1000
+
+
+def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
+    heavy = Source(path=jsonl([{"kind": "heavy"}] * 900, "heavy.jsonl"), weight=6, name="data.mix.heavy")
+    light = Source(path=jsonl([{"kind": "light"}] * 900, "light.jsonl"), weight=2, name="data.mix.light")
+    mixed = load(heavy, light)["kind"][:]
+    assert mixed.count("heavy") == 900  # the first to be used up
+    assert mixed.count("heavy") / len(mixed) == pytest.approx(0.75, abs=0.04)
+    assert load(heavy, light)["kind"][:] == mixed
+    assert load(heavy, light, seed=1)["kind"][:] != mixed
+    off = Source(path="light.jsonl", weight=0, name="data.mix.light")
+    assert load(heavy, off)["kind"][:] == ["heavy"] * 900
+
+
+def test_a_mixture_that_cannot_be(jsonl, refusal) -> None:
+    numbers = Source(path=jsonl([{"answer": 1}], "a.jsonl"), name="data.mix.a")
+    texts = Source(path=jsonl([{"answer": "1"}], "b.jsonl"), name="data.mix.b")
+    message = refusal(load, numbers, texts)
+    assert "disagree about the column 'answer'" in message
+    assert "where:    data.mix.b" in message
+    assert "as in data.mix.a" in message
+    assert "weight above 0" in refusal(load, Source(world="toy_sums", weight=0))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' doesn't exist on the Hub"), "is not on the hub"),
+        (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' is a gated dataset on the Hub."), "hf auth login"),
+        (ConnectionError("Couldn't reach 'o/n' on the Hub (OfflineModeIsEnabled)"), "share HF_HOME"),
+        (ValueError("Unknown split \"dev\". Should be one of ['train', 'test']."), "no split 'dev'"),
+        (ValueError("BuilderConfig 'x' not found. Available: ['main']"), "no subset 'main2'"),
+        (RuntimeError("Dataset scripts are no longer supported"), "could not be loaded"),
+    ],
+)
+def test_hub_faults_are_plain(error: Exception, expected: str, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
+    def load_dataset(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    message = refusal(load, Source(path="o/n", split="dev", subset="main2"))
+    assert expected in message
+    assert "o/n" in message
+    assert type(error).__name__ in message
+
+
+def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    message = refusal(load, Source(path="no-such-owner/no-such-dataset"))
+    assert "no-such-owner/no-such-dataset cannot be reached" in message
+
+
+def test_progress_bars_are_off_only_inside(jsonl, capfd: pytest.CaptureFixture[str]) -> None:
+    load(Source(path=jsonl(numbered(5))), prompt="{prompt}")
+    assert capfd.readouterr().err == ""
+    assert not datasets.utils.are_progress_bars_disabled()
+
+
+def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
+    dataset = load(Source(world="toy_sums", args={"num_rows": 300, "max_value": 9}))  # 100 pairs, three times each
+    train, held = hold_out(dataset, 0.2, seed=1)
+    assert not set(train["prompt"]) & set(held["prompt"])
+    assert len(train) + len(held) == 300
+    assert len(held) == 60
+    assert hold_out(dataset, 0.2, seed=1)[1]["prompt"][:] == held["prompt"][:]
+    assert hold_out(dataset, 0.2, seed=2)[1]["prompt"][:] != held["prompt"][:]
+    # Negative control: a split by rows would have leaked.
+    by_rows = dataset.train_test_split(0.2, seed=1)
+    assert set(by_rows["train"]["prompt"]) & set(by_rows["test"]["prompt"])
+
+
+def test_hold_out_without_prompts_and_with_messages() -> None:
+    train, held = hold_out(datasets.Dataset.from_dict({"chosen": ["same"] * 10}), 0.3, seed=0)
+    assert (len(train), len(held)) == (7, 3)
+    chats = [[{"role": "user", "content": str(number % 5)}] for number in range(10)]
+    train, held = hold_out(datasets.Dataset.from_dict({"prompt": chats}), 0.4, seed=0)
+    said = [{chat[0]["content"] for chat in part["prompt"]} for part in (train, held)]
+    assert (len(held), said[0] & said[1]) == (4, set())
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 1.5, -0.1])
+def test_hold_out_fraction(fraction: float, refusal) -> None:
+    assert "data.eval" in refusal(hold_out, datasets.Dataset.from_dict({"prompt": ["a", "b"]}), fraction, 0)
+
+
+def test_hold_out_of_too_little(refusal) -> None:
+    one_prompt = datasets.Dataset.from_dict({"prompt": ["a"] * 10})
+    assert "10 rows, 1 different prompts" in refusal(hold_out, one_prompt, 0.5, 0)
+
+
+def test_check_rows_names_the_empty_ones(refusal) -> None:
+    prompts = ["a", None, "", "  ", "b", None, None, None]
+    message = refusal(check_rows, datasets.Dataset.from_dict({"prompt": prompts}), ["prompt"], "data.eval")
+    assert "column 'prompt' of 6 of 8 rows" in message
+    assert "data.eval, rows 2, 3, 4, 6, 7, ... (the first row is 1)" in message
+    chats = [[{"role": "user", "content": "x"}], [], [{"role": "user", "content": " "}]]
+    assert "rows 2, 3 (" in refusal(check_rows, datasets.Dataset.from_dict({"prompt": chats}), ["prompt"])
+
+
+def test_check_rows_passes_the_sound_and_names_what_is_missing(refusal) -> None:
+    dataset = datasets.Dataset.from_dict({"prompt": ["a"], "score": [0.0], "label": [False], "note": [""]})
+    check_rows(dataset, ["prompt", "score", "label"])
+    message = refusal(check_rows, dataset, ["pronpt"])
+    assert "no column 'pronpt'" in message
+    assert "did you mean 'prompt'?" in message
+    assert "an empty dataset" in refusal(check_rows, dataset.select([]), ["prompt"])
+
+
+def test_real_files(shared: Path) -> None:
+    gsm8k = load(Source(path=str(shared / "gsm8k-test.jsonl"), select=30), prompt="Question: {question}\nAnswer:")
+    check_rows(gsm8k, ["prompt", "answer"])
+    assert gsm8k[0]["prompt"].startswith("Question: Janet’s ducks")
+    pairs = load(Source(path=str(shared / "hh-harmless.jsonl.gz")))
+    check_rows(pairs, ["chosen", "rejected"])
+    assert len(pairs) == 1156
+    solutions = load(Source(path=str(shared / "gsm8k-model-solutions.jsonl")))
+    assert solutions[0]["6b_finetuning"]["is_correct"] is False

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from random import Random
+
+import pytest
+
+from rlhf_cli.data import Source, peek, worlds
+from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.data.worlds.toy_preferences import true_score
+from rlhf_cli.data.worlds.toy_speakers import parse_speakers
+from rlhf_cli.errors import DataError
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_same_seed_gives_the_same_rows_and_fewer_are_the_first_of_more(world: str) -> None:
+    generate = WORLDS[world].generate
+    assert generate(700, 3) == generate(700, 3)
+    assert generate(700, 3)[:20] == generate(20, 3)
+    assert generate(700, 3) != generate(700, 4)
+    if demonstrations := WORLDS[world].demonstrations:
+        assert demonstrations(700, 3)[:20] == demonstrations(20, 3)
+        assert demonstrations(20, 3) != demonstrations(20, 4)
+
+
+def test_drawing_is_a_fair_shuffle_again_and_again() -> None:
+    drawn = list(draw.without_repeats(5, 15, Random(0)))
+    assert [sorted(drawn[at : at + 5]) for at in (0, 5, 10)] == [[0, 1, 2, 3, 4]] * 3
+    counts = Counter(tuple(draw.without_repeats(3, 3, Random(seed))) for seed in range(6000))
+    assert len(counts) == 6
+    assert all(850 < count < 1150 for count in counts.values())  # 1000 expected, deviation 29
+    assert len(set(draw.without_repeats(10**12, 1000, Random(0)))) == 1000
+
+
+def test_sums_are_right_and_do_not_repeat_before_all_were_drawn() -> None:
+    rows = toy_sums.generate(2 * 36, seed=1, max_value=5)
+    for row in rows:
+        assert row["prompt"] == f"{row['a']}+{row['b']}="
+        assert row["answer"] == str(row["a"] + row["b"])
+    every_pair = {(a, b) for a in range(6) for b in range(6)}
+    assert {(row["a"], row["b"]) for row in rows[:36]} == every_pair
+    assert {(row["a"], row["b"]) for row in rows[36:]} == every_pair
+
+
+def test_sum_demonstrations_are_as_bad_as_documented() -> None:
+    rows = toy_sums.demonstrations(4000, seed=0)
+    wrong = wordy = 0
+    for row in rows:
+        a, b = map(int, re.findall("[0-9]+", row["prompt"]))
+        (said,) = map(int, re.findall("[0-9]+", row["completion"]))
+        assert said == a + b or abs(said - a - b) in (1, 2, 10)
+        wrong += said != a + b
+        wordy += not row["completion"].isdigit()
+    assert wrong / 4000 == pytest.approx(0.35, abs=0.03)
+    assert wordy / 4000 == pytest.approx(0.5, abs=0.03)
+    clean = toy_sums.demonstrations(4000, seed=0, wrong_fraction=0.0, wordy_fraction=0.0)
+    assert [row["prompt"] for row in clean] == [row["prompt"] for row in rows]
+    assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
+
+
+def test_speakers_are_two_and_parse_gives_character_offsets() -> None:
+    for row in toy_speakers.generate(60, seed=0, max_value=4):
+        assert row["prompt"] == f"{row['speaker_a']} and {row['speaker_b']}:"
+        assert row["speaker_a"] != row["speaker_b"]
+        assert row["max_value"] == 4
+    completion = "A: 4\nB: 17"
+    assert parse_speakers(completion, "A", "B") == [("A", 4, 0, 4), ("B", 17, 5, 10)]
+    assert [completion[said.start : said.end] for said in parse_speakers(completion, "A", "B")] == ["A: 4", "B: 17"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "numbers"),
+    [
+        ("B: 7\nA: 4", [7, 4]),
+        ("A: 4\nA: 5\nB: 1", [4, 5, 1]),
+        ("hm\nA: 4\n\nB: 1\n", [4, 1]),
+        ("A: 4, B: 7", []),
+        ("A 4\nB=7", []),
+        ("AA: 4\nC: 7", []),
+        ("A: 4 ", []),
+        ("A: ٤", []),
+        ("A: " + "9" * 5000, []),
+        ("", []),
+    ],
+)
+def test_parse_speakers_reads_exact_lines_only(completion: str, numbers: list[int]) -> None:
+    assert [said.number for said in parse_speakers(completion, "A", "B")] == numbers
+
+
+def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
+    def sound(row: dict[str, str]) -> bool:
+        a, b = row["prompt"].removesuffix(":").split(" and ")
+        return [said.speaker for said in parse_speakers(row["completion"], a, b)] == [a, b]
+
+    assert sum(map(sound, toy_speakers.demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
+    assert all(map(sound, toy_speakers.demonstrations(200, seed=0, sloppy_fraction=0.0)))
+    assert not any(map(sound, toy_speakers.demonstrations(200, seed=0, sloppy_fraction=1.0)))
+
+
+@pytest.mark.parametrize(
+    ("completion", "score"),
+    [
+        ("22", 1.5),
+        (" 22\n", 1.5),
+        ("it is 22.", 0.9),  # right, two more words
+        ("23", 0.5),
+        ("it is 23.", -0.1),
+        ("22 or 23", -0.1),  # naming several numbers is not an answer
+        ("022", 0.5),
+        ("", 0.0),
+        ("word " * 100 + "22", 0.6),
+        ("9" * 5000, 0.5),
+    ],
+)
+def test_true_score_by_hand(completion: str, score: float) -> None:
+    assert true_score("17+5=", completion) == pytest.approx(score)
+
+
+def test_preferences_agree_with_the_true_score() -> None:
+    rows = toy_preferences.generate(1000, seed=0)
+    for row in rows:
+        assert row["score_chosen"] == true_score(row["prompt"], row["chosen"])
+        assert row["score_rejected"] == true_score(row["prompt"], row["rejected"])
+        assert row["score_chosen"] > row["score_rejected"]
+    # Both parts of the score decide some pairs, else a reward model could do with one of them.
+    right = [row["chosen"].startswith(str(eval(row["prompt"][:-1]))) for row in rows]
+    assert 0.1 < sum(right) / 1000 < 0.9
+    assert any(len(row["chosen"]) > len(row["rejected"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("world", "args", "expected"),
+    [
+        ("toy_sum", {}, ["data.world", "did you mean 'toy_sums'?", "toy_preferences, toy_speakers, toy_sums"]),
+        ("toy_sums", {"max_valu": 3}, ["data.args.max_valu", "num_rows, seed, max_value", "did you mean 'max_value'?"]),
+        ("toy_sums", {"max_value": "3"}, ["data.args.max_value", "expected: int", "'3'"]),
+        ("toy_sums", {"max_value": True}, ["data.args.max_value"]),
+        ("toy_speakers", {"max_value": 0}, ["data.args.max_value", "1 or more"]),
+        ("toy_preferences", {"num_rows": 0}, ["data.args.num_rows", "without rows"]),
+    ],
+)
+def test_wrong_world_arguments(world: str, args: dict[str, object], expected: list[str], refusal) -> None:
+    for part in expected:
+        assert part in refusal(peek, Source(world=world, args=args))
+        assert part in refusal(worlds.generate, world, args, seed=0)
+
+
+def test_wrong_fractions(refusal) -> None:
+    assert "wrong_fraction" in refusal(toy_sums.demonstrations, 3, 0, wrong_fraction=1.5)
+    assert "sloppy_fraction" in refusal(toy_speakers.demonstrations, 3, 0, sloppy_fraction=-1)
+
+
+def test_peek_at_a_world() -> None:
+    found = peek(Source(world="toy_sums", args={"num_rows": 30, "seed": 5}), limit=4)
+    assert (found.num_rows, found.rows) == (30, toy_sums.generate(30, 5)[:4])
+    assert found.columns == ("prompt", "answer", "a", "b")
+    assert peek(Source(world="toy_sums")).num_rows == 1000
+
+
+def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
+    rows, pairs = toy_judgements.generate(2000, seed=1), toy_preferences.generate(2000, seed=1)
+    for row, pair in zip(rows, pairs, strict=True):
+        side = "chosen" if row["label"] else "rejected"
+        assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
+        assert row["score"] == pair[f"score_{side}"]
+    assert sum(row["label"] is True for row in rows) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
+def test_demonstrations_are_a_world_too() -> None:
+    rows = worlds.generate("toy_demonstrations", {"wrong_fraction": 0.0, "num_rows": 5}, seed=3)
+    assert rows == toy_sums.demonstrations(5, 3, wrong_fraction=0.0)
+    with pytest.raises(DataError, match="share"):
+        worlds.generate("toy_demonstrations", {"wordy_fraction": 2.0}, seed=3)

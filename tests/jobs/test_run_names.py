@@ -1,0 +1,81 @@
+"""run:NAME: the newest finished run of an experiment, and what is said when there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.prepare import prepare
+
+
+def make_run(folder: Path, state: str, updated_at: float) -> Path:
+    (folder / "model").mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}")
+    (folder / "status.json").write_text(json.dumps({"state": state, "updated_at": updated_at}))
+    return folder / "model"
+
+
+def model_of(named: str) -> str | None:
+    words = ["+exp=quickstart", f"++rewards.helpful.model='{named}'"]
+    return prepare(words).experiment.rewards["helpful"].model
+
+
+def test_the_newest_finished_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs/my_reward/old", "finished", 1.0)
+    newest = make_run(tmp_path / "runs/my_reward/new", "finished", 2.0)
+    make_run(tmp_path / "runs/my_reward/broken", "failed", 3.0)
+    assert model_of("run:my_reward") == str(newest)
+
+
+def test_a_run_can_be_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = make_run(tmp_path / "runs/my_reward/old", "finished", 1.0)
+    make_run(tmp_path / "runs/my_reward/new", "finished", 2.0)
+    assert model_of("run:my_reward/old") == str(old)
+
+
+def test_without_one_the_error_gives_the_command_that_makes_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs/my_reward/broken", "failed", 3.0)
+    with pytest.raises(RunError, match="no run of 'my_reward' has finished") as caught:
+        model_of("run:my_reward")
+    assert "broken failed" in str(caught.value)
+    assert "rlhf train +exp=my_reward" in str(caught.value)
+
+
+def test_other_models_are_left_as_they_are() -> None:
+    assert model_of("org/model") == "org/model"
+
+
+def critic_of(named: str) -> str:
+    critic = prepare(["+exp=quickstart", "trainer=ppo", f"critic.init='{named}'"]).experiment.critic
+    assert critic is not None
+    return critic.init
+
+
+def test_a_critic_from_a_run_is_its_critic_where_it_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = make_run(tmp_path / "runs/mine/one", "finished", 1.0)
+    assert critic_of("run:mine") == str(model)
+    (tmp_path / "runs/mine/one/critic").mkdir()
+    assert critic_of("run:mine") == str(tmp_path / "runs/mine/one/critic")
+    with pytest.raises(RunError, match="no run of 'other' has finished") as caught:
+        critic_of("run:other")
+    assert caught.value.where == "critic.init"
+
+
+def test_other_critics_are_left_as_they_are_but_for_the_way_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is resumed from anywhere, so a local path is frozen whole; `policy` is a word, whatever lies there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("judge", "policy"):
+        (tmp_path / name).mkdir()
+    assert critic_of("judge") == str(tmp_path / "judge")
+    assert critic_of("policy") == "policy"
+    assert critic_of("org/judge") == "org/judge"
+    assert prepare(["+exp=quickstart"]).experiment.critic is None

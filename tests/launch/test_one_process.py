@@ -1,0 +1,197 @@
+"""A run from command to folder: what is written, what a failure leaves behind, what is resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.runs.status import read_status
+from tests.support.small_runs import starting_model
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_a_finished_run_holds_what_the_design_says(train, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, folder = train(f"trainer={name}", "trainer.args.save_steps=2")
+    assert code == 0
+    assert capsys.readouterr().out.rstrip().endswith("run folder: runs/quickstart/one")
+    assert read_status(folder).state == "finished"
+    assert read_status(folder).step == 3
+    assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["checkpoint-2", "checkpoint-3"]
+    events = read_metrics(folder.metrics)
+    assert [event["step"] for event in events] == [1, 2, 3, 3]
+    for metric in ("loss", "reward", "rewards/correct/mean", "rewards/format/std", "completions/mean_length", "time_s"):
+        assert metric in events[0], metric
+    table = pyarrow.parquet.read_table(folder.path / "completions" / "completions_00003.parquet")
+    assert {"prompt", "completion", "correct", "format", "brevity", "a", "b", "answer", "advantage"} <= set(
+        table.column_names
+    )
+    assert table.num_rows == 8
+    leftovers = {path.name for path in folder.path.iterdir()}
+    assert leftovers == {
+        *("checkpoints", "completions", "config.yaml", "log.txt", "metrics.jsonl", "model"),
+        *("provenance.json", "status.json"),
+    }
+
+
+def test_the_saved_model_loads_and_is_not_the_one_it_began_with(train) -> None:
+    _, folder = train()
+    model = AutoModelForCausalLM.from_pretrained(folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    text = "17+5= äöü 数"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    before = AutoModelForCausalLM.from_pretrained(starting_model(folder))
+    pairs = zip(model.parameters(), before.parameters(), strict=True)
+    assert any(not torch.equal(after, first) for after, first in pairs)
+
+
+def test_the_ranks_read_a_config_that_stands_alone(train, workplace: Path) -> None:
+    (workplace / "mine.py").write_text("def one(completions, **kwargs):\n    return [1.0] * len(completions)\n")
+    _, folder = train("rewards.mine.fn=./mine.py:one", "rewards.mine.weight=2")
+    frozen = yaml.safe_load(folder.config.read_text())
+    assert frozen["rewards"]["mine"]["fn"] == f"{workplace}/mine.py:one"
+    assert frozen["rewards"]["brevity"]["weight"] == 0.2
+    assert series(read_metrics(folder.metrics), "rewards/mine/mean")[1] == [1.0, 1.0, 1.0]
+    assert read_json(folder.provenance)["sha256"]["rewards.mine"] is not None
+
+
+def test_the_total_is_the_weighted_sum_of_the_components(train) -> None:
+    _, folder = train("rewards.brevity.weight=-0.5")
+    for event in read_metrics(folder.metrics)[:3]:
+        parts = {name: event[f"rewards/{name}/mean"] for name in ("correct", "format", "brevity")}
+        by_hand = 1.0 * parts["correct"] + 0.5 * parts["format"] - 0.5 * parts["brevity"]
+        assert event["reward"] == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, capsys) -> None:
+    (workplace / "mine.py").write_text(
+        "def bad(completions, **kwargs):\n    raise ZeroDivisionError('judge fell over')\n"
+    )
+    code, folder = train("rewards.mine.fn=./mine.py:bad")
+    assert code == 1
+    status = read_status(folder)
+    assert (status.state, status.failing_rank) == ("failed", 0)
+    assert "judge fell over" in status.reason
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError: judge fell over" in told
+    assert told.rstrip().endswith("run folder: runs/quickstart/one")
+    assert not folder.model.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [1.0]", "returned 1 values for 8 completions"),
+        ("return 1.0", "did not return a list"),
+        ("return [float('inf')] * len(completions)", "returned no number for row 0"),
+        ("return [1.0] * (len(completions) - 1) + [float('nan')]", "returned no number for row 7"),
+        ("return [float('nan')] * len(completions)", "nan, for the prompt '"),
+        ("return ['good'] * len(completions)", "returned no number for row 0"),
+    ],
+)
+def test_a_reward_that_returns_nonsense_is_named(train, workplace: Path, capsys, body: str, said: str) -> None:
+    (workplace / "mine.py").write_text(f"def bad(completions, **kwargs):\n    {body}\n")
+    code, _ = train("rewards.mine.fn=./mine.py:bad")
+    told = capsys.readouterr().err
+    assert code == 2
+    assert "'mine'" in told
+    assert said in told
+    assert "Traceback" not in told
+
+
+def test_a_value_trl_refuses_is_told_before_a_model_is_loaded(train, capsys) -> None:
+    code, folder = train(
+        "trainer.args.vllm_importance_sampling_clip_min=3.0", "trainer.args.vllm_importance_sampling_clip_max=2.0"
+    )
+    assert code == 2
+    assert "must be less than" in capsys.readouterr().err
+    assert read_status(folder).state == "failed"
+
+
+def test_a_run_of_that_name_is_not_overwritten(train, capsys) -> None:
+    _, folder = train()
+    before = folder.metrics.read_bytes()
+    code, _ = train()
+    assert code == 2
+    assert "exists already" in capsys.readouterr().err
+    assert folder.metrics.read_bytes() == before
+
+
+def test_resume_auto_of_a_finished_run_does_nothing(train, capsys) -> None:
+    _, folder = train()
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
+    code, _ = train("run.resume=auto")
+    assert code == 0
+    assert "has finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(train, workplace: Path) -> None:
+    """Stopped in step 3 of 4, resumed from the checkpoint of step 2: same losses as the run that never stopped."""
+    (workplace / "mine.py").write_text(
+        "import os\n"
+        "def stop(completions, trainer_state, **kwargs):\n"
+        "    if trainer_state.global_step == 2 and os.path.exists('stop'):\n"
+        "        raise KeyboardInterrupt\n"
+        "    return [0.0] * len(completions)\n"
+    )
+    words = ("rewards.mine.fn=./mine.py:stop", "trainer.args.max_steps=4", "trainer.args.save_steps=2")
+    _, whole = train(*words, name="whole")
+    (workplace / "stop").touch()
+    code, folder = train(*words, name="stopped")
+    assert code == 75
+    assert read_status(folder).state == "preempted"
+    (workplace / "stop").unlink()
+    assert main(["resume", str(folder.path)]) == 0
+    assert read_status(folder).state == "finished"
+    resumed, never_stopped = read_metrics(folder.metrics), read_metrics(whole.metrics)
+    assert [event["step"] for event in resumed] == [1, 2, 3, 4, 4]
+    assert series(resumed, "loss") == series(never_stopped, "loss")
+    assert series(resumed, "reward") == series(never_stopped, "reward")
+
+
+def test_a_reward_model_scores_as_trls_own(train, workplace: Path) -> None:
+    from tests.support.random_reward_model import save_random_reward_model
+
+    save_random_reward_model(workplace / "rm")
+    code, folder = train("rewards.judge.model=rm", "rewards.judge.weight=0.1")
+    assert code == 0
+    assert len(set(series(read_metrics(folder.metrics), "rewards/judge/mean")[1])) == 3
+
+
+def test_lora_trains_an_adapter(train) -> None:
+    code, folder = train("model.lora.r=2")
+    assert code == 0
+    assert (folder.model / "adapter_config.json").is_file()
+
+
+def test_trls_own_rewards_run_unchanged(train) -> None:
+    code, folder = train(
+        "+reward@rewards.overlong=trl_soft_overlong",
+        "rewards.overlong.args.max_completion_len=4",
+        "rewards.overlong.args.soft_punish_cache=2",
+    )
+    assert code == 0
+    # An untrained model runs into the limit of 4 tokens: the full punishment of -1 in most rows.
+    assert series(read_metrics(folder.metrics), "rewards/overlong/mean")[1][0] < -0.5
+
+
+def test_the_environment_is_left_as_it_was(train, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    before = dict(os.environ)
+    train()
+    assert dict(os.environ) == before
+
+
+def test_status_json_is_plain_json(train) -> None:
+    _, folder = train()
+    assert json.loads(folder.status.read_text())["state"] == "finished"

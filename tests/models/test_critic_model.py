@@ -1,0 +1,235 @@
+"""A critic's weights: where they come from, what is refused, what is left of a checkpoint's own head and dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    GPTNeoXForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForTokenClassification,
+)
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.critic_model import build_critic
+from tests.support.random_reward_model import save_random_reward_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
+IDS = torch.tensor([[5, 9, 70, 33, 200], [1, 2, 3, 4, 5]])
+LINEAR = ["q_proj", "v_proj"]
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reward")
+    save_random_reward_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def policy(reward_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(folder)
+    return folder
+
+
+def build(init: Path | str, policy: Path, **options: Any) -> Any:
+    return build_critic(str(init), str(policy), **{"dtype": "auto", "dropout": 0.0} | options)
+
+
+def values_of(critic: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return critic.eval()(input_ids=IDS).logits.squeeze(2)
+
+
+def scores_of(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits.squeeze(1)
+
+
+def test_from_the_policy_its_body_under_a_head_of_zeros(policy: Path) -> None:
+    critic = build("policy", policy)
+    body = AutoModelForCausalLM.from_pretrained(policy).model.state_dict()
+    assert critic.model.state_dict().keys() == body.keys()
+    assert all(torch.equal(critic.model.state_dict()[name], weight) for name, weight in body.items())
+    assert torch.equal(values_of(critic), torch.zeros(2, 5))
+    assert [weight.any().item() for weight in critic.score.parameters()] == [False, False]
+    assert all(weight.requires_grad for weight in critic.parameters())
+
+
+def test_it_comes_in_training_mode_for_there_gradient_checkpointing_works(policy: Path) -> None:
+    assert all(module.training for module in build("policy", policy).modules())
+
+
+def test_transformers_dropout_before_the_head_is_gone(policy: Path) -> None:
+    theirs = AutoModelForTokenClassification.from_pretrained(policy, num_labels=1)
+    assert theirs.dropout.p == 0.1  # negative control: were it not there, nothing would be shown below
+    assert not any(isinstance(module, nn.Dropout) for module in build("policy", policy).modules())
+
+
+def test_a_dropout_that_is_asked_for_drops_in_training_and_not_in_evaluation(policy: Path, reward_model: Path) -> None:
+    critic = build(reward_model, policy, dropout=0.3)
+    assert [module.p for module in critic.modules() if isinstance(module, nn.Dropout)] == [0.3]
+    with torch.no_grad():
+        assert not torch.equal(critic.train()(input_ids=IDS).logits, critic(input_ids=IDS).logits)
+    assert torch.equal(values_of(critic), values_of(build(reward_model, policy)))
+
+
+def test_from_a_reward_model_the_last_token_is_worth_its_score(policy: Path, reward_model: Path) -> None:
+    critic = build(reward_model, policy)
+    scores = scores_of(AutoModelForSequenceClassification.from_pretrained(reward_model))
+    assert values_of(critic)[:, -1] == pytest.approx(scores, abs=1e-6)
+    assert scores.abs().min() > 0.01
+    assert all(weight.requires_grad for weight in critic.parameters())
+    assert not any(weight.is_meta for weight in [*critic.parameters(), *critic.buffers()])
+
+
+def test_from_a_reward_model_that_is_an_adapter_with_it_merged(policy: Path, tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
+        model = get_peft_model(model, LoraConfig(r=2, target_modules=LINEAR, task_type="SEQ_CLS"))
+        for name, weight in model.named_parameters():
+            if "lora" in name or "score" in name:
+                nn.init.normal_(weight, std=1.0)
+    model.save_pretrained(tmp_path)
+    from transformers import AutoTokenizer
+
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+
+    byte_tokenizer(128).save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path) is not None
+    critic = build(tmp_path, policy)
+    assert values_of(critic)[:, -1] == pytest.approx(scores_of(model), abs=1e-5)
+    assert type(critic) is LlamaForTokenClassification
+    assert not any("lora" in name for name, _ in critic.named_modules())
+    assert all(weight.requires_grad for weight in critic.parameters())
+
+
+@pytest.mark.parametrize("init", ["policy", "reward"])
+def test_what_is_saved_loads_with_transformers_alone_and_as_a_critic(
+    init: str, policy: Path, reward_model: Path, tmp_path: Path
+) -> None:
+    critic = build("policy" if init == "policy" else reward_model, policy, dropout=0.2)
+    nn.init.normal_(critic.score.bias)
+    values = values_of(critic)
+    assert values.any()
+    critic.save_pretrained(tmp_path)
+    assert torch.equal(values_of(AutoModelForTokenClassification.from_pretrained(tmp_path)), values)
+    assert torch.equal(values_of(build(tmp_path, policy)), values)
+
+
+def test_a_bfloat16_body_has_a_float32_head(policy: Path, reward_model: Path) -> None:
+    critic = build(reward_model, policy, dtype="bfloat16")
+    assert {weight.dtype for weight in critic.model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in critic.score.parameters()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        values = values_of(critic)
+    assert values.dtype == torch.float32
+    assert values.isfinite().all()
+    assert not torch.equal(values, values.bfloat16().float())
+    loss = critic.train()(input_ids=IDS).logits.square().sum()
+    loss.backward()
+    assert critic.score.weight.grad.dtype == torch.float32
+
+
+def neo_x() -> Any:
+    """An architecture that names its token classifier's head otherwise than its sequence classifier's."""
+    return GPTNeoXConfig(
+        vocab_size=258,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_labels=1,
+        pad_token_id=0,
+    )
+
+
+def test_of_another_architecture_the_head_has_another_name(tmp_path: Path) -> None:
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+
+    GPTNeoXForCausalLM(neo_x()).save_pretrained(tmp_path / "policy")
+    reward_model = GPTNeoXForSequenceClassification(neo_x())
+    nn.init.normal_(reward_model.score.weight)
+    reward_model.save_pretrained(tmp_path / "reward")
+    byte_tokenizer(128).save_pretrained(tmp_path / "reward")
+    critic = build("policy", tmp_path / "policy")
+    assert torch.equal(values_of(critic), torch.zeros(2, 5))
+    critic = build(tmp_path / "reward", tmp_path / "policy")
+    assert values_of(critic)[:, -1] == pytest.approx(scores_of(reward_model), abs=1e-6)
+    assert not any(isinstance(module, nn.Dropout) for _, module in critic.named_children())
+
+
+def test_a_language_model_is_no_critic(policy: Path) -> None:
+    refused(policy, policy, "lost its head", "score.weight", "critic.init=policy")
+
+
+@pytest.mark.parametrize("name", ["score.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_a_reward_model_that_lost_weights_is_refused(
+    name: str, policy: Path, reward_model: Path, tmp_path: Path
+) -> None:
+    without(reward_model, tmp_path, name)
+    refused(tmp_path, policy, "lost", name)
+
+
+@pytest.mark.parametrize("name", ["score.weight", "score.bias", "model.norm.weight"])
+def test_a_saved_critic_that_lost_weights_is_refused(name: str, policy: Path, tmp_path: Path) -> None:
+    build("policy", policy).save_pretrained(tmp_path / "whole")
+    (tmp_path / "lost").mkdir()
+    without(tmp_path / "whole", tmp_path / "lost", name)
+    refused(tmp_path / "lost", policy, "critic", name)
+
+
+def test_a_policy_that_lost_weights_is_refused(policy: Path, tmp_path: Path) -> None:
+    without(policy, tmp_path, "model.norm.weight")
+    with pytest.raises(ModelError, match=r"weights are missing: model\.norm\.weight"):
+        build("policy", tmp_path)
+
+
+def test_a_classifier_of_tokens_with_two_labels_is_refused(policy: Path, tmp_path: Path) -> None:
+    AutoModelForTokenClassification.from_pretrained(policy, num_labels=2).save_pretrained(tmp_path)
+    refused(tmp_path, policy, "critic cannot be made")
+
+
+def test_an_adapter_in_the_policys_place_is_refused(policy: Path, tmp_path: Path) -> None:
+    """transformers freezes what an adapter lies on, and the adapter: a critic of it would train its head alone."""
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(policy), LoraConfig(r=2, target_modules=LINEAR, task_type="CAUSAL_LM")
+    )
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="it is an adapter"):
+        build("policy", tmp_path)
+
+
+def test_what_is_no_model_at_all_is_refused(policy: Path, tmp_path: Path) -> None:
+    refused(tmp_path, policy, "critic cannot be made", str(tmp_path))
+
+
+def refused(init: Path, policy: Path, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        build(init, policy)
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def without(folder: Path, copy: Path, name: str) -> None:
+    """The checkpoint once more, less one tensor."""
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    weights = load_file(copy / "model.safetensors")
+    del weights[name]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})

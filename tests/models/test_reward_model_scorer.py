@@ -1,0 +1,306 @@
+"""The reward model scorer against TRL's own scoring of the same model on the same rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from tests.support.random_reward_model import save_random_reward_model
+
+PLAIN = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
+CONVERSATION = (
+    [[{"role": "user", "content": text}] for text in PLAIN[0]],
+    [[{"role": "assistant", "content": text}] for text in PLAIN[1]],
+)
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rm")
+    save_random_reward_model(folder)
+    return folder
+
+
+@pytest.mark.parametrize("rows", [PLAIN, CONVERSATION], ids=["plain", "conversational"])
+def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, rows) -> None:
+    prompts, completions = rows
+    model = AutoModelForSequenceClassification.from_pretrained(reward_model, num_labels=1, dtype="auto")
+    trainer = trl.GRPOTrainer(
+        model=_policy(tmp_path),
+        reward_funcs=model,
+        reward_processing_classes=AutoTokenizer.from_pretrained(reward_model),
+        args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), report_to="none", use_cpu=True, bf16=False),
+        train_dataset=Dataset.from_list([{"prompt": "1+1="}]),
+    )
+    inputs = [{"prompt": prompt} for prompt in prompts]
+    theirs = trainer._calculate_rewards(inputs, prompts, completions, [[1], [1]])[:, 0].tolist()
+    assert RewardModelScorer(str(reward_model))(prompts=prompts, completions=completions) == theirs
+    assert theirs[0] != theirs[1]
+
+
+def test_the_score_is_that_of_the_last_token_of_the_unpadded_row(reward_model: Path) -> None:
+    """By hand: one row at a time, no padding at all, straight through the model."""
+    tokenizer = AutoTokenizer.from_pretrained(reward_model)
+    model = AutoModelForSequenceClassification.from_pretrained(reward_model).eval()
+    scores = RewardModelScorer(str(reward_model))(prompts=PLAIN[0], completions=PLAIN[1])
+    for prompt, completion, score in zip(*PLAIN, scores, strict=True):
+        ids = torch.tensor([tokenizer.encode(prompt + completion)])
+        with torch.no_grad():
+            hidden = model.model(ids).last_hidden_state[0, -1]
+            by_hand = float(hidden @ model.score.weight[0])
+        assert score == pytest.approx(by_hand, abs=1e-5)
+
+
+@pytest.fixture
+def scorer(reward_model: Path) -> RewardModelScorer:
+    return RewardModelScorer(str(reward_model), batch_size=4)
+
+
+@pytest.fixture
+def forwards(scorer: RewardModelScorer) -> list[tuple[int, int]]:
+    """(rows, tokens) of every forward pass of the scorer."""
+    shapes: list[tuple[int, int]] = []
+    scorer._model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
+
+
+def rows_of_lengths(*lengths: int) -> tuple[list[str], list[str]]:
+    """Different texts: the prompt a letter a row, the completion digits that fill up the length."""
+    prompts = [chr(ord("a") + row % 26) for row in range(len(lengths))]
+    return prompts, [("0123456789" * 20)[row % 10 :][: length - 1] for row, length in enumerate(lengths)]
+
+
+def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwards, reward_model: Path) -> None:
+    prompts, completions = rows_of_lengths(5, 90, 7, 60, 6, 61, 91, 8, 92, 62)
+    scores = scorer(prompts=prompts, completions=completions)
+    assert forwards == [(4, 92), (4, 61), (2, 6)]
+    alone = [scorer(prompts=[p], completions=[c])[0] for p, c in zip(prompts, completions, strict=True)]
+    assert scores == pytest.approx(alone, abs=1e-5)
+    assert len({round(score, 3) for score in scores}) == 10  # else the order would not show
+    all_at_once = RewardModelScorer(str(reward_model), batch_size=100)
+    assert all_at_once(prompts=prompts, completions=completions) == pytest.approx(scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [4, 40, 400])
+def test_the_largest_forward_does_not_grow_with_the_rows(scorer, forwards, num_rows: int) -> None:
+    scorer(*rows_of_lengths(*[30 + row % 3 for row in range(num_rows)]))
+    assert max(rows * tokens for rows, tokens in forwards) <= 4 * 32
+    assert len(forwards) == num_rows // 4
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
+def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> None:
+    """Encoders see the padding unless the mask hides it; RoBERTa has fewer places than positions."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = {"vocab_size": 258, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    config = AutoConfig.for_model(kind, num_labels=1, max_position_embeddings=128, **sizes, **tokens)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3, generator=torch.Generator().manual_seed(weight.numel()))
+    model.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(reward_model)
+    tokenizer.save_pretrained(tmp_path)
+    prompts, completions = rows_of_lengths(5, 90, 7, 60, 200)
+    scorer = RewardModelScorer(str(tmp_path))
+    assert scorer.max_length == (127 if kind == "roberta" else 128)
+    scores = scorer(prompts=prompts, completions=completions)
+    for prompt, completion, score in zip(prompts, completions, scores, strict=True):
+        ids = tokenizer.encode(prompt + completion)[-scorer.max_length :]
+        with torch.no_grad():
+            assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), abs=1e-4)
+
+
+def test_texts_are_tokenised_once(scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    tokenizer = scorer._tokenizer
+
+    def counting(*args, **kwargs):
+        calls.append(len(kwargs["text"]))
+        return tokenizer(*args, **kwargs)
+
+    monkeypatch.setattr(scorer, "_tokenizer", counting)
+    counting.bos_token_id, counting.pad_token_id = tokenizer.bos_token_id, tokenizer.pad_token_id
+    scorer(*rows_of_lengths(*range(5, 15)))
+    assert calls == [10]
+
+
+def test_no_rows_and_rows_without_a_token(scorer) -> None:
+    assert scorer(prompts=[], completions=[]) == []
+    alone, among = scorer(prompts=[""], completions=[""]), scorer(prompts=["", "ab"], completions=["", "c"])
+    assert among[0] == pytest.approx(alone[0], abs=1e-5)
+
+
+def test_deterministic_though_the_config_asks_for_dropout(reward_model: Path, tmp_path: Path) -> None:
+    folder = edited(reward_model, tmp_path, "config.json", attention_dropout=0.5)
+    scorer = RewardModelScorer(str(folder))
+    assert scorer(*PLAIN) == scorer(*PLAIN) == RewardModelScorer(str(reward_model))(*PLAIN)
+    scorer._model.train()  # negative control: the dropout is there
+    assert scorer(*PLAIN) != scorer(*PLAIN)
+
+
+def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
+    scorer = RewardModelScorer(str(reward_model), max_length=10)
+    kept = scorer(prompts=["6789"], completions=["abcdef"])
+    assert scorer.num_truncated == 0
+    long = scorer(prompts=["0123456789"], completions=["abcdef"])
+    assert long == kept
+    assert scorer.num_truncated == 1
+    assert scorer(prompts=["x"], completions=["99abcdefghij"]) == scorer(prompts=[""], completions=["abcdefghij"])
+    assert scorer.num_truncated == 2
+    assert RewardModelScorer(str(reward_model))(prompts=["0123456789"], completions=["abcdef"]) != long
+
+
+def test_a_token_of_the_beginning_of_sequence_stays(reward_model: Path) -> None:
+    scorer = RewardModelScorer(str(reward_model), max_length=5)
+    scorer._tokenizer.bos_token = "<eos>"
+    assert scorer._fitted([1, 10, 11, 12, 13, 14, 15]) == [1, 12, 13, 14, 15]
+    assert scorer._fitted([9, 10, 11, 12, 13, 14, 15]) == [11, 12, 13, 14, 15]
+
+
+def test_the_models_own_limit_is_the_default(reward_model: Path, tmp_path: Path, scorer, forwards) -> None:
+    assert scorer.max_length == 128
+    scorer(*rows_of_lengths(300))
+    assert forwards == [(1, 128)]
+    assert scorer.num_truncated == 1
+    folder = edited(reward_model, tmp_path, "tokenizer_config.json", model_max_length=10**30)
+    assert RewardModelScorer(str(folder)).max_length == 128
+    edited(folder, tmp_path / "again", "tokenizer_config.json", model_max_length=50)
+    assert RewardModelScorer(str(tmp_path / "again" / "rm")).max_length == 50
+
+
+def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> None:
+    full, half = (RewardModelScorer(str(reward_model), dtype=dtype) for dtype in ("auto", "bfloat16"))
+    assert (full._model.dtype, half._model.dtype) == (torch.float32, torch.bfloat16)
+    exact = full(*PLAIN)
+    assert half(*PLAIN) == pytest.approx(exact, abs=0.1)
+    assert half(*PLAIN) != exact
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert full(*PLAIN) == exact
+    half._model.save_pretrained(tmp_path)
+    full._tokenizer.save_pretrained(tmp_path)
+    assert RewardModelScorer(str(tmp_path))._model.dtype == torch.bfloat16
+    assert RewardModelScorer(str(tmp_path), dtype="float32")._model.dtype == torch.float32
+
+
+def test_without_a_pad_token_the_end_of_sequence_pads(reward_model: Path, tmp_path: Path) -> None:
+    folder = edited(reward_model, tmp_path, "tokenizer_config.json", pad_token=None)
+    scorer = RewardModelScorer(str(folder))
+    assert scorer._tokenizer.pad_token == scorer._tokenizer.eos_token == "<eos>"
+    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), abs=1e-5)
+
+
+def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:
+    folder = copied(reward_model, tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    scorer = RewardModelScorer(str(folder))
+    scorer.check_prompt(PLAIN[0][0])
+    for call in (lambda: scorer.check_prompt(CONVERSATION[0][0]), lambda: scorer(*CONVERSATION)):
+        with pytest.raises(ModelError, match="no chat template"):
+            call()
+
+
+def test_a_causal_checkpoint_is_refused(tmp_path: Path, reward_model: Path) -> None:
+    LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, "causal checkpoint", "LlamaForCausalLM", "sequence-classification checkpoint with num_labels 1")
+    # The same with a config that says otherwise: the weights tell.
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "LlamaForSequenceClassification"))
+    refused(tmp_path, "lost its head", "score.weight", "causal language model")
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_more_labels_than_one_are_refused(tmp_path: Path, reward_model: Path, num_labels: int) -> None:
+    config = LlamaConfig.from_pretrained(reward_model, num_labels=num_labels)
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, f"{num_labels} labels; a reward model has one", "num_labels 1")
+
+
+def test_a_lost_head_is_refused_not_made_up(tmp_path: Path, reward_model: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+    weights = {name: weight for name, weight in model.state_dict().items() if name != "score.weight"}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, "lost its head", "score.weight not in its files")
+    weights = {name: weight for name, weight in model.state_dict().items() if "q_proj" not in name}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    refused(tmp_path, "lost weights", "q_proj")
+
+
+def test_what_cannot_be_loaded_says_why(tmp_path: Path, reward_model: Path) -> None:
+    folder = copied(reward_model, tmp_path)
+    (folder / "model.safetensors").unlink()
+    refused(folder, "cannot be loaded", "model.safetensors")
+
+
+def test_a_score_that_is_no_number_is_an_error(scorer) -> None:
+    scorer._model.score.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="score of row 0 is no number"):
+        scorer(*PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "int8"}, "unknown dtype"),
+        ({"batch_size": 0}, "batch_size of a reward model"),
+        ({"max_length": 0}, "max_length of a reward model"),
+        ({"max_length": 129}, "more than the reward model has positions for"),
+    ],
+)
+def test_settings_that_cannot_be(reward_model: Path, settings, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        RewardModelScorer(str(reward_model), **settings)
+
+
+def refused(folder: Path, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        RewardModelScorer(str(folder))
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def copied(folder: Path, parent: Path) -> Path:
+    return Path(shutil.copytree(folder, parent / "rm"))
+
+
+def edited(folder: Path, parent: Path, file: str, **values: object) -> Path:
+    """A copy of the folder with some values of a JSON file changed, removed where None."""
+    copy = copied(folder, parent)
+    content = json.loads((copy / file).read_text()) | values
+    (copy / file).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+    return copy
+
+
+def _policy(folder: Path) -> str:
+    from rlhf_cli.models.tiny import tiny_model_path
+
+    build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "warm_start": None}
+    return str(tiny_model_path(build, list, lambda step, steps: None))
+
+
+def test_texts_may_end_as_in_training(reward_model: Path) -> None:
+    """TRL's RewardTrainer ends plain texts with the end-of-sequence token, its GRPOTrainer shows them without."""
+    bare, ended = RewardModelScorer(str(reward_model)), RewardModelScorer(str(reward_model), with_eos=True)
+    eos = ended._tokenizer.eos_token
+    assert ended(["1+1="], ["2"]) == bare(["1+1="], [f"2{eos}"])
+    assert ended(["1+1="], ["2"]) != bare(["1+1="], ["2"])
+    assert ended(["1+1="], [f"2{eos}"]) == ended(["1+1="], ["2"])

@@ -1,0 +1,276 @@
+"""What a critic may start from, seen in the files of a folder; and what the panel before a run says of PPO."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rlhf_cli.errors import ConfigError, ModelError, Problems
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.models.model_folders import TINY_VOCABULARY
+from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.screen.start_panel import show_start
+
+pytestmark = pytest.mark.usefixtures("place")
+Write = Callable[[str, str], Path]
+
+PPO = ("exp=quickstart", "trainer=ppo", "trainer.args.num_generations=1", "launch=cpu")
+CRITIC = {"architectures": ["LlamaForTokenClassification"], "id2label": {"0": "LABEL_0"}}
+REWARD_MODEL = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+POLICY = {"architectures": ["LlamaForCausalLM"]}
+TOKENS = {"a": 0, "b": 1}
+SIZES = {"hidden_size": 64, "vocab_size": 258}  # those of the tiny model
+
+
+def planned(*words: str) -> Plan:
+    prepared = prepare([*PPO, *words], keep_run_names=True)
+    return preflight(prepared.experiment, prepared.composed)
+
+
+def refused(*words: str) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        planned(*words)
+    assert str(caught.value.where).startswith("critic.init (")
+    return caught.value
+
+
+@pytest.fixture
+def make(write: Write) -> Callable[..., str]:
+    """`make("there", CRITIC, hidden_size=32)`: a model folder; `tokens` are those of its tokenizer.json."""
+
+    def call(
+        name: str, config: dict[str, Any], *, tokens: dict[str, int] | list[str] | None = None, **more: Any
+    ) -> str:
+        write(f"{name}/config.json", json.dumps(config | SIZES | more))
+        write(f"{name}/tokenizer_config.json", "{}")
+        if tokens is not None:
+            vocabulary = tokens if isinstance(tokens, dict) else [[token, 0.0] for token in tokens]
+            added = [{"id": 100, "content": "<end>"}]
+            write(f"{name}/tokenizer.json", json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+        return name
+
+    return call
+
+
+Make = Callable[..., str]
+
+
+@pytest.mark.parametrize("config", [CRITIC, REWARD_MODEL, CRITIC | {"id2label": None, "num_labels": 1}], ids=str)
+def test_what_a_critic_may_be(make: Make, config: dict[str, Any]) -> None:
+    config = {key: value for key, value in config.items() if value is not None}
+    assert planned(f"critic.init={make('there', config)}")
+
+
+def test_a_saved_critic_needs_no_tokenizer(make: Make, place: Path) -> None:
+    make("there", CRITIC)
+    (place / "there/tokenizer_config.json").unlink()
+    assert planned("critic.init=there")
+
+
+@pytest.mark.parametrize("init", ["policy", "org/judge"])
+def test_what_is_not_looked_into(init: str) -> None:
+    assert planned(f"critic.init={init}")
+
+
+def test_no_such_folder() -> None:
+    assert refused("critic.init=./there").what == "there is no such model folder"
+
+
+@pytest.mark.parametrize(
+    ("config", "what", "hint"),
+    [
+        (POLICY, "a causal checkpoint has no value head", "critic.init=policy, or train a reward model from it first"),
+        ({"architectures": ["BertModel"]}, "this is neither a reward model nor a critic", "critic.init=policy"),
+        ({}, "this is neither a reward model nor a critic", "critic.init=policy"),
+        (
+            {"architectures": ["LlamaForTokenClassification"]},
+            "this model has 2 labels; a critic has one",
+            "critic.init=policy",
+        ),
+        (
+            REWARD_MODEL | {"id2label": {"0": "a", "1": "b", "2": "c"}},
+            "this model has 3 labels; a critic has one",
+            "critic.init=policy",
+        ),
+    ],
+    ids=str,
+)
+def test_what_it_may_not_be(make: Make, config: dict[str, Any], what: str, hint: str) -> None:
+    error = refused(f"critic.init={make('there', config)}")
+    assert (error.what, error.hint) == (what, hint)
+    assert error.expected is not None
+    assert error.expected.startswith("a reward model (sequence classification) or a saved critic")
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "n_embd"])
+def test_another_size(make: Make, write: Write, name: str) -> None:
+    make("there", CRITIC)
+    assert planned("critic.init=there")
+    write("there/config.json", json.dumps(CRITIC | {name: 32, "vocab_size": 258}))
+    error = refused("critic.init=there")
+    assert error.what == "the critic is of another size than the policy"
+    assert (error.got, error.expected) == ("there: hidden_size 32", "hidden_size 64, as the policy")
+    assert error.hint == "critic.init=policy"
+
+
+def test_the_size_of_a_model_that_sees_pictures_too(make: Make, write: Write) -> None:
+    make("mine", POLICY, tokens={"a": 0})
+    write("mine/config.json", json.dumps(POLICY | {"text_config": SIZES}))
+    make("there", CRITIC, hidden_size=32)
+    assert "hidden_size 64" in str(refused("model=local", "model.path=mine", "critic.init=there").expected)
+
+
+def test_another_number_of_tokens(make: Make) -> None:
+    error = refused(f"critic.init={make('there', CRITIC, vocab_size=512)}")
+    assert error.what == "the critic reads other tokens than the policy writes"
+    assert error.got == "vocab_size 512, the policy's is 258"
+    assert error.hint == "critic.init=policy"
+
+
+class TestAPolicyOfOnesOwn:
+    """model.path=mine, whose tokenizer knows a, b and <end>."""
+
+    WORDS = ("model=local", "model.path=mine", "critic.init=there")
+
+    def test_the_same_tokens(self, make: Make) -> None:
+        make("mine", POLICY, tokens=TOKENS)
+        make("there", CRITIC, tokens=TOKENS)
+        assert planned(*self.WORDS)
+
+    def test_more_tokens_are_no_harm(self, make: Make) -> None:
+        """A reward model that was given a padding token of its own."""
+        make("mine", POLICY, tokens=TOKENS)
+        make("there", REWARD_MODEL, tokens={**TOKENS, "<pad>": 258}, vocab_size=259)
+        assert planned(*self.WORDS)
+
+    def test_fewer_are(self, make: Make) -> None:
+        make("mine", POLICY, tokens={**TOKENS, "c": 2})
+        make("there", CRITIC, tokens=TOKENS)
+        assert refused(*self.WORDS).got == "token 'c' is 2 to the policy and unknown to the critic"
+
+    @pytest.mark.parametrize(("ours", "theirs"), [({"a": 0, "b": 1}, {"a": 1, "b": 0}), (["a", "b"], ["b", "a"])])
+    def test_other_tokens(self, make: Make, ours: Any, theirs: Any) -> None:
+        make("mine", POLICY, tokens=ours)
+        make("there", CRITIC, tokens=theirs)
+        error = refused(*self.WORDS)
+        assert error.what == "the critic reads other tokens than the policy writes"
+        assert error.got == "token 'a' is 0 to the policy and 1 to the critic"
+
+    def test_too_few_embeddings_for_them(self, make: Make) -> None:
+        make("mine", POLICY, tokens=TOKENS)
+        make("there", CRITIC, tokens=TOKENS, vocab_size=200)
+        assert refused(*self.WORDS).got == "vocab_size 200, the policy's is 258"
+
+    def test_the_tokenizer_may_lie_elsewhere(self, make: Make) -> None:
+        make("mine", POLICY)
+        make("elsewhere", POLICY, tokens=TOKENS)
+        make("there", CRITIC, tokens={"a": 1, "b": 0})
+        assert planned(*self.WORDS)  # nothing to compare with
+        assert refused(*self.WORDS, "model.tokenizer=elsewhere").got is not None
+
+    def test_a_policy_on_the_hub_is_not_looked_into(self, make: Make) -> None:
+        make("there", CRITIC, hidden_size=32, vocab_size=7)
+        assert planned("model=local", "model.path=org/model", "critic.init=there")
+
+
+class TestAdapters:
+    def adapter(self, write: Write, task: str) -> str:
+        content = {"base_model_name_or_path": "base", "task_type": task}
+        write("there/adapter_config.json", json.dumps(content))
+        return "critic.init=there"
+
+    def test_of_a_reward_model(self, make: Make, write: Write) -> None:
+        make("base", POLICY)
+        assert planned(self.adapter(write, "SEQ_CLS"))
+
+    def test_its_base_is_measured(self, make: Make, write: Write) -> None:
+        make("base", POLICY, hidden_size=32)
+        assert refused(self.adapter(write, "SEQ_CLS")).got == "there: hidden_size 32"
+
+    def test_of_a_language_model(self, make: Make, write: Write) -> None:
+        make("base", POLICY)
+        assert "adapter of a causal language model" in refused(self.adapter(write, "CAUSAL_LM")).what
+
+
+def test_a_policy_that_is_gone_is_told_as_such(make: Make) -> None:
+    with pytest.raises(ModelError) as caught:
+        planned("model=local", "model.path=./gone", f"critic.init={make('there', CRITIC)}")
+    assert caught.value.where == "model.path (command line)"
+
+
+def test_told_with_the_rest(make: Make) -> None:
+    with pytest.raises(Problems) as caught:
+        planned(f"critic.init={make('there', POLICY)}", "trainer.args.per_device_train_batch_size=0")
+    assert [str(problem.where).partition(" ")[0] for problem in caught.value.problems] == [
+        "critic.init",
+        "trainer.args.per_device_train_batch_size",
+    ]
+
+
+def test_the_number_of_tokens_of_the_embedded_model() -> None:
+    """Written down a second time, because the tokenizer's own module is slow to import."""
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+
+    assert len(byte_tokenizer(512)) == TINY_VOCABULARY
+
+
+class TestThePanel:
+    def panel(self, *words: str) -> str:
+        prepared = prepare([*PPO, *words], keep_run_names=True)
+        composed, experiment = prepared.composed, prepared.experiment
+        console = Console(file=io.StringIO(), width=140)
+        show_start(console, experiment, preflight(experiment, composed), title="mine", folder=None)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.strip("│ ") for line in console.file.getvalue().splitlines())
+
+    def test_ppo(self) -> None:
+        text = self.panel()
+        assert "\ncritic     policy, own optimizer\n" in text
+        assert "\nkl         reward, k1, 0.05\n" in text
+        assert "x 1 generation x 4 epochs" in text
+        assert "truncation" not in text
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (["truncation=bootstrap"], "truncation  bootstrap, add"),
+            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation  eos_penalty, subtract 2"),
+            (["kl.where=loss"], "kl         loss, k3, 0.05"),
+            (["kl.where=none"], "kl         none"),
+            (["kl.controller={target: 6, horizon: 100}"], "kl         reward, k1, 0.05 at first, towards 6"),
+            (
+                ["critic.init=org/judge", "critic.warmup_steps=5"],
+                "critic     org/judge, own optimizer, alone for 5 steps",
+            ),
+            (
+                ["critic.share=lora", "model.lora.r=4", "trainer.args.gradient_checkpointing=false"],
+                "critic     policy, an adapter on the policy's body",
+            ),
+        ],
+    )
+    def test_variants(self, words: list[str], line: str) -> None:
+        assert f"\n{line}\n" in self.panel(*words)
+
+    def test_negative_control_without_a_critic(self) -> None:
+        text = self.panel("trainer=grpo", "trainer.args.num_generations=8")
+        assert "critic" not in text
+        assert "\nkl " not in text
+        assert "epochs" not in text
+
+
+def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
+    """Quickstart under PPO: 64 x 4 completions a round, of which a fifth is 51.2."""
+    planned("kl.controller={target: 6.0, horizon: 52}")
+    with pytest.raises(ConfigError) as caught:
+        planned("kl.controller={target: 6.0, horizon: 51}")
+    error = caught.value
+    assert "could make the coefficient negative" in error.what
+    assert str(error.where).startswith("kl.controller")
+    assert error.got == "51 completions, and a round has 256"
+    assert error.hint == "kl.controller.horizon=5120"

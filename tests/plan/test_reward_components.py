@@ -1,0 +1,128 @@
+"""A reward section in the rewards room's own terms, and the order in which it is evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.reward_components import component
+from rlhf_cli.stack.gates import Gate, levels
+from rlhf_cli.stack.weight_schedule import Schedule
+
+pytestmark = pytest.mark.usefixtures("place")
+INF = float("inf")
+QUICK = "exp=quickstart"  # rewards: correct, format, brevity
+
+
+def score(**batch: Any) -> list[float]:
+    return []
+
+
+def made(**section: Any) -> Any:
+    return component("mine", Reward.model_validate({"fn": "a:b", **section}), score)
+
+
+def judged(*words: str) -> Experiment:
+    return prepare([QUICK, *words], keep_run_names=True).experiment
+
+
+def test_what_is_not_said_is_the_components_own_default() -> None:
+    from rlhf_cli.stack.component import Component
+
+    assert made() == Component("mine", score)
+
+
+def test_everything_arrives() -> None:
+    found = made(
+        weight=-0.3,
+        offset=1.5,
+        clip=[-2, 2],
+        normalize="running",
+        on_error=0.5,
+        timeout_s=3.0,
+        eager=True,
+        spread="even",
+    )
+    assert (found.weight, found.offset, found.clip, found.normalize) == (-0.3, 1.5, (-2.0, 2.0), "running")
+    assert (found.on_error, found.timeout_s, found.eager, found.spread) == (0.5, 3.0, True, "even")
+
+
+def test_an_isolated_one_keeps_its_own_time() -> None:
+    assert made(timeout_s=3.0, isolate=True).timeout_s is None
+
+
+def test_a_schedule() -> None:
+    weight = {"start": 0.0, "end": 1.0, "fraction": 0.3, "shape": "cosine"}
+    assert made(weight=weight).weight == Schedule(0.0, 1.0, fraction=0.3, shape="cosine")
+    assert made(weight=2).weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("test", "low", "high"),
+    [
+        ({"at_least": 0.5}, 0.5, INF),
+        ({"at_least": 0.0}, 0.0, INF),
+        ({"at_most": -1.0}, -INF, -1.0),
+        ({"at_most": 0.0}, -INF, 0.0),
+        ({"equals": 2.0}, 2.0, 2.0),
+        ({"equals": 0.0}, 0.0, 0.0),
+        ({"between": [-1, 1]}, -1.0, 1.0),
+        ({"between": [0, 0]}, 0.0, 0.0),
+    ],
+    ids=str,
+)
+def test_gates(test: dict[str, Any], low: float, high: float) -> None:
+    assert made(gate={"by": "a", **test}).gates == (Gate("a", low, high, 0.0),)
+
+
+@pytest.mark.parametrize(("said", "otherwise"), [("zero", 0.0), ("exclude", "exclude"), (-1.5, -1.5), (0.0, 0.0)])
+def test_otherwise(said: Any, otherwise: Any) -> None:
+    assert made(gate={"by": "a", "at_least": 1.0, "otherwise": said}).gates[0].otherwise == otherwise
+
+
+def test_several_gates_in_their_order() -> None:
+    gates = [{"by": "a", "at_least": 1.0}, {"by": "b", "at_most": 0.0, "otherwise": "exclude"}]
+    assert made(gate=gates).gates == (Gate("a", low=1.0), Gate("b", high=0.0, otherwise="exclude"))
+
+
+def order(*words: str) -> list[list[str]]:
+    """The names of the rewards, level by level of the gate graph."""
+    return levels({name: reward.gates for name, reward in judged(*words).rewards.items()})
+
+
+class TestOrder:
+    def test_without_gates_all_at_once(self) -> None:
+        assert order() == [["correct", "format", "brevity"]]
+
+    def test_primary_first(self) -> None:
+        words = ("primary={by: format, at_least: 1.0}", "rewards.correct.gate={by: brevity, at_least: 0}")
+        assert order(*words) == [["format"], ["brevity"], ["correct"]]
+
+    CIRCLE = (
+        "rewards.correct.gate={by: format, at_least: 1}",
+        "rewards.format.gate={by: brevity, at_least: 1}",
+        "rewards.brevity.gate={by: correct, at_least: 1}",
+    )
+
+    def test_a_circle_is_told_as_it_goes(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            judged(*self.CIRCLE)
+        error = caught.value
+        assert error.what == "rewards wait for each other"
+        assert all(name in str(error.got) for name in ("correct", "format", "brevity"))
+        assert str(error.where).endswith("(command line)")
+        assert error.exit_code == 2
+
+    def test_a_circle_with_a_primary_in_it(self) -> None:
+        words = (
+            "primary={by: correct, at_least: 1}",
+            *self.CIRCLE[:1],
+            "rewards.format.gate={by: correct, at_least: 1}",
+        )
+        with pytest.raises(ConfigError, match="rewards wait for each other"):
+            order(*words)

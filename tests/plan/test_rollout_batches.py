@@ -1,0 +1,264 @@
+"""Batch arithmetic, against numbers worked out by hand and against TRL's sampler written out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.trl_args import trainer
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
+
+SHORT = {
+    "per": "per_device_train_batch_size",
+    "acc": "gradient_accumulation_steps",
+    "g": "num_generations",
+    "spg": "steps_per_generation",
+    "gbs": "generation_batch_size",
+    "iterations": "num_iterations",
+    "epochs": "num_train_epochs",
+    "max_steps": "max_steps",
+}
+
+
+def plan(
+    *, processes: int = 1, rows: int | None = 1000, name: str = "GRPOTrainer", baseline: str = "group", **args: Any
+) -> BatchPlan:
+    long = {SHORT.get(key, key): value for key, value in args.items()}
+    return plan_batches(trainer(name), long, processes=processes, num_rows=rows, origins=Origins(), baseline=baseline)
+
+
+def refusal(**words: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        plan(**words)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("args", "micro_batches", "completions", "prompts", "steps"),
+    [
+        # 8 x 1 x 4 = 32 completions, 4 prompts; 100 rows are 25 rounds of 4 micro-batches; 4 of them make a step
+        ({"per": 8, "acc": 4, "g": 8, "rows": 100, "epochs": 1.0}, 4, 32, 4, 25),
+        # two processes: 4 x 2 x 2 = 16, 4 prompts; 10 rows are 2 whole rounds (2 rows are left over);
+        # each round is used 3 times: 2 x 2 x 3 = 12 micro-batches a process, 2 a step: 6 steps, twice
+        ({"per": 4, "acc": 2, "g": 4, "processes": 2, "iterations": 3, "rows": 10, "epochs": 2.0}, 2, 16, 4, 12),
+        # the round's size is given: 24 / 4 = 6 micro-batches, 3 prompts; 7 rows: 2 rounds, 12 micro-batches, 4 a step
+        ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "rows": 7, "epochs": 1.0}, 6, 24, 3, 3),
+        # the same on two processes: 24 / (4 x 2) = 3 micro-batches; 2 rounds are 6, 4 a step, the last one short
+        ({"per": 4, "acc": 4, "g": 8, "gbs": 24, "processes": 2, "rows": 7, "epochs": 1.0}, 3, 24, 3, 2),
+        # 3 micro-batches a round, 2 a step: 9 rows are 3 rounds, 9 micro-batches, 4.5 -> 5 steps; 1.5 epochs 7.5 -> 8
+        ({"per": 4, "acc": 2, "g": 4, "spg": 3, "rows": 9, "epochs": 1.5}, 3, 12, 3, 8),
+        # a number of steps wins over everything
+        ({"per": 8, "acc": 4, "g": 8, "rows": 100, "max_steps": 7}, 4, 32, 4, 7),
+        # TRL's defaults: 8 x 1, one prompt a round, 3 epochs of 10 rounds
+        ({"rows": 10}, 1, 8, 1, 30),
+        # nothing known of the rows
+        ({"per": 8, "acc": 4, "g": 8, "rows": None}, 4, 32, 4, None),
+        ({"per": 8, "acc": 4, "g": 8, "rows": None, "max_steps": 5}, 4, 32, 4, 5),
+    ],
+)
+def test_by_hand(args: dict[str, Any], micro_batches: int, completions: int, prompts: int, steps: int | None) -> None:
+    found = plan(**args)
+    assert found.steps_per_generation == micro_batches
+    assert found.completions_a_round == completions
+    assert found.prompts_a_round == prompts
+    assert found.steps == steps
+
+
+def test_rloo_has_the_same_arithmetic() -> None:
+    found = plan(name="RLOOTrainer", per=4, acc=2, g=2, processes=2, rows=16, epochs=1.0)
+    assert (found.completions_a_round, found.prompts_a_round, found.steps) == (16, 8, 2)
+
+
+def trl_sampler(rows: int, prompts: int, generations: int, repeats: int) -> Iterator[int]:
+    """TRL 1.16's RepeatSampler (trl/trainer/utils.py), unshuffled and written out."""
+    for start in range(0, rows - prompts + 1, prompts):
+        for _ in range(repeats):
+            for row in range(start, start + prompts):
+                yield from [row] * generations
+
+
+@pytest.mark.parametrize(
+    ("per", "acc", "processes", "g", "spg", "iterations", "rows"),
+    [
+        (8, 4, 1, 8, None, 1, 100),
+        (4, 2, 2, 4, None, 3, 10),
+        (4, 2, 1, 4, 3, 1, 9),
+        (2, 3, 4, 8, 2, 2, 31),
+        (6, 1, 1, 3, 1, 1, 2),
+        (4, 8, 1, 4, 1, 1, 5),
+        (1, 1, 8, 8, 1, 4, 3),
+    ],
+)
+def test_steps_of_an_epoch_are_those_of_trls_sampler(
+    per: int, acc: int, processes: int, g: int, spg: int | None, iterations: int, rows: int
+) -> None:
+    found = plan(per=per, acc=acc, processes=processes, g=g, spg=spg, iterations=iterations, rows=rows, epochs=1.0)
+    micro_batches = spg or acc
+    drawn = len(list(trl_sampler(rows, found.prompts_a_round, g, iterations * micro_batches)))
+    # GRPOTrainer.get_train_dataloader: a batch is per_device x steps_per_generation rows, dealt to the processes
+    batches_a_process, rest = divmod(drawn, per * micro_batches * processes)
+    assert rest == 0
+    # transformers.Trainer.set_initial_training_values
+    assert found.steps == max(batches_a_process // acc + (batches_a_process % acc > 0), 1)
+
+
+def test_describe() -> None:
+    assert plan(per=8, acc=4, g=8).describe() == (
+        "8 completions a device x 1 process x 4 micro-batches = 32 a round: 4 prompts x 8 generations"
+    )
+    assert plan(per=1, acc=1, g=2, processes=2).describe() == (
+        "1 completion a device x 2 processes x 1 micro-batch = 2 a round: 1 prompt x 2 generations"
+    )
+
+
+def test_describe_a_round_that_is_used_again() -> None:
+    assert plan(per=64, spg=4, g=1, iterations=4, baseline="critic").describe() == (
+        "64 completions a device x 1 process x 4 micro-batches = 256 a round: 256 prompts x 1 generation x 4 epochs"
+    )
+
+
+class TestWithACritic:
+    def test_by_hand(self) -> None:
+        """8 x 2 x 3 = 48 prompts of one completion; 100 rows are 2 rounds of 3 micro-batches, each used twice: 12."""
+        found = plan(per=8, processes=2, spg=3, g=1, iterations=2, rows=100, epochs=1.0, baseline="critic")
+        assert (found.completions_a_round, found.prompts_a_round, found.steps) == (48, 48, 12)
+
+    def test_it_may_have_groups_too(self) -> None:
+        found = plan(per=8, g=4, baseline="critic")
+        assert (found.completions_a_round, found.prompts_a_round) == (8, 2)
+        hint = refusal(per=1, acc=3, g=2, baseline="critic").hint
+        assert hint == "trainer.args.per_device_train_batch_size=2 or trainer.args.num_generations=1"
+
+    @pytest.mark.parametrize("g", [0, -1, None])
+    def test_one_completion_of_a_prompt_there_must_be(self, g: int | None) -> None:
+        error = refusal(per=8, g=g, baseline="critic")
+        assert (error.what, error.expected) == ("trainer.args.num_generations is too small", "at least 1")
+
+    def test_a_round_of_one_is_too_few(self) -> None:
+        error = refusal(per=1, g=1, baseline="critic")
+        assert error.what == "one completion a round is too few"
+        assert error.where == "trainer.args.per_device_train_batch_size"
+        assert str(error.expected).startswith("2 completions a round and more")
+        for name, value in suggestions(error.hint):
+            assert after({"g": 1, "baseline": "critic"}, name, value).completions_a_round >= 2
+        assert plan(per=1, processes=2, g=1, baseline="critic").completions_a_round == 2
+
+
+def suggestions(hint: str | None) -> list[tuple[str, int]]:
+    return [(name, int(value)) for name, value in re.findall(r"trainer\.args\.(\w+)=(\d+)", hint or "")]
+
+
+def after(args: dict[str, Any], name: str, value: int) -> BatchPlan:
+    changed = {SHORT.get(key, key): old for key, old in args.items()}
+    return plan(**{**changed, name: value})
+
+
+SIZES = [
+    {"per": per, "acc": acc, "g": g, "processes": processes}
+    for per, acc, g, processes in itertools.product((1, 3, 4, 6), (1, 2, 5), (4, 7, 8), (1, 2, 3))
+    if per * acc * processes % g
+]
+
+
+@pytest.mark.parametrize("args", SIZES, ids=str)
+def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
+    error = refusal(**args)
+    size = args["per"] * args["acc"] * args["processes"]
+    assert error.what == f"{size} completions a round are no whole groups of {args['g']}"
+    assert error.where == "trainer.args.per_device_train_batch_size"
+    assert str(error.got).endswith(f"= {size}")
+    assert error.expected == f"a multiple of trainer.args.num_generations={args['g']}"
+    found = suggestions(error.hint)
+    assert found
+    for name, value in found:
+        assert after(args, name, value).completions_a_round % (value if name == "num_generations" else args["g"]) == 0
+
+
+def test_the_suggestions_are_the_nearest() -> None:
+    """6 are no groups of 4: the next batch size is 8, the nearest group sizes are 3 and 6, 3 being nearer."""
+    assert refusal(per=6, g=4).hint == ("trainer.args.per_device_train_batch_size=8 or trainer.args.num_generations=3")
+    assert refusal(per=1, g=4).hint == "trainer.args.per_device_train_batch_size=4"
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        # 4 x 2 = 8 on all devices, groups of 8: a multiple of 8
+        ({"per": 4, "processes": 2, "g": 8, "gbs": 20}, [16, 24]),
+        # 4 divides 12, groups of 8 do not: a multiple of both is one of 8
+        ({"per": 4, "g": 8, "gbs": 12}, [8, 16]),
+        ({"per": 8, "g": 8, "gbs": 3}, [8]),
+    ],
+)
+def test_a_generation_batch_that_does_not_divide(args: dict[str, int], hint: list[int]) -> None:
+    error = refusal(**args)
+    assert error.what == "trainer.args.generation_batch_size does not divide"
+    assert error.where == "trainer.args.generation_batch_size"
+    assert error.got == args["gbs"]
+    assert sorted(value for _, value in suggestions(error.hint)) == hint
+    for name, value in suggestions(error.hint):
+        assert after(args, name, value).completions_a_round == value
+
+
+def test_both_ways_of_saying_the_same_thing() -> None:
+    error = refusal(per=4, g=4, gbs=8, spg=2)
+    assert "twice" in error.what
+    assert error.expected == "one of them"
+    assert error.hint == "'~trainer.args.generation_batch_size'"
+
+
+@pytest.mark.parametrize("g", [1, 0, -2, None])
+def test_a_group_needs_two(g: int | None) -> None:
+    error = refusal(per=8, g=g)
+    assert error.what == "trainer.args.num_generations is too small"
+    assert str(error.expected).startswith("at least 2 (")
+
+
+@pytest.mark.parametrize("key", ["per", "acc", "iterations", "gbs", "spg"])
+@pytest.mark.parametrize("value", [-1])
+def test_nothing_below_one(key: str, value: int) -> None:
+    error = refusal(**{"per": 8, "g": 8, key: value})
+    assert (error.what, error.expected) == (f"trainer.args.{SHORT[key]} is too small", "at least 1")
+
+
+@pytest.mark.parametrize("key", ["per", "acc", "gbs", "spg"])
+def test_not_even_zero(key: str) -> None:
+    assert refusal(**{"per": 8, "g": 8, key: 0}).where == f"trainer.args.{SHORT[key]}"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"per": 64, "g": 8, "rows": 3},
+        {"per": 8, "acc": 4, "g": 2, "processes": 2, "rows": 20},
+        {"per": 8, "g": 8, "gbs": 64, "rows": 5},
+        {"per": 8, "processes": 2, "g": 4, "gbs": 64, "rows": 10},
+        {"per": 3, "acc": 4, "g": 2, "rows": 4},
+    ],
+    ids=str,
+)
+def test_fewer_rows_than_a_round(args: dict[str, int]) -> None:
+    error = refusal(**args)
+    assert error.where == "data"
+    assert error.got == f"{args['rows']} rows"
+    assert str(error.expected).startswith("at least ")
+    found = suggestions(error.hint)
+    assert found
+    for name, value in found:
+        assert after(args, name, value).prompts_a_round <= args["rows"]
+
+
+def test_as_many_rows_as_a_round_are_enough() -> None:
+    assert plan(per=64, g=8, rows=8, epochs=1.0).steps == 1
+    assert refusal(per=64, g=8, rows=7).what == "one round takes 8 prompts and the dataset has 7"
+
+
+def test_where_no_smaller_batch_would_do() -> None:
+    assert refusal(per=2, acc=4, g=2, rows=1).hint == "more rows"
+    assert refusal(per=8, g=2, gbs=8, rows=3).hint == "more rows"

@@ -1,0 +1,198 @@
+"""Trainers that learn from rows as they are: columns, steps and the kind of model, told before torch is imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.preflight import Plan, preflight
+
+Write = Callable[[str, str], Path]
+
+ROW = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
+
+
+@pytest.fixture(autouse=True)
+def workplace(place: Path) -> Path:
+    return place
+
+
+def planned(*words: str) -> Plan:
+    prepared = prepare(list(words))
+    return preflight(prepared.experiment, prepared.composed)
+
+
+def refused(*words: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        planned(*words)
+    assert not isinstance(caught.value, Problems), str(caught.value)
+    return caught.value
+
+
+def rows(write: Write, row: dict[str, object], count: int = 20) -> str:
+    write("rows.jsonl", (json.dumps(row) + "\n") * count)
+    return "data.path=rows.jsonl"
+
+
+@pytest.mark.parametrize("name", ["toy_sft", "toy_dpo", "toy_kto", "toy_reward"])
+def test_the_shipped_ones_are_planned(name: str) -> None:
+    plan = planned(f"+exp={name}", "launch=cpu")
+    assert plan.stage is not None
+    assert plan.batches is None
+    assert plan.stage.steps == (400 if name == "toy_sft" else 150)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row"),
+    [
+        ("sft", {"prompt": "a", "completion": "b"}),
+        ("sft", {"text": "a"}),
+        ("sft", {"messages": [{"role": "user", "content": "a"}]}),
+        ("sft", {"prompt": "a", "prompt_id": "1", "messages": [{"role": "user", "content": "a"}]}),
+        ("dpo", ROW),
+        ("dpo", {"chosen": "ab", "rejected": "ac"}),
+        ("reward", {"chosen": "ab", "rejected": "ac", "score": 1}),
+        ("kto", {"prompt": "a", "completion": "b", "label": True}),
+        ("kto", ROW),
+    ],
+)
+def test_every_set_of_columns_trl_learns_from_is_taken(write: Write, trainer: str, row: dict[str, object]) -> None:
+    assert planned(f"trainer={trainer}", "data=file", rows(write, row)).num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row", "missing", "hint"),
+    [
+        (
+            "dpo",
+            {"question": "a", "better": "b", "worse": "c"},
+            "'chosen' and no column 'rejected'",
+            "data.rename.chosen=better data.rename.rejected=worse",
+        ),
+        ("reward", {"prompt": "a", "chosen": "b", "reject": "c"}, "'rejected'", "data.rename.rejected=reject"),
+        ("reward", {"prompt": "a", "answer": "b"}, "'chosen' and no column 'rejected'", "data.rename.chosen="),
+        ("kto", {"prompt": "a", "completion": "b", "liked": True}, "'label'", "data.rename.label=liked"),
+        ("sft", {"question": "a", "answer": "b"}, "'prompt' and no column 'completion'", "data.rename.prompt=question"),
+        ("sft", {"prompt": "a", "answer": "b"}, "'completion'", "data.rename.completion=answer"),
+    ],
+)
+def test_a_column_that_is_missing(write: Write, trainer: str, row: dict[str, object], missing: str, hint: str) -> None:
+    error = refused(f"trainer={trainer}", "data=file", rows(write, row))
+    assert isinstance(error, DataError)
+    assert error.what == f"the data has no column {missing}"
+    assert error.got == "columns " + ", ".join(row)
+    assert str(error.hint).startswith(hint)
+    renames = [word for word in str(error.hint).split() if "EXISTING" not in word and word.startswith("data.rename")]
+    if len(renames) == missing.count("'") // 2:  # what it says to type works
+        assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
+
+
+def test_text_under_another_name() -> None:
+    words = ("trainer=sft", "data=toy_sums", "trainer.args.dataset_text_field=answer", "data.rename.question=prompt")
+    assert planned(*words).stage is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "epochs"),
+    [
+        ((), 9, 3),  # 3 epochs of ceil(20 / 8) batches
+        (("trainer.args.num_train_epochs=1",), 3, 1),
+        (("trainer.args.gradient_accumulation_steps=2",), 6, 3),
+        (("trainer.args.max_steps=5",), 5, 5 / 3),
+        (("trainer.args.packing=true",), None, None),
+    ],
+)
+def test_steps(write: Write, words: tuple[str, ...], steps: int | None, epochs: float | None) -> None:
+    stage = planned("trainer=sft", "data=file", rows(write, {"text": "a"}), "launch=cpu", *words).stage
+    assert stage is not None
+    assert (stage.steps, stage.epochs) == (steps, epochs)
+
+
+def test_kto_counts_the_pairs_it_takes_apart(write: Write) -> None:
+    stage = planned("trainer=kto", "data=file", rows(write, ROW), "trainer.args.num_train_epochs=1", "launch=cpu").stage
+    assert stage is not None
+    assert stage.steps == 5  # 40 rows, 8 a device
+    assert stage.describe() == "8 rows a device x 1 process = 8 a step"
+    assert stage.describe_steps() == "5, 1 epoch"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "data", "words", "at_least"),
+    [
+        ("kto", "toy_judgements", "per_device_train_batch_size=1", "at least 2"),
+        ("sft", "toy_demonstrations", "per_device_train_batch_size=0", "at least 1"),
+        ("sft", "toy_demonstrations", "gradient_accumulation_steps=0", "at least 1"),
+    ],
+)
+def test_batches_too_small(trainer: str, data: str, words: str, at_least: str) -> None:
+    error = refused(f"trainer={trainer}", f"data={data}", f"trainer.args.{words}")
+    assert str(error.where).startswith(f"trainer.args.{words.partition('=')[0]}")
+    assert str(error.expected).startswith(at_least)
+
+
+class TestModels:
+    def folder(self, write: Write, **config: object) -> str:
+        name = "adapter_config.json" if "task_type" in config else "config.json"
+        write("there/tokenizer.json", "{}")
+        return f"model.path={write(f'there/{name}', json.dumps(config)).parent}"
+
+    def test_a_reward_model_is_no_policy(self, write: Write) -> None:
+        path = self.folder(write, architectures=["LlamaForSequenceClassification"], num_labels=1)
+        for name in ("toy_sft", "toy_dpo", "toy_kto", "quickstart"):
+            error = refused(f"+exp={name}", "model=local", path)
+            assert isinstance(error, ModelError)
+            assert "trains a language model, and this is a classifier" in error.what
+        assert planned("+exp=toy_reward", "model=local", path)
+
+    def test_nor_is_its_adapter(self, write: Write) -> None:
+        path = self.folder(write, task_type="SEQ_CLS", base_model_name_or_path="org/base")
+        assert "this is a classifier" in refused("+exp=toy_sft", "model=local", path).what
+        assert planned("+exp=toy_reward", "model=local", path)
+
+    def test_a_classifier_of_several_labels_is_no_reward_model(self, write: Write) -> None:
+        names = {"0": "a", "1": "b", "2": "c"}
+        path = self.folder(write, architectures=["LlamaForSequenceClassification"], id2label=names)
+        assert refused("+exp=toy_reward", "model=local", path).what == "this model has 3 labels; a reward model has one"
+
+    def test_a_causal_checkpoint_where_a_reward_model_is_wanted(self, write: Write) -> None:
+        path = self.folder(write, architectures=["LlamaForCausalLM"]).partition("=")[2]
+        error = refused("+exp=quickstart", f"rewards.judge={{model: '{path}'}}")
+        assert error.what == "this is a causal checkpoint, a language model, not a reward model"
+        assert "trainer=reward" in str(error.hint)
+        assert path in str(error.hint)
+
+    def test_run_names_of_rewards_and_critics_say_what_makes_them(self) -> None:
+        words = ("+exp=toy_ppo", "+rewards.preference.model=run:toy_reward")
+        assert refused(*words).hint == "rlhf train +exp=toy_reward"
+        assert refused("+exp=toy_ppo", "critic.init=run:toy_reward").hint == "rlhf train +exp=toy_reward"
+        assert refused("+exp=toy_dpo", "model=local", "model.path=run:toy_sft").hint == "rlhf train +exp=toy_sft"
+
+
+class TestQuantised:
+    def test_not_without_an_adapter(self) -> None:
+        error = refused("+exp=toy_sft", "model.quantize=4bit")
+        assert isinstance(error, ConfigError)
+        assert error.what == "quantised weights cannot be trained"
+        assert str(error.hint).startswith("model.lora.r=16")
+
+    def test_not_without_bitsandbytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        error = refused("+exp=toy_sft", "model.quantize=8bit", "model.lora.r=4")
+        assert "pip install bitsandbytes" in str(error.hint)
+        assert str(error.where) == "model.quantize (command line)"
+
+    def test_where_it_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlhf_cli.plan.policy_model.importlib.util.find_spec", lambda name: object())
+        assert planned("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4").model.endswith(" + LoRA r=4, 4bit")
+
+    def test_not_in_fp16(self) -> None:
+        error = refused("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4", "launch.precision=fp16")
+        assert error.hint == "launch.precision=bf16"
+
+    def test_other_bits(self) -> None:
+        assert "'4bit' or '8bit'" in str(refused("+exp=toy_sft", "model.quantize=3bit").expected)

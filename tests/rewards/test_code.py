@@ -1,0 +1,129 @@
+"""The rewards that run code: what is taken for the program, what passes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.code import code_in, code_passes_tests, code_runs, split_tests
+from rlhf_cli.sandbox import running as sandbox
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
+
+ADD = "```python\ndef add(a, b):\n    return a + b\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("x = 1", "x = 1"),
+        ("Here:\n```python\nx = 1\n```\nbye", "x = 1\n"),
+        ("```py\na\n```\nor\n```python3\nb\n```\n```\noutput\n```", "b\n"),
+        ("```\na\n```\n```json\n{}\n```", "a\n"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+        ("```python\nx = 1", "x = 1"),
+        ("````python\n'''\n```\n'''\n````", "'''\n```\n'''\n"),
+        ("~~~Python title=x\na\n~~~", "a\n"),
+        ("  ```python\n  a\n  ```", "  a\n"),
+        ("", ""),
+    ],
+)
+def test_code_in(text: str, code: str) -> None:
+    assert code_in(text) == code
+
+
+def test_code_runs() -> None:
+    completions: list[Any] = [
+        "print('hi')",
+        [{"role": "assistant", "content": "So:\n```python\nimport sys\nsys.exit(0)\n```"}],
+        "1 / 0",
+        "while True: pass",
+        "def",
+        "  ",
+        "input()",
+        "exit(3)",
+    ]
+    started = time.monotonic()
+    assert code_runs(completions, timeout_s=1.0) == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert time.monotonic() - started < 8
+    assert code_runs([]) == []
+
+
+def test_code_passes_tests() -> None:
+    tests = ["assert add(1, 2) == 3", "assert add(1, 1) == 3", "assert add('a', 'b') == 'ab'", "assert sub(1, 1) == 0"]
+    assert code_passes_tests([ADD, "def add(", ""], [tests] * 3) == [0.5, 0.0, 0.0]
+
+
+def test_tests_as_one_text_and_none_at_all() -> None:
+    text = "import math\nx = add(1, 2)\nassert x == 3\nassert math.sqrt(x) > 2, 'no'"
+    scores = code_passes_tests([ADD] * 4, [text, "def check(f):\n    assert f(1, 1) == 2\ncheck(add)", None, ""])
+    assert scores == [0.5, 1.0, None, None]
+
+
+def test_split_tests() -> None:
+    assert split_tests("import x\nassert a\n\nassert b; c()", 0) == ["import x\nassert a", "assert b", "c()"]
+    assert split_tests(("assert a\nassert b",), 0) == ["assert a\nassert b"]
+    for wrong in ("assert", ["assert a", "assert"]):
+        with pytest.raises(RewardError, match="a test is no Python") as caught:
+            split_tests(wrong, 7)
+        assert "row 7" in str(caught.value)
+    for none in (3, [1], {"a": 1}):
+        with pytest.raises(RewardError, match="these are no tests"):
+            split_tests(none, 0)
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "def add(a, b):\n    import os; os._exit(0)",
+        "def add(a, b):\n    raise SystemExit(0)",
+        "print('0' * 32, 0)",
+        "import sys; sys.stdout = open('x', 'w')",
+        "class Yes:\n    def __eq__(self, other): raise KeyboardInterrupt\ndef add(a, b): return Yes()",
+    ],
+)
+def test_leaving_early_passes_nothing(cheat: str) -> None:
+    assert code_passes_tests([cheat], [["assert add(1, 2) == 3"]]) == [0.0]
+
+
+def test_tests_that_end_the_process_or_the_time_end_the_row() -> None:
+    code = "def f(n):\n    import os\n    return os._exit(0) if n == 1 else n\nprint('x' * 10**6)"
+    assert code_passes_tests([code], [["assert f(0) == 0", "assert f(1)", "assert f(2) == 2"]]) == [1 / 3]
+    loop = "def f(n):\n    while n: pass\n    return n"
+    assert code_passes_tests([loop], [["assert f(0) == 0", "assert f(1)", "assert f(0) == 0"]], timeout_s=1) == [1 / 3]
+
+
+def test_the_program_is_a_module_and_no_script() -> None:
+    code = """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class P:
+    x: int
+def f(n: int) -> P: return P(n)
+if __name__ == "__main__":
+    input()
+"""
+    assert code_passes_tests([code], [["assert f(1) == P(1)", "assert f(1).x == 1"]]) == [1.0]
+
+
+def test_a_sandbox_that_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.protections()
+    monkeypatch.setattr(sandbox, "interpreter", lambda: "/bin/false")
+    with pytest.raises(RewardError, match="sandbox"):
+        code_runs(["pass"])
+    with pytest.raises(RewardError, match="sandbox"):
+        code_passes_tests(["pass"], ["assert True"])
+
+
+def test_rows_run_at_once() -> None:
+    sandbox.protections()
+    started = time.monotonic()
+    assert code_runs(["import time; time.sleep(1)"] * 4, max_workers=4) == [1.0] * 4
+    assert time.monotonic() - started < 3

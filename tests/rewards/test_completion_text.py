@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.completion_text import Completion, text_of
+
+TOOL_USE = [
+    {"role": "assistant", "content": "Let me look.", "reasoning_content": "hm", "tool_calls": [{}]},
+    {"role": "tool", "content": "42"},
+    {"role": "assistant", "content": None, "tool_calls": [{}]},
+    {"role": "assistant", "content": "It is 42."},
+]
+
+
+@pytest.mark.parametrize(
+    ("completion", "plain", "with_reasoning"),
+    [
+        ("text", "text", "text"),
+        ("", "", ""),
+        ([], "", ""),
+        ([{"role": "assistant", "content": "text"}], "text", "text"),
+        ([{"content": "text"}], "text", "text"),
+        (TOOL_USE, "Let me look.\nIt is 42.", "hm\nLet me look.\nIt is 42."),
+        ([{"role": "assistant", "content": "a", "thinking": "b"}], "a", "b\na"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}], "a", "a"),
+    ],
+)
+def test_text(completion: Completion, plain: str, with_reasoning: str) -> None:
+    assert text_of(completion) == plain
+    assert text_of(completion, reasoning=True) == with_reasoning
+
+
+@pytest.mark.parametrize("completion", [None, 7, ["text"], {"role": "assistant", "content": "text"}])
+def test_neither_text_nor_messages(completion: Completion) -> None:
+    with pytest.raises(RewardError, match="neither text nor a list of messages"):
+        text_of(completion)

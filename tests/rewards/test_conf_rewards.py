@@ -1,0 +1,148 @@
+"""The library as a whole: every conf/reward file, pickling, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ELSEWHERE = {"server", "judge", "code_runs", "code_passes_tests"}
+"""Rewards that talk to servers or run code: tests/rewards_remote/test_conf.py covers them."""
+SHIPPED = (Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml")
+FILES = sorted(path for path in SHIPPED if path.stem not in ELSEWHERE)
+
+# What the dataset has to have for each; also the list of what is shipped.
+COLUMNS: dict[str, set[str]] = {
+    "brevity": set(),
+    "digits_only": set(),
+    "exact_match": {"answer"},
+    "format_tags": set(),
+    "language_consistency": set(),
+    "length_ramp": set(),
+    "length_target": set(),
+    "numeric_answer": {"answer"},
+    "regex": set(),
+    "second_is_larger": {"speaker_a", "speaker_b"},
+    "repetition": set(),
+    "speakers_larger": {"speaker_a", "speaker_b"},
+    "sums_correct": {"a", "b"},
+    "sums_true": set(),
+    "trl_accuracy": {"solution"},
+    "trl_cosine_length": {"solution"},
+    "trl_repetition": set(),
+    "trl_soft_overlong": set(),
+    "trl_think_format": set(),
+}
+NEED_MATH_VERIFY = {"trl_accuracy", "trl_cosine_length"}
+FROM_THE_TRAINER = {
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_metric",
+    "log_extra",
+    "environments",
+}
+
+BATCH: dict[str, Any] = {
+    "prompts": [[{"role": "user", "content": "How much is 3 + 4?"}]] * 2,
+    "completions": [[{"role": "assistant", "content": text}] for text in ("7", "<think>It is easy</think>It is 8")],
+    "completion_ids": [[5, 2], list(range(30))],
+    "trainer_state": None,
+    "log_metric": None,
+    "log_extra": None,
+    "answer": ["#### 7", "7"],
+    "a": [3, 3],
+    "b": [4, 4],
+    "speaker_a": ["A", "A"],
+    "speaker_b": ["B", "B"],
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(entry, dict)
+    return entry
+
+
+def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
+    """As the tool does it: bind the args, or where nothing asks for completions, call once to get the reward."""
+    module, _, name = entry["fn"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(function).parameters.values()
+    takes_rows = any(
+        parameter.name in FROM_THE_TRAINER or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
+    reward: Callable[..., list[float | None]] = (
+        partial(function, **entry["args"]) if takes_rows else function(**entry["args"])
+    )
+    return reward
+
+
+def test_files_are_those_listed() -> None:
+    assert [path.stem for path in FILES] == sorted(COLUMNS)
+    assert len(FILES) == len(COLUMNS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_file(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    assert 4 <= len(lines) <= 12
+    entry = load(path)
+    assert list(entry) == ["fn", "args", "weight"]
+    assert entry["weight"] >= 0
+
+    module, _, name = entry["fn"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(function).parameters
+    # By name, because **kwargs would swallow a misspelt one.
+    assert set(entry["args"]) <= {name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
+    assert not set(entry["args"]) & FROM_THE_TRAINER
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_needs_the_columns_listed(path: Path) -> None:
+    required = {
+        parameter.name
+        for parameter in inspect.signature(reward_of(load(path))).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    assert required - FROM_THE_TRAINER == COLUMNS[path.stem]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_scores_a_batch_and_pickles(path: Path) -> None:
+    reward = reward_of(load(path))
+    copy = pickle.loads(pickle.dumps(reward))
+    if path.stem in NEED_MATH_VERIFY:
+        return  # TRL's business, and the package is an extra
+    scores = reward(**BATCH)
+    assert len(scores) == 2
+    assert all(score is None or isinstance(score, float) for score in scores)
+    assert copy(**BATCH) == scores
+
+
+def test_a_misspelt_argument_is_seen() -> None:
+    entry = {"fn": "rlhf_cli.rewards.match:exact_match", "args": {"ignore_cse": True}}
+    module, _, name = entry["fn"].partition(":")  # type: ignore[attr-defined]
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    assert not set(entry["args"]) <= set(parameters)
+
+
+def test_importing_the_library_imports_no_torch() -> None:
+    modules = sorted({load(path)["fn"].partition(":")[0] for path in FILES if "rlhf_cli" in load(path)["fn"]})
+    assert len(modules) == 7
+    heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy"]
+    code = f"import sys, {', '.join(modules)}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.rewards.toy import digits_only, score_digits_only, score_sum, sums_correct, sums_true
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", 1.0),
+        ("007", 1.0),
+        ("The sum of 3 and 4 is 7.", 1.0),
+        ("3+4=7", 1.0),
+        ("7 apples", 1.0),
+        ("so...7", 1.0),
+        ("7 or 8", 0.0),  # the last one counts
+        ("8 or 7", 1.0),
+        ("-7", 0.0),
+        ("3-7", 1.0),  # this minus subtracts
+        ("7.5", 0.0),
+        ("0.7", 0.0),
+        ("x7", 0.0),
+        ("77", 0.0),
+        ("7" * 5000, 0.0),
+        ("seven", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_sum(text: str, expected: float) -> None:
+    assert score_sum(text, 7) == expected
+
+
+def test_negative_total() -> None:
+    assert score_sum("it is -7", -7) == 1.0
+    assert score_sum("it is 7", -7) == 0.0
+
+
+def test_sum_rows() -> None:
+    completions = ["7", [{"role": "assistant", "content": "12"}], "12"]
+    assert sums_correct(completions, a=[3, 5, 5], b=[4, 7, 8]) == [1.0, 1.0, 0.0]
+    assert sums_correct(["7"], a=["3"], b=["4"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("12", 1.0), (" 12\n", 1.0), ("-12", 0.0), ("12.", 0.0), ("1 2", 0.0), ("x", 0.0), ("²", 0.0), ("", 0.0)],
+)
+def test_digits_only(text: str, expected: float) -> None:
+    assert score_digits_only(text) == expected
+    assert digits_only([text, [{"role": "assistant", "content": text}]]) == [expected, expected]
+
+
+def test_the_true_reward_of_texts_and_of_messages() -> None:
+    texts = sums_true(["17+5=", "17+5="], ["22", "21"])
+    assert texts == [1.5, 0.5]
+    messages = [[{"role": "user", "content": "17+5="}]], [[{"role": "assistant", "content": "22"}]]
+    assert sums_true(*messages) == [1.5]

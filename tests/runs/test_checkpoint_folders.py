@@ -1,0 +1,190 @@
+"""Checkpoints on disk: staged, hashed, renamed, verified; no torch in sight."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs import checkpoint_folders as module
+from rlhf_cli.runs.checkpoint_folders import (
+    MANIFEST,
+    checkpoints_in,
+    clear_staging,
+    commit,
+    newest_whole,
+    problem_with,
+    staging_place,
+    write_manifest,
+)
+
+
+def staged(folder: Path, step: int, weights: bytes = b"weights") -> Path:
+    """What a trainer leaves before it is committed, a folder in a folder among it."""
+    path = staging_place(folder, step) / f"checkpoint-{step}"
+    (path / "shards").mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(weights)
+    (path / "trainer_state.json").write_text("{}")
+    (path / "shards" / "0.bin").write_bytes(b"shard")
+    return path
+
+
+def whole(folder: Path, *steps: int) -> list[Path]:
+    return [commit(staged(folder, step)) for step in steps]
+
+
+class TestCommit:
+    def test_it_is_there_under_its_name_and_verifies(self, tmp_path: Path) -> None:
+        final = commit(staged(tmp_path, 7))
+        assert final == tmp_path / "checkpoint-7"
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
+        assert problem_with(final) is None
+
+    def test_the_manifest_says_size_and_hash_of_every_file(self, tmp_path: Path) -> None:
+        files = json.loads((commit(staged(tmp_path, 7)) / MANIFEST).read_text())["files"]
+        assert sorted(files) == ["model.safetensors", "shards/0.bin", "trainer_state.json"]
+        # printf weights | sha256sum
+        assert files["model.safetensors"] == {
+            "size": 7,
+            "sha256": "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c",
+        }
+
+    def test_an_older_one_of_that_name_is_replaced(self, tmp_path: Path) -> None:
+        commit(staged(tmp_path, 7, b"old and longer"))
+        final = commit(staged(tmp_path, 7, b"new"))
+        assert (final / "model.safetensors").read_bytes() == b"new"
+        assert problem_with(final) is None
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
+
+    def test_what_was_left_unfinished_is_cleared_and_nothing_else(self, tmp_path: Path) -> None:
+        whole(tmp_path, 6)
+        staged(tmp_path, 7)
+        (tmp_path / "notes").mkdir()
+        clear_staging(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
+
+    @pytest.mark.parametrize("call", range(1, 20))
+    def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    ) -> None:
+        """Every call that reaches the disk is, in its turn, the one that never returns."""
+        whole(tmp_path, 6)
+        path = staged(tmp_path, 7)
+        calls = 0
+
+        class Killed(BaseException):
+            pass
+
+        def dying(real):
+            def wrapper(*args, **kwargs):
+                nonlocal calls
+                calls += 1
+                if calls == call:
+                    raise Killed
+                return real(*args, **kwargs)
+
+            return wrapper
+
+        monkeypatch.setattr(os, "fsync", dying(os.fsync))
+        monkeypatch.setattr(Path, "rename", dying(Path.rename))
+        monkeypatch.setattr(Path, "write_text", dying(Path.write_text))
+        monkeypatch.setattr(module.shutil, "rmtree", dying(module.shutil.rmtree))
+        if call <= 10:  # 3 files, the manifest and its flush, 2 folders, the rename, its flush, the staging place
+            with pytest.raises(Killed):
+                commit(path)
+        else:
+            commit(path)
+            assert calls == 10
+        monkeypatch.undo()
+        newest, skipped = newest_whole(tmp_path)
+        assert skipped == []
+        assert newest == tmp_path / ("checkpoint-6" if call <= 8 else "checkpoint-7")
+
+    def test_the_manifest_is_written_when_all_else_is_on_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flushed: list[int] = []
+        real = os.fsync
+
+        def note(descriptor: int) -> None:
+            flushed.append(os.fstat(descriptor).st_ino)
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", note)
+        final = commit(staged(tmp_path, 7))
+        files = ("model.safetensors", "shards/0.bin", "trainer_state.json", MANIFEST)
+        order = [*(final / file for file in files), final / "shards", final, tmp_path]
+        assert flushed == [path.stat().st_ino for path in order]
+
+
+class TestProblemWith:
+    @pytest.mark.parametrize(
+        ("damage", "problem"),
+        [
+            (lambda path: (path / MANIFEST).unlink(), "no manifest.json in it"),
+            (lambda path: (path / MANIFEST).write_text('{"files": {"a'), "its manifest.json cannot be read"),
+            (lambda path: (path / MANIFEST).write_text("[]"), "its manifest.json cannot be read (TypeError)"),
+            (lambda path: (path / "shards" / "0.bin").unlink(), "shards/0.bin is missing"),
+            (
+                lambda path: (path / "model.safetensors").write_bytes(b""),
+                "model.safetensors has 0 bytes and its manifest says 7",
+            ),
+            (
+                lambda path: (path / "model.safetensors").write_bytes(b"Weights"),
+                "model.safetensors is not what was written (another sha256)",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, tmp_path: Path, damage, problem: str) -> None:
+        (path,) = whole(tmp_path, 7)
+        damage(path)
+        assert (problem_with(path) or "").startswith(problem)
+
+    def test_a_file_that_was_added_is_no_problem(self, tmp_path: Path) -> None:
+        (path,) = whole(tmp_path, 7)
+        (path / "notes.txt").write_text("the good one")
+        assert problem_with(path) is None
+
+    def test_a_manifest_can_be_written_again(self, tmp_path: Path) -> None:
+        (path,) = whole(tmp_path, 7)
+        (path / "trainer_state.json").write_text('{"edited": true}')
+        write_manifest(path)
+        assert problem_with(path) is None
+        assert MANIFEST not in json.loads((path / MANIFEST).read_text())["files"]
+
+
+class TestNewestWhole:
+    def test_none_yet(self, tmp_path: Path) -> None:
+        assert newest_whole(tmp_path / "checkpoints") == (None, [])
+
+    def test_the_highest_step(self, tmp_path: Path) -> None:
+        whole(tmp_path, 9, 100, 20)
+        assert newest_whole(tmp_path) == (tmp_path / "checkpoint-100", [])
+        assert [step for step, _ in checkpoints_in(tmp_path)] == [9, 20, 100]
+
+    def test_newer_ones_that_do_not_verify_are_named_newest_first(self, tmp_path: Path) -> None:
+        _, good, cut_off, bare = whole(tmp_path, 4, 5, 6, 7)
+        (cut_off / "model.safetensors").write_bytes(b"we")
+        (bare / MANIFEST).unlink()
+        found, skipped = newest_whole(tmp_path)
+        assert found == good
+        assert skipped == [
+            "checkpoint-7: no manifest.json in it",
+            "checkpoint-6: model.safetensors has 2 bytes and its manifest says 7",
+        ]
+
+    def test_older_ones_are_not_looked_at(self, tmp_path: Path) -> None:
+        old, new = whole(tmp_path, 4, 5)
+        (old / MANIFEST).unlink()
+        assert newest_whole(tmp_path) == (new, [])
+
+    def test_a_staged_one_is_none(self, tmp_path: Path) -> None:
+        write_manifest(staged(tmp_path, 8))
+        assert newest_whole(tmp_path) == (None, [])
+
+    def test_only_broken_ones(self, tmp_path: Path) -> None:
+        (path,) = whole(tmp_path, 3)
+        (path / MANIFEST).unlink()
+        assert newest_whole(tmp_path) == (None, ["checkpoint-3: no manifest.json in it"])

@@ -1,0 +1,139 @@
+"""The layout of a run folder, and which runs a path means."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.run_folder import RunFolder, expand, open_run, read_json, write_json
+
+MakeRun = Callable[..., RunFolder]
+
+
+def checkpoint(folder: RunFolder, name: str, *, whole: bool = True) -> Path:
+    path = folder.checkpoints / name
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"0")
+    if whole:
+        (path / "trainer_state.json").write_text("{}")
+    return path
+
+
+class TestLastCheckpoint:
+    def test_none_yet(self, make_run: MakeRun) -> None:
+        assert make_run().last_checkpoint() is None
+
+    def test_the_highest_step_and_not_the_last_in_the_alphabet(self, make_run: MakeRun) -> None:
+        folder = make_run()
+        checkpoint(folder, "checkpoint-9")
+        newest = checkpoint(folder, "checkpoint-100")
+        checkpoint(folder, "checkpoint-20")
+        assert folder.last_checkpoint() == newest
+
+    def test_a_partial_one_is_passed_over(self, make_run: MakeRun) -> None:
+        folder = make_run()
+        whole = checkpoint(folder, "checkpoint-10")
+        partial = checkpoint(folder, "checkpoint-20", whole=False)
+        assert folder.last_checkpoint() == whole
+        (partial / "trainer_state.json").write_text("{}")
+        assert folder.last_checkpoint() == partial
+
+    def test_only_partial_ones(self, make_run: MakeRun) -> None:
+        folder = make_run()
+        checkpoint(folder, "checkpoint-20", whole=False)
+        assert folder.last_checkpoint() is None
+
+    def test_other_folders_are_no_checkpoints(self, make_run: MakeRun) -> None:
+        folder = make_run()
+        whole = checkpoint(folder, "checkpoint-1")
+        for name in ("tmp-checkpoint-30", "checkpoint-30.old", "checkpoint-", "best"):
+            checkpoint(folder, name)
+        assert folder.last_checkpoint() == whole
+
+
+class TestExpand:
+    def test_a_run_is_itself(self, make_run: MakeRun) -> None:
+        one = make_run("runs/exp/one")
+        assert expand([one.path]) == [RunFolder(one.path.resolve())]
+
+    def test_a_folder_of_runs_is_all_of_them_in_order(self, make_run: MakeRun) -> None:
+        two, one = make_run("runs/exp/two"), make_run("runs/exp/one")
+        (two.path.parent / "notes").mkdir()
+        assert [run.path for run in expand([one.path.parent])] == [one.path.resolve(), two.path.resolve()]
+
+    def test_several_in_the_order_typed(self, make_run: MakeRun) -> None:
+        two, one = make_run("runs/a/two"), make_run("runs/b/one")
+        assert [run.path.name for run in expand([two.path, one.path.parent])] == ["two", "one"]
+
+    def test_a_sweep_folder_is_its_jobs(self, make_run: MakeRun) -> None:
+        jobs = [make_run(f"runs/exp/sweep/{number}") for number in range(2)]
+        (jobs[0].path.parent / "sweep.json").write_text("{}")
+        assert [run.path.name for run in expand([jobs[0].path.parent])] == ["0", "1"]
+
+    @pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("runs", "no config.yaml in it")])
+    def test_no_run(self, tmp_path: Path, name: str, got: str) -> None:
+        (tmp_path / "runs").mkdir()
+        with pytest.raises(RunError, match="is not a run folder") as caught:
+            expand([tmp_path / name])
+        assert caught.value.got == got
+        assert caught.value.expected is not None
+
+    def test_open_run(self, make_run: MakeRun) -> None:
+        folder = make_run(config={"seed": 7})
+        assert open_run(folder.path).read_config() == {"seed": 7}
+
+
+class TestLabels:
+    def test_a_run(self, make_run: MakeRun) -> None:
+        folder = make_run("runs/quickstart/first")
+        assert (folder.label, folder.sweep_group) == ("quickstart/first", None)
+
+    def test_a_job_of_a_sweep(self, make_run: MakeRun) -> None:
+        folder = make_run("runs/quickstart/sweep/3")
+        (folder.path.parent / "sweep.json").write_text("{}")
+        assert (folder.label, folder.sweep_group) == ("quickstart/sweep/3", "quickstart/sweep")
+
+
+class TestJson:
+    def test_nothing_there_is_empty(self, tmp_path: Path) -> None:
+        assert read_json(tmp_path / "gone.json") == {}
+
+    def test_written_whole_and_nothing_left_behind(self, tmp_path: Path) -> None:
+        write_json(tmp_path / "a.json", {"x": 1})
+        write_json(tmp_path / "a.json", {"x": 2})
+        assert json.loads((tmp_path / "a.json").read_text()) == {"x": 2}
+        assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+    def test_a_reader_never_sees_half_of_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.json"
+        content = {str(number): number for number in range(5000)}
+        write_json(file, content)
+        torn: list[str] = []
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    if len(read_json(file)) != 5000:
+                        torn.append("short")
+                except ValueError as error:
+                    torn.append(str(error))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(40):
+            write_json(file, content)
+        stop.set()
+        reader.join()
+        assert torn == []
+
+    def test_a_failed_write_leaves_the_old_file(self, tmp_path: Path) -> None:
+        write_json(tmp_path / "a.json", {"x": 1})
+        with pytest.raises(TypeError):
+            write_json(tmp_path / "a.json", {"x": object()})
+        assert read_json(tmp_path / "a.json") == {"x": 1}

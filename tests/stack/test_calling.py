@@ -1,0 +1,318 @@
+"""Failures of a reward function: whose fault it was, what it costs, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.stack.component import Component, OnError, Outcome
+from rlhf_cli.stack.reward_stack import RewardStack
+
+BATCH: dict[str, Any] = {
+    "prompts": ["zero", "one", "two", "three"],
+    "completions": ["a", "b", "c", "d"],
+    "completion_ids": [[1], [1, 2], [1, 2, 3], [4]],
+    "row": [0, 1, 2, 3],
+}
+Rows = list[int]
+
+
+class Bench:
+    """Makes stacks and keeps what they record."""
+
+    def __init__(self) -> None:
+        self.recorded: list[dict[str, Any]] = []
+        self.stacks: list[RewardStack] = []
+
+    def stack(self, score: Callable[..., Any], **rules: Any) -> RewardStack:
+        self.stacks.append(RewardStack([Component("mine", score, **rules)], record_error=self.recorded.append))
+        return self.stacks[-1]
+
+    def __call__(self, score: Callable[..., Any], **rules: Any) -> Outcome:
+        return self.stack(score, **rules).evaluate(**BATCH)["mine"]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    for stack in made.stacks:
+        stack.close()
+
+
+def picky(bad: int, do: Callable[[], Any], is_async: bool = False) -> Callable[..., Any]:
+    """Scores row i with 10 i; does something else where the row `bad` is among those asked for."""
+
+    def reward(row: Rows, **_: Any) -> list[float]:
+        if bad in row:
+            answer = do()
+            return [answer if index == bad else 10.0 * index for index in row]
+        return [10.0 * index for index in row]
+
+    async def later(row: Rows, **batch: Any) -> list[float]:
+        await asyncio.sleep(0)
+        return reward(row, **batch)
+
+    return later if is_async else reward
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def do() -> Any:
+        raise error
+
+    return do
+
+
+FAILURES = [
+    (raises(ValueError("odd")), "ValueError: odd"),
+    (raises(SystemExit(3)), "SystemExit: 3"),
+    (raises(RecursionError("deep")), "RecursionError: deep"),
+    (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: 1e39, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: {"score": 1}, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: [1.0], "RewardError: reward 'mine' returned no value a token for row 0"),
+    (lambda: OSError("in its place"), "OSError: in its place"),
+]
+IDS = ["raise", "sys.exit", "recursion", "text", "infinite", "too large", "dict", "dense length", "returned error"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("do", "message"), FAILURES, ids=IDS)
+class TestOneRow:
+    @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
+    def test_is_blamed_alone(
+        self, bench: Bench, do: Any, message: str, is_async: bool, on_error: OnError, fixed: float | None
+    ) -> None:
+        found = bench(picky(2, do, is_async), on_error=on_error)
+        assert found.raw == [0.0, 10.0, None, 30.0]
+        assert found.fixed == [None, None, fixed, None]
+        assert found.errors[2] is not None
+        assert found.errors[2].startswith(message)
+        assert [error is None for error in found.errors] == [True, True, False, True]
+        assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
+        assert found.num_excluded == (fixed is None)
+
+    def test_is_kept(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
+        bench(picky(2, do, is_async), on_error="exclude")
+        (kept,) = bench.recorded
+        assert kept.pop("error").startswith(message)
+        assert kept == {"reward": "mine", "row": 2, "prompt": "two", "completion": "c"}
+
+    def test_under_raise_ends_it_all(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
+        with pytest.raises((RewardFailed, RewardError)) as caught:
+            bench(picky(2, do, is_async))
+        assert "'mine'" in caught.value.what
+        assert "row 2" in caught.value.what
+        assert caught.value.where == "rewards.mine"
+        if isinstance(caught.value, RewardFailed):
+            assert caught.value.got == message
+            assert "'two'" in str(caught.value.expected)
+            assert "on_error=exclude" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
+def test_negative_control_nothing_fails(bench: Bench, on_error: OnError) -> None:
+    found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
+    assert found.raw == [0.0, 10.0, 20.0, 30.0]
+    assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
+
+
+@pytest.mark.parametrize("returned", [None, 3.0, "abcd", [1.0], [1.0] * 5, {0: 1}], ids=str)
+class TestNoListOfScores:
+    """What is said of the whole batch and not of a row."""
+
+    def test_under_raise(self, bench: Bench, returned: Any) -> None:
+        with pytest.raises(RewardError) as caught:
+            bench(lambda **_: returned)
+        assert caught.value.exit_code == 2
+        assert "'mine'" in caught.value.what
+
+    def test_otherwise_is_every_rows(self, bench: Bench, returned: Any) -> None:
+        def reward(row: Rows, **_: Any) -> Any:
+            # of a single row as well: [1.0] would be right then
+            return returned if not isinstance(returned, list) else [1.0] * (len(row) + 1)
+
+        found = bench(reward, on_error="exclude")
+        assert (found.raw, found.num_errors, found.num_excluded) == ([None] * 4, 4, 4)
+
+
+class TestTheBatchFailsAndNoRowDoes:
+    @staticmethod
+    def only_alone(row: Rows, **_: Any) -> list[float]:
+        if len(row) > 1:
+            raise ValueError("one at a time, please")
+        return [1.0]
+
+    def test_under_raise_it_is_a_failure(self, bench: Bench) -> None:
+        with pytest.raises(RewardFailed) as caught:
+            bench(self.only_alone)
+        assert caught.value.got == "ValueError: one at a time, please"
+
+    def test_otherwise_the_rows_keep_their_scores(self, bench: Bench) -> None:
+        found = bench(self.only_alone, on_error="exclude")
+        assert (found.raw, found.num_errors) == ([1.0] * 4, 0)
+
+
+class TestSystem:
+    def test_keyboard_interrupt_is_no_failure(self, bench: Bench) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            bench(picky(2, raises(KeyboardInterrupt())), on_error="exclude")
+        with pytest.raises(KeyboardInterrupt):
+            bench(picky(2, raises(KeyboardInterrupt())), on_error="exclude", timeout_s=5)
+        assert bench.recorded == []
+
+    def test_sys_exit_in_a_task_of_an_async_rewards_own(self, bench: Bench) -> None:
+        """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
+
+        async def one(index: int) -> float:
+            if index == 2:
+                raise SystemExit(1)
+            return 10.0 * index
+
+        async def reward(row: Rows, **_: Any) -> list[float]:
+            return list(await asyncio.gather(*(one(index) for index in row)))
+
+        stack = bench.stack(reward, on_error="exclude")
+        for _ in range(2):
+            found = stack.evaluate(**BATCH)["mine"]
+            assert found.raw == [0.0, 10.0, None, 30.0]
+            assert found.errors[2] == "SystemExit: 1"
+
+    def test_its_own_cancelled_error_is_its_failure(self, bench: Bench) -> None:
+        found = bench(picky(2, raises(asyncio.CancelledError()), is_async=True), on_error="exclude")
+        assert found.raw == [0.0, 10.0, None, 30.0]
+        assert found.num_errors == 1
+
+
+class TestTimeouts:
+    @staticmethod
+    def slow(*, is_async: bool, seconds: float = 5.0) -> Callable[..., Any]:
+        stop = threading.Event()
+
+        def sync(row: Rows, **_: Any) -> list[float]:
+            stop.wait(seconds)
+            return [1.0] * len(row)
+
+        async def later(row: Rows, **_: Any) -> list[float]:
+            await asyncio.sleep(seconds)
+            return [1.0] * len(row)
+
+        return later if is_async else sync
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_a_hang_ends_after_timeout_s(self, bench: Bench, is_async: bool) -> None:
+        started = time.perf_counter()
+        found = bench(self.slow(is_async=is_async), on_error=0.25, timeout_s=0.1)
+        assert time.perf_counter() - started < 1.0
+        assert found.fixed == [0.25] * 4
+        assert found.errors == ["no answer within 0.1 s"] * 4
+        assert (found.timeouts, found.num_errors, found.calls) == (4, 4, 4)
+        assert [kept["row"] for kept in bench.recorded] == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_under_raise(self, bench: Bench, is_async: bool) -> None:
+        with pytest.raises(RewardFailed, match="'mine' failed on row 0") as caught:
+            bench(self.slow(is_async=is_async), timeout_s=0.1)
+        assert caught.value.got == "no answer within 0.1 s"
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_negative_control_in_time(self, bench: Bench, is_async: bool) -> None:
+        found = bench(self.slow(is_async=is_async, seconds=0.01), timeout_s=5.0)
+        assert (found.raw, found.timeouts, found.num_errors) == ([1.0] * 4, 0, 0)
+
+    def test_an_async_one_that_will_not_be_cancelled(self, bench: Bench) -> None:
+        async def stubborn(**_: Any) -> list[float]:
+            for _ in range(30):
+                try:
+                    await asyncio.sleep(0.02)
+                except asyncio.CancelledError:
+                    continue
+            return [1.0] * 4
+
+        started = time.perf_counter()
+        assert bench(stubborn, on_error="exclude", timeout_s=0.1).timeouts == 4
+        assert time.perf_counter() - started < 1.0
+
+    def test_an_async_one_that_blocks_the_loop(self, bench: Bench) -> None:
+        """A wait without `await`: no task of the loop could end it, and the next batch must not wait behind it."""
+        is_blocking = [True]
+
+        async def blocks(row: Rows, **_: Any) -> list[float]:
+            if is_blocking[0]:
+                time.sleep(3.0)
+            return [1.0] * len(row)
+
+        stack = bench.stack(blocks, on_error="exclude", timeout_s=0.1)
+        started = time.perf_counter()
+        found = stack.evaluate(**BATCH)["mine"]
+        assert time.perf_counter() - started < 2.5
+        assert found.timeouts == 4
+        assert "blocked" in str(found.errors[0])
+        is_blocking[0] = False
+        assert stack.evaluate(**BATCH)["mine"].raw == [1.0] * 4
+        assert time.perf_counter() - started < 2.5
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_a_timeout_of_its_own_is_an_error_of_one_row(self, bench: Bench, is_async: bool) -> None:
+        """A judge's client gave up on row 2, long before the reward's own time was over."""
+        found = bench(picky(2, raises(TimeoutError("the server")), is_async), on_error="exclude", timeout_s=5.0)
+        assert found.raw == [0.0, 10.0, None, 30.0]
+        assert (found.errors[2], found.timeouts) == ("TimeoutError: the server", 0)
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_an_error_in_time_keeps_its_row(self, bench: Bench, is_async: bool) -> None:
+        found = bench(picky(1, raises(ValueError("odd")), is_async), on_error="exclude", timeout_s=5.0)
+        assert found.raw == [0.0, None, 20.0, 30.0]
+        assert found.errors[1] == "ValueError: odd"
+
+
+class TestHopeless:
+    @pytest.mark.parametrize("on_error", ["exclude", 0.0])
+    def test_a_reward_that_only_fails_ends_the_run_at_the_third_batch(self, bench: Bench, on_error: OnError) -> None:
+        stack = bench.stack(lambda **_: 1 / 0, on_error=on_error)
+        stack.evaluate(**BATCH)
+        stack.evaluate(**BATCH)
+        with pytest.raises(RewardFailed, match="'mine' failed on every row of 3 batches in a row") as caught:
+            stack.evaluate(**BATCH)
+        assert caught.value.got == "ZeroDivisionError: division by zero"
+        assert len(bench.recorded) == 12
+
+    def test_negative_control_one_row_is_enough_to_go_on(self, bench: Bench) -> None:
+        def reward(row: Rows, **_: Any) -> list[float]:
+            if row != [3]:
+                raise ValueError("odd")
+            return [1.0]
+
+        stack = bench.stack(reward, on_error="exclude")
+        for _ in range(6):
+            assert stack.evaluate(**BATCH)["mine"].num_errors == 3
+
+    def test_negative_control_a_good_batch_between(self, bench: Bench) -> None:
+        is_good = [False]
+        stack = bench.stack(lambda row, **_: [1.0] * len(row) if is_good[0] else 1 / 0, on_error="exclude")
+        for good in (False, False, True, False, False):
+            is_good[0] = good
+            stack.evaluate(**BATCH)
+        with pytest.raises(RewardFailed):
+            stack.evaluate(**BATCH)
+
+
+class TestDense:
+    def test_a_row_of_tokens_is_its_sum_and_keeps_them(self, bench: Bench) -> None:
+        found = bench(lambda **_: [1.5, [0.5, None], None, [2.0]])
+        assert found.raw == [1.5, 0.5, None, 2.0]
+        assert found.tokens == [None, [0.5, None], None, [2.0]]
+
+    def test_a_wrong_length_says_both(self, bench: Bench) -> None:
+        with pytest.raises(RewardError) as caught:
+            bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
+        assert "row 1" in caught.value.what
+        assert caught.value.got == "3 values for a completion of 2 tokens, for the prompt 'one'"

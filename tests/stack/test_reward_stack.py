@@ -1,0 +1,372 @@
+"""All rewards of an experiment on one batch: columns, levels, waiting together, the worked example of the design."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.gates import Gate, GateCycle
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.stack.settling import Settled, settle
+from rlhf_cli.stack.weight_schedule import Schedule
+
+BATCH: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
+
+
+class Counting:
+    """A reward that remembers with what it was asked."""
+
+    def __init__(self, *scores: Any) -> None:
+        self.scores = list(scores)
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, **batch: Any) -> list[Any]:
+        self.calls.append(batch)
+        return self.scores
+
+
+@pytest.fixture
+def stack_of() -> Iterator[Any]:
+    """`stack_of(name=function or Component arguments)`: a stack that is closed afterwards."""
+    made: list[RewardStack] = []
+
+    def call(**rewards: Any) -> RewardStack:
+        made.append(RewardStack([Component(name, score) for name, score in rewards.items()]))
+        return made[-1]
+
+    yield call
+    for stack in made:
+        stack.close()
+
+
+def raws(stack: RewardStack, **batch: Any) -> dict[str, list[float | None]]:
+    return {name: outcome.raw for name, outcome in stack.evaluate(**(batch or BATCH)).items()}
+
+
+def test_one_score_a_row(stack_of: Any) -> None:
+    stack = stack_of(length=lambda completions, **_: [len(text) for text in completions], none=Counting(None, 1))
+    assert raws(stack) == {"length": [1.0, 2.0], "none": [None, 1.0]}
+    assert stack.outcomes["none"].num_excluded == 1
+    assert stack.outcomes["length"].num_excluded == 0
+
+
+def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
+    stack = RewardStack([Component("late", Counting(1, 2), gates=(Gate("early"),)), Component("early", Counting(1, 2))])
+    assert stack.names == ["late", "early"]
+    assert [column.__name__ for column in stack.columns()] == ["late", "early"]
+    assert list(stack.evaluate(**BATCH)) == ["early", "late"]
+
+
+def test_weights_at_a_step() -> None:
+    stack = RewardStack(
+        [
+            Component("number", Counting(), -0.25),
+            Component("monitored", Counting(), 0.0),
+            Component("ramp", Counting(), Schedule(0.0, 1.0, fraction=0.5)),
+        ]
+    )
+    assert stack.weights(0, 100) == [-0.25, 0.0, 0.0]
+    assert stack.weights(25, 100) == [-0.25, 0.0, 0.5]
+    assert stack.weights(99, 100) == [-0.25, 0.0, 1.0]
+
+
+def test_a_cycle_is_refused() -> None:
+    with pytest.raises(GateCycle):
+        RewardStack([Component("a", Counting(), gates=(Gate("b"),)), Component("b", Counting(), gates=(Gate("a"),))])
+
+
+class TestOneEvaluationABatch:
+    def test_however_many_columns_are_asked(self, stack_of: Any) -> None:
+        first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
+        stack = stack_of(first=first, second=second, third=third)
+        one, two, three = stack.columns()
+        with stack.batch():
+            # not in the order of the columns, and one of them twice
+            assert [two(**BATCH), one(**BATCH), three(**BATCH), two(**BATCH)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
+        assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
+
+    def test_the_next_batch_is_evaluated_anew(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        stack = stack_of(one=reward)
+        column = stack.columns()[0]
+        for number in range(3):
+            with stack.batch():
+                column(**BATCH)
+            assert len(reward.calls) == number + 1
+            reward.scores = [7, 8]
+        with stack.batch():
+            assert column(**BATCH) == [7.0, 8.0]
+
+    def test_nothing_of_a_batch_is_left_when_it_is_over(self, stack_of: Any) -> None:
+        reward, other = Counting(1, 2), Counting(3, 4)
+        stack = stack_of(one=reward, two=other)
+        column = stack.columns()[0]
+        with stack.batch():
+            column(**BATCH)
+        reward.scores, other.scores = [7, 8], [9]
+        with pytest.raises(RewardError), stack.batch():
+            column(**BATCH)
+        other.scores = [9, 9]
+        assert column(**BATCH) == [7.0, 8.0]
+
+    def test_outside_of_a_batch_every_call_is_one(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        column = stack_of(one=reward).columns()[0]
+        column(**BATCH)
+        reward.scores = [3, 4]
+        assert column(**BATCH) == [3.0, 4.0]
+
+    def test_every_component_sees_the_whole_batch(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        batch = {**BATCH, "answer": ["x", "y"], "trainer_state": object(), "log_metric": print}
+        stack_of(one=reward).evaluate(**batch)
+        assert reward.calls == [batch]
+
+
+def waits(seconds: float, *scores: float) -> Any:
+    async def reward(**batch: Any) -> list[float]:
+        await asyncio.sleep(seconds)
+        return list(scores)
+
+    return reward
+
+
+def sleeps(seconds: float, *scores: float) -> Any:
+    def reward(**batch: Any) -> list[float]:
+        time.sleep(seconds)
+        return list(scores)
+
+    return reward
+
+
+class TestTogether:
+    @pytest.mark.parametrize("kind", [waits, sleeps])
+    def test_four_that_wait_take_the_time_of_one(self, stack_of: Any, kind: Any) -> None:
+        stack = stack_of(**{name: kind(0.02, 1, 2) for name in "abcd"})
+        stack.evaluate(**BATCH)  # the threads and the loop are made here
+        best = min(self._seconds(stack) for _ in range(5))
+        assert 0.02 <= best < 0.06
+
+    def test_negative_control_a_chain_waits_for_each(self) -> None:
+        gates: dict[str, Any] = {"a": (), "b": (Gate("a"),), "c": (Gate("b"),), "d": (Gate("c"),)}
+        stack = RewardStack([Component(name, waits(0.02, 1, 2), gates=own) for name, own in gates.items()])
+        assert self._seconds(stack) >= 0.08
+        stack.close()
+
+    @staticmethod
+    def _seconds(stack: RewardStack) -> float:
+        started = time.perf_counter()
+        stack.evaluate(**BATCH)
+        return time.perf_counter() - started
+
+    def test_each_is_timed_for_itself(self, stack_of: Any) -> None:
+        stack = stack_of(slow=waits(0.05, 1, 2), quick=Counting(3, 4))
+        stack.evaluate(**BATCH)
+        assert stack.outcomes["slow"].seconds >= 0.05 > stack.outcomes["quick"].seconds
+
+    def test_scores_stay_with_their_names(self, stack_of: Any) -> None:
+        stack = stack_of(one=waits(0.03, 1, 2), sync=Counting(3, 4), two=waits(0.01, 5, 6))
+        assert raws(stack) == {"one": [1, 2], "sync": [3, 4], "two": [5, 6]}
+
+    def test_one_event_loop_for_all_batches(self, stack_of: Any) -> None:
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def reward(**batch: Any) -> list[float]:
+            loops.append(asyncio.get_running_loop())
+            return [1, 2]
+
+        stack = stack_of(one=reward, two=reward)
+        stack.evaluate(**BATCH)
+        stack.evaluate(**BATCH)
+        assert len(loops) == 4
+        assert len(set(map(id, loops))) == 1
+        stack.close()
+        assert loops[0].is_closed()
+
+    def test_what_a_reward_keeps_in_an_asynchronous_generator_is_ended_with_the_loop(self, stack_of: Any) -> None:
+        ended: list[bool] = []
+
+        async def client() -> Any:
+            try:
+                yield 1
+            finally:
+                ended.append(True)
+
+        kept: list[Any] = []
+
+        async def reward(**batch: Any) -> list[float]:
+            kept.append(client())
+            await anext(kept[-1])
+            return [1, 2]
+
+        stack = stack_of(one=reward)
+        stack.evaluate(**BATCH)
+        assert ended == []
+        stack.close()
+        assert ended == [True]
+
+
+def ends_in(code: str, *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+    """A process of its own: what hangs at its end, or is warned of there, is seen."""
+    words = [sys.executable, "-W", "error", "-X", "dev", "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+RAISES_BESIDE_ASYNC = """
+import asyncio, sys
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.reward_stack import RewardStack
+
+async def slow(**batch):
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("let go", flush=True)
+    return [1.0]
+
+def broken(**batch):
+    import time
+    time.sleep(0.2)
+    raise ValueError("mine")
+
+stack = RewardStack([Component("broken", broken), Component("slow", slow)])
+try:
+    stack.evaluate(prompts=["p"], completions=["c"])
+except Exception as error:
+    print(error.what, flush=True)
+stack.close()
+"""
+
+
+def test_one_that_raises_beside_an_async_one_leaves_nothing_behind() -> None:
+    """The waiting coroutine is cancelled, not tried again, no warning is given and the process ends."""
+    done = ends_in(RAISES_BESIDE_ASYNC)
+    assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestFailing:
+    @pytest.mark.parametrize("is_async", [False, True])
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_a_raise_names_reward_row_and_prompt(self, stack_of: Any, is_async: bool, is_first: bool) -> None:
+        class JudgeIsDownError(Exception):
+            pass
+
+        def raises(completions: list[str], **batch: Any) -> list[float]:
+            if "bb" in completions:
+                raise JudgeIsDownError("429")
+            return [1.0] * len(completions)
+
+        async def raises_later(**batch: Any) -> list[float]:
+            return raises(**batch)
+
+        broken = raises_later if is_async else raises
+        rewards = {"broken": broken, "fine": Counting(1, 2)} if is_first else {"fine": Counting(1, 2), "broken": broken}
+        with pytest.raises(RewardFailed) as caught:
+            stack_of(**rewards).evaluate(**{**BATCH, "prompts": ["one", "two"]})
+        error = caught.value
+        assert error.what == "reward 'broken' failed on row 1"
+        assert error.where == "rewards.broken"
+        assert error.got == "JudgeIsDownError: 429"
+        assert "'two'" in str(error.expected)
+        assert "'one'" not in str(error.expected)
+        assert isinstance(error.__cause__, JudgeIsDownError)
+        assert error.exit_code == 1
+
+    def test_what_is_no_score_is_refused_by_name(self, stack_of: Any) -> None:
+        with pytest.raises(RewardError, match="reward 'broken' returned 1 values for 2 completions"):
+            stack_of(fine=Counting(1, 2), broken=Counting(1)).evaluate(**BATCH)
+
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_keyboard_interrupt_passes_through(self, stack_of: Any, is_first: bool) -> None:
+        def interrupted(**batch: Any) -> list[float]:
+            raise KeyboardInterrupt
+
+        rewards = {"fine": Counting(1, 2), "broken": interrupted}
+        with pytest.raises(KeyboardInterrupt):
+            stack_of(**dict(reversed(rewards.items())) if is_first else rewards).evaluate(**BATCH)
+
+
+# The worked example of design.md, section 4, in the numbers written there.
+
+FOUR: dict[str, Any] = {"prompts": ["p"] * 4, "completions": ["w", "x", "y", "z"], "row": [0, 1, 2, 3]}
+A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 7.0, 0.1, 7.0]  # the 7s must never be seen
+
+
+def worked(otherwise: Any, gates: bool = True) -> Settled:
+    gate = (Gate("a", low=1.0, otherwise=otherwise),) if gates else ()
+    stack = RewardStack(
+        [
+            Component("a", lambda row, **_: [A[index] for index in row]),
+            Component("b", lambda row, **_: [B[index] for index in row], gates=gate),
+        ]
+    )
+    stack.evaluate(**FOUR)
+    stack.close()
+    nan = float("nan")
+    outcomes = [stack.outcomes[name] for name in stack.names]
+    raw = torch.tensor([[nan if value is None else value for value in outcome.raw] for outcome in outcomes]).T
+    fixed = torch.tensor([[nan if value is None else value for value in outcome.fixed] for outcome in outcomes]).T
+    weights = torch.tensor(stack.weights(0, 10))
+    settled, _ = settle(
+        raw,
+        fixed,
+        weights,
+        stack.components,
+        {},
+        names=stack.names,
+        aggregate="sum",
+        num_generations=4,
+        is_training=True,
+    )
+    return settled
+
+
+def grpo(totals: list[float]) -> list[float]:
+    return [total - sum(totals) / len(totals) for total in totals]
+
+
+def rloo(totals: list[float]) -> list[float]:
+    return [total - (sum(totals) - total) / (len(totals) - 1) for total in totals]
+
+
+class TestWorkedExample:
+    def test_zero(self) -> None:
+        settled = worked(0.0)
+        totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 0.0, 1.1, 0.0])
+        assert grpo(totals) == pytest.approx([0.85, -0.65, 0.45, -0.65])
+        # leave one out: 1.5 - 1.1/3, 0 - 2.6/3, 1.1 - 1.5/3, 0 - 2.6/3
+        assert rloo(totals) == pytest.approx([1.1333333, -0.8666667, 0.6, -0.8666667])
+
+    def test_exclude(self) -> None:
+        settled = worked("exclude")
+        totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 0.3, 1.1, 0.3])
+        assert grpo(totals) == pytest.approx([0.7, -0.5, 0.3, -0.5])
+        # 1.5 - 1.7/3, 0.3 - 2.9/3, 1.1 - 2.1/3, 0.3 - 2.9/3
+        assert rloo(totals) == pytest.approx([0.9333333, -0.6666667, 0.4, -0.6666667])
+
+    def test_the_part_of_what_is_excluded_is_exactly_nothing(self) -> None:
+        """For RLOO by leave-one-out over the rows where b applies; both trainers' part of b, in its own column."""
+        column = worked("exclude").for_trl[:, 1]
+        mean = column.mean()
+        assert column[1] == column[3] == pytest.approx(0.3)
+        assert (column[[1, 3]] - mean).tolist() == [0.0, 0.0]
+        leave_one_out = (column.sum() - column) / 3
+        assert (column[[1, 3]] - leave_one_out[[1, 3]]).tolist() == pytest.approx([0.0, 0.0], abs=1e-7)
+        negative_control = worked(0.0).for_trl[:, 1]
+        assert (negative_control - negative_control.mean()).tolist() == pytest.approx([0.35, -0.15, -0.05, -0.15])
+
+    def test_negative_control_ungated(self) -> None:
+        totals = worked(0.0, gates=False).for_trl.sum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 7.0, 1.1, 7.0])

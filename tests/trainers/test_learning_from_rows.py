@@ -1,0 +1,298 @@
+"""Supervised fine-tuning, DPO, KTO and reward models, from command to folder: small runs in this very process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+
+from rlhf_cli.cli import main
+from rlhf_cli.models.heads import head_names, restore_head_dtype
+from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.status import read_status
+
+TINY = [
+    *("model.build.hidden_size=16", "model.build.num_layers=1", "model.build.num_heads=2"),
+    "model.build.warm_start=null",
+]
+SMALL = [
+    *("trainer.args.max_steps=4", "trainer.args.per_device_train_batch_size=8", "trainer.args.eval_steps=2"),
+    *("trainer.args.learning_rate=0.01", "trainer.args.warmup_steps=0", "data.args.num_rows=60"),
+    *("launch=cpu", "track=none", "trainer.args.gradient_checkpointing=false"),
+]
+STAGES = ["sft", "dpo", "kto", "reward"]
+Stage = Callable[..., tuple[int, RunFolder]]
+
+
+@pytest.fixture
+def stage(workplace: Path) -> Stage:
+    """`stage("sft", ...)` runs toy_sft, small, under run.name=one; returns (exit code, run folder)."""
+
+    def run(name: str, *words: str, run: str = "one", model: list[str] = TINY) -> tuple[int, RunFolder]:
+        code = main(["train", f"+exp=toy_{name}", *model, *SMALL, f"run.name={run}", *words])
+        return code, RunFolder(workplace / "runs" / f"toy_{name}" / run)
+
+    return run
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        assert torch.equal(weight, second[name]), name
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_finished_run(stage: Stage, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, folder = stage(name, "trainer.args.save_steps=2")
+    assert code == 0
+    assert (read_status(folder).state, read_status(folder).step) == ("finished", 4)
+    assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["checkpoint-2", "checkpoint-4"]
+    events = read_metrics(folder.metrics)
+    assert len(series(events, "loss")[1]) == 4
+    assert len(series(events, "eval_loss")[1]) == 2
+    kind = AutoModelForSequenceClassification if name == "reward" else AutoModelForCausalLM
+    model, info = kind.from_pretrained(folder.model, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert AutoTokenizer.from_pretrained(folder.model).pad_token_id == model.config.pad_token_id == 0
+    if name == "reward":
+        assert model.config.num_labels == 1
+        assert load_reward_model(str(folder.model)).model.score.weight.shape == (1, 16)
+    told = capsys.readouterr().out
+    measure = {"sft": "mean token accuracy", "dpo": "accuracies", "kto": "margins", "reward": "accuracy"}[name]
+    assert f"│ {measure} " in told
+    if name != "kto":  # which logs no margin for a batch that holds one kind of answer alone
+        assert f"│ {measure}, held out " in told
+    assert "fits all" in told
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_what_is_trained_gets_better(stage: Stage, name: str) -> None:
+    _, folder = stage(name, "trainer.args.max_steps=40", "trainer.args.eval_strategy=no")
+    losses = series(read_metrics(folder.metrics), "loss")[1]
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("model", ["whole", "lora"])
+def test_an_interrupted_run_ends_as_one_that_never_stopped(
+    stage: Stage, name: str, model: str, before_training: Callable[[Callable[[Any], None]], None]
+) -> None:
+    class StopIn(TrainerCallback):  # type: ignore[misc]
+        stops = False
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self.stops and state.global_step == 7:
+                raise KeyboardInterrupt
+
+    callback = StopIn()
+    before_training(lambda trainer: trainer.add_callback(callback))
+    # 54 rows of 8: the seventh step ends an epoch, and the checkpoint of step 5 lies within one.
+    words = ["trainer.args.max_steps=12", "trainer.args.save_steps=5", "trainer.args.eval_strategy=no"]
+    words += ["model.lora.r=2"] if model == "lora" else []
+    _, whole = stage(name, *words, run="whole")
+    callback.stops = True
+    code, stopped = stage(name, *words, run="stopped")
+    assert code == 75
+    assert stopped.last_checkpoint() == stopped.checkpoints / "checkpoint-5"
+    callback.stops = False
+    assert main(["resume", str(stopped.path)]) == 0
+    assert_same_weights(whole.model, stopped.model)
+    never, resumed = (series(read_metrics(folder.metrics), "loss") for folder in (whole, stopped))
+    assert resumed == never
+
+
+class TestLora:
+    def test_a_reward_model_keeps_its_head(self, stage: Stage) -> None:
+        code, folder = stage("reward", "model.lora.r=2")
+        assert code == 0
+        config = read_json(folder.model / "adapter_config.json")
+        assert config["task_type"] == "SEQ_CLS"
+        assert "score" in config["modules_to_save"]  # PEFT adds names that other architectures have
+        loaded = load_reward_model(str(folder.model))
+        head = next(weight for name, weight in weights(folder.model).items() if "score" in name)
+        assert torch.equal(loaded.model.base_model.model.score.modules_to_save["default"].weight, head)
+
+    # transformers renames the methods, which TRL still calls by their old names.
+    @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_.*:FutureWarning")
+    @pytest.mark.parametrize("name", STAGES)
+    def test_gradient_checkpointing_changes_nothing(self, stage: Stage, name: str) -> None:
+        _, plain = stage(name, "model.lora.r=2", run="plain")
+        _, less_memory = stage(name, "model.lora.r=2", "trainer.args.gradient_checkpointing=true", run="less")
+        assert_same_weights(plain.model, less_memory.model)
+
+    def test_a_language_model_is_one_still(self, stage: Stage) -> None:
+        _, folder = stage("sft", "model.lora.r=2")
+        assert read_json(folder.model / "adapter_config.json")["task_type"] == "CAUSAL_LM"
+        assert AutoPeftModelForCausalLM.from_pretrained(folder.model)
+
+    def test_dpo_goes_on_from_an_adapter_with_the_adapter_in_its_reference(self, stage: Stage) -> None:
+        """The first loss is log 2: policy and reference are the same."""
+        _, sft = stage("sft", "model.lora.r=2", "trainer.args.max_steps=20")
+        code, folder = stage("dpo", model=["model=local", "model.path=run:toy_sft"])
+        assert code == 0
+        assert series(read_metrics(folder.metrics), "loss")[1][0] == pytest.approx(0.6931, abs=1e-4)
+        base = AutoPeftModelForCausalLM.from_pretrained(sft.model).merge_and_unload()
+        ended = AutoModelForCausalLM.from_pretrained(folder.model)
+        assert ended.config.vocab_size == base.config.vocab_size
+
+
+def test_the_names_of_heads(tmp_path: Path) -> None:
+    from transformers import BertConfig, DebertaV2Config, GPT2Config
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertConfig(**small).save_pretrained(tmp_path / "bert")
+    DebertaV2Config(**small, pooler_hidden_size=16).save_pretrained(tmp_path / "deberta")
+    GPT2Config(n_embd=16, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt2")
+    assert head_names(str(tmp_path / "bert")) == ["classifier"]
+    assert head_names(str(tmp_path / "deberta")) == ["pooler", "classifier"]
+    assert head_names(str(tmp_path / "gpt2")) == ["score"]
+
+
+def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:
+    """As TRL does it: what is trained is made bfloat16, and the body stays as it was."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        **{"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+        **{"num_attention_heads": 2, "pad_token_id": 0, "num_labels": 1},
+    )
+    adapter = LoraConfig(task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"])
+    model = get_peft_model(AutoModelForSequenceClassification.from_config(config), adapter)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
+    ids = torch.tensor([[1, 2, 3]])
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(input_ids=ids)
+    restore_head_dtype(model)
+    assert model(input_ids=ids).logits.dtype == torch.float32
+    trained = {str(weight.dtype) for name, weight in model.named_parameters() if "lora_" in name}
+    assert trained == {"torch.bfloat16"}
+
+
+def test_from_demonstrations_to_a_policy_on_the_learnt_reward(stage: Stage, workplace: Path) -> None:
+    """toy_sft, then toy_reward and toy_ppo from it, the critic from the reward model."""
+    assert stage("sft")[0] == 0
+    start = ["model=local", "model.path=run:toy_sft"]
+    assert stage("reward", model=start)[0] == 0
+    words = [
+        *("trainer.args.max_completion_length=4", "trainer.args.num_iterations=1", "trainer.args.save_steps=100"),
+        *("+rewards.preference.model=run:toy_reward", "critic.init=run:toy_reward"),
+    ]
+    small = [word for word in SMALL if "eval_steps" not in word and "warmup" not in word]
+    assert main(["train", "+exp=toy_ppo", *start, *small, *words, "run.name=one"]) == 0
+    events = read_metrics(workplace / "runs/toy_ppo/one/metrics.jsonl")
+    assert series(events, "rewards/preference/mean")[1]
+
+
+class TestRows:
+    def rows(self, *rows: dict[str, Any]) -> list[str]:
+        Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return ["data=file", "data.path=rows.jsonl", "~data.args", "~data.eval", "trainer.args.eval_strategy=no"]
+
+    def run(self, trainer: str, *words: str) -> tuple[int, RunFolder]:
+        keep = [word for word in SMALL if not word.startswith(("data.", "trainer.args.eval"))]
+        words = tuple(word for word in words if word not in ("~data.args", "~data.eval"))
+        code = main(["train", f"trainer={trainer}", "model=tiny", *TINY, *keep, *words, "run.name=one"])
+        return code, RunFolder(Path.cwd() / "runs" / trainer / "one")
+
+    @pytest.mark.parametrize(
+        ("name", "told", "left"),
+        [
+            ("sft", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
+            ("dpo", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
+            ("kto", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
+            ("reward", "drops 5 of 12 rows", 7),
+        ],
+    )
+    def test_what_max_length_does_is_said(
+        self, workplace: Path, capsys: pytest.CaptureFixture[str], name: str, told: str, left: int
+    ) -> None:
+        """Of twelve rows two have a prompt of twenty bytes, three an answer of twenty, and ten are allowed."""
+        long = "x" * 20
+        rows = [{"prompt": long, "a": "1"}] * 2 + [{"prompt": "1+1=", "a": long}] * 3 + [{"prompt": "2", "a": "2"}] * 7
+        made = [
+            {"prompt": row["prompt"], "completion": row["a"], "label": number % 2 == 0}
+            if name in ("sft", "kto")
+            else {"prompt": row["prompt"], "chosen": row["a"], "rejected": "no"}
+            for number, row in enumerate(rows)
+        ]
+        code, folder = self.run(name, *self.rows(*made), "trainer.args.max_length=10")
+        assert code == 0
+        longest = 25  # prompt, answer and the end of the text
+        said = f"max_length 10 {told} (shortest {3 if name in ('sft', 'kto') else 4}, longest {longest} tokens)"
+        shown = capsys.readouterr().out
+        assert f"warning: {said}" in shown
+        assert f"data: {said}"[:70] in shown  # in the panel at the end, where a long line is folded
+        provenance = read_json(folder.provenance)
+        assert provenance["num_train_rows"] == left
+        assert provenance["lengths"]["train"]["told"] == said
+        assert said in folder.log.read_text()
+
+    @pytest.mark.parametrize("name", STAGES)
+    def test_a_max_length_that_leaves_nothing(
+        self, stage: Stage, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, folder = stage(name, "trainer.args.max_length=2")
+        assert code == 2
+        told = capsys.readouterr().err
+        assert "max_length leaves none of the" in told
+        assert "trainer.args.max_length=2, and rows of" in told
+        hint = told.rpartition("try:")[2].split()[0]
+        assert hint.startswith("trainer.args.max_length=")
+        assert stage(name, hint, run="two")[0] == 0
+        assert "fits all" in json.dumps(read_json(RunFolder(folder.path.parent / "two").provenance)["lengths"])
+
+    def test_packed_rows_are_cut_and_counted(self, workplace: Path) -> None:
+        rows = [{"text": "x" * 30}] * 2 + [{"text": "y"}] * 30
+        code, folder = self.run(
+            *("sft", *self.rows(*rows), "trainer.args.max_length=10", "trainer.args.packing=true"),
+            *("trainer.args.padding_free=false", "trainer.args.packing_strategy=wrapped"),
+        )
+        assert code == 0
+        lengths = read_json(folder.provenance)["lengths"]["train"]
+        assert (lengths["rows"], lengths["dropped"], lengths["cut"], lengths["longest"]) == (32, 0, 0, 31)
+
+    def test_a_column_too_many_disturbs_nobody(self, workplace: Path) -> None:
+        """A prompt as text beside messages makes TRL look for a completion."""
+        row = {"prompt": "a", "prompt_id": "1", "messages": [{"role": "user", "content": "a"}]}
+        assert self.run("sft", *self.rows(*[row] * 8))[0] == 0
+
+    @pytest.mark.parametrize(
+        ("name", "row", "what"),
+        [
+            ("kto", {"prompt": "a", "completion": "b", "label": "good"}, "a label is true or false"),
+            (
+                "dpo",
+                {
+                    "prompt": "a",
+                    "chosen": [{"role": "user", "content": "a"}],
+                    "rejected": [{"role": "user", "content": "b"}],
+                },
+                "text and messages do not go together",
+            ),
+            ("dpo", {"prompt": "a", "chosen": "b", "rejected": None}, "nothing in the column 'rejected'"),
+        ],
+    )
+    def test_rows_that_trl_would_trip_over(
+        self, workplace: Path, capsys: pytest.CaptureFixture[str], name: str, row: dict[str, Any], what: str
+    ) -> None:
+        code, _ = self.run(name, *self.rows(*[row] * 8))
+        assert code == 2
+        assert what in capsys.readouterr().err

@@ -1,0 +1,272 @@
+"""The reward stack inside real trainers: what TRL makes of it, read from what the run wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import read_status
+
+REWARDS = """
+import os
+
+def a(completions, **kwargs):
+    return [1.0, 0.0, 1.0, 0.0]
+
+def b(completions, **kwargs):
+    assert len(completions) == int(os.environ.get("ROWS_OF_B", "2"))
+    return [0.5, 0.1] if len(completions) == 2 else [0.5, 7.0, 0.1, 7.0]
+
+def first_row_only(completions, **kwargs):
+    return [1.0, None, None, None]
+
+def nothing(completions, **kwargs):
+    return [None] * len(completions)
+
+def half(completions, **kwargs):
+    return [1.0, None, 3.0, None]
+
+def by_step(completions, trainer_state, **kwargs):
+    scale = 1.0 + trainer_state.global_step
+    return [scale * value for value in (1.0, 2.0, 3.0, 4.0)]
+
+def product(rewards, weights):
+    return [x * y for x, y in zip(rewards["a"], rewards["c"])]
+
+def c(completions, **kwargs):
+    return [1.0, 2.0, 3.0, 4.0]
+"""
+
+
+@pytest.fixture
+def four_rows(train, workplace: Path):
+    """One step on one group of four completions, with the rewards named in the overrides."""
+    (workplace / "mine.py").write_text(REWARDS)
+
+    def run(rewards: dict[str, Any], *overrides: str, name: str = "one") -> tuple[int, RunFolder]:
+        words = [f"++rewards.{key}={_yaml(value)}" for key, value in rewards.items()]
+        drop = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
+        settings = ["trainer.args.per_device_train_batch_size=4", "trainer.args.max_steps=1"]
+        return train(*drop, *settings, *words, *overrides, name=name)
+
+    return run
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_yaml(item) for item in value) + "]"
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
+
+
+def reward(function: str, **rules: Any) -> dict[str, Any]:
+    return {"fn": f"./mine.py:{function}", **rules}
+
+
+def table(folder: RunFolder, step: int = 1) -> dict[str, list[Any]]:
+    return pyarrow.parquet.read_table(folder.path / "completions" / f"completions_{step:05d}.parquet").to_pydict()
+
+
+def gated(otherwise: str) -> dict[str, Any]:
+    return {"a": reward("a"), "b": reward("b", gate={"by": "a", "at_least": 1.0, "otherwise": otherwise})}
+
+
+class TestWorkedExample:
+    """a = 1,0,1,0; b = 0.5,-,0.1,- gated by a; both of weight 1, no scaling."""
+
+    @pytest.mark.parametrize(
+        ("otherwise", "advantages"),
+        [("zero", [0.85, -0.65, 0.45, -0.65]), ("exclude", [0.7, -0.5, 0.3, -0.5])],
+    )
+    def test_grpo(self, four_rows, otherwise: str, advantages: list[float]) -> None:
+        _, folder = four_rows(gated(otherwise), "trainer.args.scale_rewards=none")
+        assert table(folder)["advantage"] == pytest.approx(advantages, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("otherwise", "totals"),
+        # Leave-one-out by hand: r - (sum - r) / 3. Under exclude b is filled with its mean 0.3.
+        [("zero", [1.5, 0.0, 1.1, 0.0]), ("exclude", [1.5, 0.3, 1.1, 0.3])],
+    )
+    def test_rloo(self, four_rows, otherwise: str, totals: list[float]) -> None:
+        _, folder = four_rows(gated(otherwise), "trainer=rloo", "trainer.args.beta=0.0")
+        expected = [total - (sum(totals) - total) / 3 for total in totals]
+        assert table(folder)["advantage"] == pytest.approx(expected, abs=1e-6)
+
+    def test_the_table_says_what_happened_to_each_row(self, four_rows) -> None:
+        _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
+        rows = table(folder)
+        assert rows["b"][0] == pytest.approx(0.5)
+        assert rows["b"][1] is None  # never scored
+        assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0])
+        assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0])
+        assert rows["b.closed_by"] == [None, "a", None, "a"]
+
+    def test_metrics_are_raw_where_it_applies_and_add_up(self, four_rows) -> None:
+        _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
+        event = read_metrics(folder.metrics)[0]
+        assert event["rewards/b/mean"] == pytest.approx(0.3)
+        assert event["rewards/b/std"] == pytest.approx(0.4 / 2**0.5)
+        assert event["rewards/b/effective_mean"] == pytest.approx(0.15)
+        assert event["rewards/b/weighted_mean"] == pytest.approx(0.3)
+        assert event["reward"] == pytest.approx(event["rewards/a/weighted_mean"] + event["rewards/b/weighted_mean"])
+        assert event["rewards/b/open_fraction"] == 0.5
+        assert (event["rewards/b/calls"], event["rewards/b/calls_saved"]) == (2, 2)
+        assert event["rewards/b/advantage_share"] + event["rewards/a/advantage_share"] == pytest.approx(1.0, abs=1e-5)
+
+    def test_eager_calls_all_rows_and_changes_no_advantage(self, four_rows, monkeypatch) -> None:
+        monkeypatch.setenv("ROWS_OF_B", "4")
+        _, folder = four_rows(gated("zero"), "trainer.args.scale_rewards=none", "rewards.b.eager=true")
+        assert table(folder)["advantage"] == pytest.approx([0.85, -0.65, 0.45, -0.65], abs=1e-6)
+        assert read_metrics(folder.metrics)[0]["rewards/b/calls_saved"] == 0
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+def test_a_row_to_which_nothing_applies_does_not_train(four_rows, trainer: str) -> None:
+    """With beta > 0 the KL would push it all the same: its gradient norm shows whether it does."""
+    overrides = (
+        f"trainer={trainer}",
+        "trainer.args.beta=0.5",
+        "trainer.args.num_iterations=2",
+        "trainer.args.max_steps=3",
+    )
+    _, nothing = four_rows({"n": reward("nothing")}, *overrides, name="nothing")
+    assert series(read_metrics(nothing.metrics), "grad_norm")[1] == [0.0, 0.0, 0.0]
+    _, some = four_rows({"n": reward("c")}, *overrides, name="some")
+    assert all(norm > 0 for norm in series(read_metrics(some.metrics), "grad_norm")[1])
+
+
+def test_none_takes_no_part_in_the_mean(four_rows) -> None:
+    """TRL alone would count None beside another reward as 0: advantages 0.33, -1, 2.33, ... instead."""
+    rewards = {"h": reward("half"), "zero": reward("c", weight=0.0)}
+    _, folder = four_rows(rewards, "trainer.args.scale_rewards=none")
+    assert table(folder)["advantage"] == pytest.approx([-1.0, 0.0, 1.0, 0.0], abs=1e-6)
+
+
+def test_a_schedule_moves_the_weight_and_a_number_does_not(train) -> None:
+    _, folder = train("rewards.brevity.weight={start: 0, end: 1, steps: 2}")
+    events = read_metrics(folder.metrics)
+    assert series(events, "rewards/brevity/weight")[1] == [0.0, 0.5, 1.0]
+    assert series(events, "rewards/format/weight")[1] == [0.5, 0.5, 0.5]
+    for event in events[:3]:
+        parts = [event[f"rewards/{name}/weighted_mean"] for name in ("correct", "format", "brevity")]
+        assert event["reward"] == pytest.approx(sum(parts), abs=1e-6)
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+def test_a_custom_aggregate_decides_the_total(four_rows, trainer: str) -> None:
+    rewards = {"a": reward("a"), "c": reward("c")}
+    _, folder = four_rows(rewards, f"trainer={trainer}", "aggregate=./mine.py:product", "trainer.args.beta=0.0")
+    event = read_metrics(folder.metrics)[0]
+    assert event["reward"] == pytest.approx((1 + 0 + 3 + 0) / 4)
+    assert event["rewards/c/mean"] == pytest.approx(2.5)
+    assert "rewards/a/advantage_share" not in event
+
+
+def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
+    """By hand from GDPO: each reward z-scored in its group, summed, divided by the batch's deviation."""
+    rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
+    _, folder = four_rows(rewards, "aggregate=normalize_then_sum")
+    za = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
+    zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
+    total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
+    deviation = (sum(value**2 for value in total) / 3) ** 0.5
+    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], abs=1e-5)
+    event = read_metrics(folder.metrics)[0]
+    assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5)
+    assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -> None:
+    rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
+    _, folder = four_rows(rewards, "trainer=rloo", "aggregate=normalize_then_sum", "trainer.args.beta=0.0")
+    za = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
+    zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
+    total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
+    expected = [value - (sum(total) - value) / 3 for value in total]
+    assert table(folder)["advantage"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_running_deviation_is_in_the_checkpoint_and_resumed(four_rows, workplace: Path) -> None:
+    rules = reward("by_step", normalize="running")
+    words = ("trainer.args.max_steps=4", "trainer.args.save_steps=2")
+    _, whole = four_rows({"r": rules}, *words, name="whole")
+    _, folder = four_rows({"r": rules}, *words, name="cut")
+    means = series(read_metrics(whole.metrics), "rewards/r/effective_mean")[1]
+    # As if it had been killed after step 2: the later checkpoint and the end are gone.
+    import shutil
+
+    shutil.rmtree(folder.checkpoints / "checkpoint-4")
+    status = json.loads(folder.status.read_text())
+    folder.status.write_text(json.dumps({**status, "state": "failed"}))
+    assert main(["resume", str(folder.path)]) == 0
+    assert series(read_metrics(folder.metrics), "rewards/r/effective_mean")[1] == means
+    state = json.loads((folder.checkpoints / "checkpoint-4" / "reward_state.json").read_text())
+    assert state["running"]["r"]["count"] == 16
+
+
+@pytest.mark.parametrize(("policy", "state"), [("exclude", "finished"), ("0.25", "finished"), ("raise", "failed")])
+def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, state: str, capsys) -> None:
+    (workplace / "mine.py").write_text(
+        "def picky(completion_ids, **kwargs):\n"
+        "    if any(ids[0] % 2 for ids in completion_ids):\n        raise ValueError('odd first token')\n"
+        "    return [1.0] * len(completion_ids)\n"
+    )
+    code, folder = train("rewards.mine.fn=./mine.py:picky", f"rewards.mine.on_error={policy}")
+    assert read_status(folder).state == state
+    if state == "failed":
+        assert code == 1
+        told = capsys.readouterr().err
+        assert "reward 'mine' failed on row" in told
+        assert "ValueError: odd first token" in told
+        assert "a score for the prompt" in told
+        return
+    event = read_metrics(folder.metrics)[0]
+    assert event["rewards/mine/errors"] > 0
+    assert event["rewards/mine/mean"] == 1.0
+    kept = [json.loads(line) for line in folder.reward_errors.read_text().splitlines()]
+    assert {"reward", "row", "error", "prompt", "completion"} == set(kept[0])
+    assert kept[0]["error"] == "ValueError: odd first token"
+    if policy == "0.25":
+        errors = event["rewards/mine/errors"]
+        assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8)
+    else:
+        assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
+
+
+def test_a_row_without_a_total_of_the_aggregate_does_not_train(four_rows, workplace: Path) -> None:
+    source = (
+        workplace / "mine.py"
+    ).read_text() + "\ndef never(rewards, weights):\n    return [None] * len(rewards['c'])\n"
+    (workplace / "mine.py").write_text(source)
+    settings = ("aggregate=./mine.py:never", "trainer.args.beta=0.5", "trainer.args.num_iterations=2")
+    _, folder = four_rows({"c": reward("c")}, *settings, "trainer.args.max_steps=3")
+    assert series(read_metrics(folder.metrics), "grad_norm")[1] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("return 'x' * 4", "'x'"), ("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
+)
+def test_an_aggregate_that_fails_is_named(four_rows, workplace: Path, capsys, body: str, said: str) -> None:
+    source = (workplace / "mine.py").read_text() + f"\ndef odd(rewards, weights):\n    {body}\n"
+    (workplace / "mine.py").write_text(source)
+    code, _ = four_rows({"c": reward("c")}, "aggregate=./mine.py:odd")
+    told = capsys.readouterr().err
+    assert code == (1 if "raise" in body else 2)
+    assert "where:    aggregate" in told
+    assert said in told
+
+
+def test_the_row_that_ended_the_run_is_kept(train, workplace: Path) -> None:
+    (workplace / "mine.py").write_text("def bad(completions, **kwargs):\n    raise ValueError('all of them')\n")
+    _, folder = train("rewards.mine.fn=./mine.py:bad")
+    (kept,) = [json.loads(line) for line in folder.reward_errors.read_text().splitlines()]
+    assert (kept["reward"], kept["row"], kept["error"]) == ("mine", 0, "ValueError: all of them")

@@ -1,0 +1,129 @@
+"""Checkpoints of any trainer: pruned and named where they end up, not where they were put together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.trainers.mixing import with_our_seams
+
+
+@pytest.fixture
+def sft(tmp_path: Path):
+    """`sft(**args)` is an SFTTrainer with our seams, ready to make three steps with a checkpoint and a test each."""
+    tokenizer = byte_tokenizer(128)
+    rows = Dataset.from_list([{"prompt": f"{number}+1=", "completion": str(number + 1)} for number in range(8)])
+
+    def make(**args: Any) -> Any:
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                max_position_embeddings=128,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                bos_token_id=None,
+                **sizes,
+            )
+        )
+        given = {
+            "output_dir": str(tmp_path / "run"),
+            "max_steps": 3,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "save_steps": 1,
+            "report_to": "none",
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "disable_tqdm": True,
+            **args,
+        }
+        return with_our_seams(trl.SFTTrainer)(
+            model=model,
+            args=trl.SFTConfig(**given),
+            train_dataset=rows,
+            eval_dataset=rows,
+            processing_class=tokenizer,
+        )
+
+    return make
+
+
+BEST = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
+
+
+def names(trainer: Any) -> list[str]:
+    return sorted(path.name for path in Path(trainer.args.output_dir, "checkpoints").iterdir())
+
+
+def test_only_as_many_as_asked_are_kept_and_each_verifies(sft, tmp_path: Path) -> None:
+    trainer = sft(save_total_limit=2)
+    trainer.train()
+    assert names(trainer) == ["checkpoint-2", "checkpoint-3"]
+    assert [problem_with(path) for path in (tmp_path / "run" / "checkpoints").iterdir()] == [None, None]
+
+
+@pytest.mark.parametrize(("greater_is_better", "best"), [(True, 1), (False, 3)])
+def test_the_best_one_is_kept_named_and_loaded(sft, greater_is_better: bool, best: int) -> None:
+    """The loss falls at every step: the greatest is that of the first, the least that of the last."""
+    trainer = sft(**BEST, greater_is_better=greater_is_better, save_total_limit=2)
+    trainer.train()
+    losses = [event["eval_loss"] for event in trainer.state.log_history if "eval_loss" in event]
+    assert losses == sorted(losses, reverse=True)
+    folder = Path(trainer.args.output_dir, "checkpoints")
+    assert trainer.state.best_model_checkpoint == str(folder / f"checkpoint-{best}")
+    written = json.loads((folder / "checkpoint-3" / "trainer_state.json").read_text())
+    assert written["best_model_checkpoint"] == str(folder / f"checkpoint-{best}")
+    assert names(trainer) == [f"checkpoint-{step}" for step in ((1, 3) if best == 1 else (2, 3))]
+    saved = load_file(folder / f"checkpoint-{best}" / "model.safetensors")
+    state = trainer.model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in saved.items())
+    assert [problem_with(path) for path in folder.iterdir()] == [None, None]
+
+
+def test_a_resumed_run_still_knows_its_best(sft) -> None:
+    trainer = sft(**BEST, greater_is_better=True, save_total_limit=2, max_steps=2)
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    resumed = sft(**BEST, greater_is_better=True, save_total_limit=2)
+    resumed.train(resume_from_checkpoint=str(Path(best).with_name("checkpoint-2")))
+    assert resumed.state.best_model_checkpoint == best
+    assert names(resumed) == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp_path: Path) -> None:
+    """As after going back: checkpoint-9 was cut off, the run goes on from an older one."""
+    (tmp_path / "run" / "checkpoints" / "checkpoint-9").mkdir(parents=True)
+    trainer = sft(save_total_limit=1)
+    trainer.train()
+    assert names(trainer) == ["checkpoint-3"]
+
+
+def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints" / "checkpoint-9").mkdir(parents=True)
+    trainer = sft(save_total_limit=None)
+    trainer.train()
+    assert names(trainer) == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-9"]
+
+
+def test_an_upload_starts_from_the_folder_that_stays(sft, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        trl.SFTTrainer, "_push_from_checkpoint", lambda _, folder: pushed.append((folder, Path(folder).is_dir()))
+    )
+    trainer = sft(save_only_model=True)
+    trainer.args.push_to_hub = True
+    trainer._save_checkpoint(trainer.model, None)
+    assert pushed == [(str(Path(trainer.args.output_dir, "checkpoints", "checkpoint-0")), True)]

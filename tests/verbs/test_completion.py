@@ -1,0 +1,77 @@
+"""Completion: what Tab offers behind a half-typed line, and that both shells' scripts are sound."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.jobs.completion_words import candidates
+from rlhf_cli.verbs import VERBS
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("rlhf tr", ["train"]),
+        ("rlhf train +exp=qu", ["+exp=quickstart"]),
+        ("rlhf train trainer=rl", ["trainer=rloo"]),
+        ("rlhf check +exp=quickstart rewards.b", ["rewards.brevity."]),
+        ("rlhf train +exp=quickstart rewards.brevity.w", ["rewards.brevity.weight="]),
+        ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
+        ("rlhf train trainer.args.loss_type=dr", ["trainer.args.loss_type=dr_grpo"]),
+        ("rlhf train trainer.args.use_vllm=", ["trainer.args.use_vllm=false", "trainer.args.use_vllm=true"]),
+        ("rlhf completion z", ["zsh"]),
+        ("rlhf resume ru", []),  # the shell's own file names
+    ],
+)
+def test_candidates(line: str, offered: list[str]) -> None:
+    assert candidates(line, VERBS) == offered
+
+
+def test_what_is_set_elsewhere_is_not_offered() -> None:
+    assert candidates("rlhf train trainer.args.seed", VERBS) == []
+    assert "trainer.args.num_generations=" in candidates("rlhf train trainer.args.num_", VERBS)
+
+
+def test_a_wrong_word_earlier_on_the_line_does_not_silence_it() -> None:
+    assert candidates("rlhf train nonsense trainer=rl", VERBS) == ["trainer=rloo"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_script_parses(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    script = tmp_path / "rlhf-completion"
+    script.write_text(capsys.readouterr().out)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here")
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_bash_completes_a_word_with_equals(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """bash splits words at `=`: what it inserts is the part behind it."""
+    main(["completion", "bash"])
+    script = tmp_path / "script"
+    bin_dir = Path(sys.executable).parent
+    lines = [
+        f"export PATH={bin_dir}:$PATH",
+        capsys.readouterr().out,
+        "COMP_LINE='rlhf train +exp=qu' COMP_POINT=18 COMP_CWORD=4",
+        "COMP_WORDS=(rlhf train +exp = qu)",
+        "_rlhf 2>/dev/null",
+        'echo "${COMPREPLY[@]}"',
+    ]
+    script.write_text("\n".join(lines))
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "quickstart"
+
+
+def test_a_critic_brings_arguments_and_takes_one() -> None:
+    assert candidates("rlhf train trainer=ppo trainer.args.gae", VERBS) == ["trainer.args.gae_lambda="]
+    assert candidates("rlhf train trainer=ppo trainer.args.beta", VERBS) == []
+    assert candidates("rlhf train trainer.args.gae", VERBS) == []
+    assert "trainer.args.beta=" in candidates("rlhf train trainer.args.beta", VERBS)

@@ -1,0 +1,194 @@
+"""The verb `rlhf eval` on reward models, `offset: auto`, and everything that can be typed wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.jobs.prepare import prepare
+from tests.house.test_light import heavy_after
+from tests.support.golden_reward_model import save_golden_reward_model
+
+Said = pytest.CaptureFixture[str]
+ROWS = [
+    {"prompt": "q:", "chosen": "x", "rejected": "y", "subset": "a"},
+    {"prompt": "q:", "chosen": "y", "rejected": "x", "subset": "b"},
+    {"prompt": "q:", "chosen": "xx", "rejected": "z", "subset": "b"},
+]
+
+
+@pytest.fixture
+def run(place: Path) -> Path:
+    """A finished run of a reward model that scores x 2, y 0.5 and z -1, its held-out rows in a file."""
+    folder = place / "runs" / "rm" / "one"
+    save_golden_reward_model(folder / "model", {"x": 2.0, "y": 0.5, "z": -1.0})
+    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    config: dict[str, Any] = {
+        "seed": 0,
+        "trainer": {"name": "reward", "trl": "RewardTrainer"},
+        "model": {"path": "x"},
+        "data": {"world": "toy_preferences", "eval": {"path": str(place / "pairs.jsonl")}},
+        **{name: {} for name in ("launch", "track", "run")},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "status.json").write_text(json.dumps({"state": "finished", "updated_at": 1.0}))
+    return folder
+
+
+def content(folder: Path, name: str = "held_out") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("named", ["run:rm", "runs/rm/one", "runs/rm/one/model"])
+def test_a_run(run: Path, named: str, capsys: Said) -> None:
+    assert main(["eval", named]) == 0
+    said = capsys.readouterr().out
+    for text in ("reward model rm/one", "subset=a", "0.667 [0.208, 0.939]", "worst disagreements", "held_out.json"):
+        assert text in said, text
+    found = content(run / "eval")
+    assert (found["kind"], found["rows"]) == ("reward_model", 3)
+    assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, abs=1e-6)
+    assert found["slices"]["subset"]["b"]["mean"] == 0.5
+    assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_what_is_written(run: Path, place: Path, capsys: Said) -> None:
+    words = ["--data", "pairs.jsonl", "--slice", "chosen", "--rows", "2", "--out", "here", "--json"]
+    assert main(["eval", "run:rm", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == content(place / "here", "pairs_2_rows")
+    assert said["rows"] == 2
+    assert set(said["slices"]) == {"subset", "chosen"}
+
+
+def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) -> None:
+    (run / "model").rename(place / "rm")
+    assert main(["eval", "rm"]) == 2
+    assert "rlhf eval" in capsys.readouterr().err
+    assert main(["eval", "rm", "--data", "pairs.jsonl", "--chat"]) == 0
+    assert content(place / "rm" / "eval", "pairs_chat")["accuracy"]["count"] == 3
+    assert main(["eval", "rm", "data.eval.world=toy_preferences", "--rows", "4"]) == 0
+    assert content(place / "rm" / "eval", "other_rows_4_rows_world_toy_preferences")["margins"]["count"] == 4
+
+
+def test_a_margin_of_text_is_told(run: Path, place: Path, capsys: Said) -> None:
+    rows = [{**row, "margin": "big"} for row in ROWS]
+    (place / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "run:rm", "--data", "text.jsonl"]) == 2
+    assert "the margin is no number in row 1" in capsys.readouterr().err
+
+
+def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    import rlhf_cli.evaluate.evaluation_run
+
+    monkeypatch.setattr(rlhf_cli.evaluate.evaluation_run, "can_draw", lambda: False)
+    assert main(["eval", "run:rm"]) == 0
+    assert "pip install 'rlhf-cli[plot]'" in capsys.readouterr().out
+    assert [file.name for file in (run / "eval").iterdir()] == ["held_out.json"]
+
+
+class TestOffset:
+    def offset(self, *words: str) -> Any:
+        given = ["+exp=quickstart", "rewards.learnt.model=run:rm", "rewards.learnt.offset=auto", *words]
+        return prepare(given).experiment.rewards["learnt"].offset
+
+    def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        assert self.offset() == pytest.approx(1.0)
+
+    def test_the_held_out_rows_come_first_then_the_newest(self, run: Path, place: Path) -> None:
+        (place / "other.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
+        assert self.offset() == pytest.approx(1.25)
+        assert main(["eval", "run:rm"]) == 0
+        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
+        assert self.offset() == pytest.approx(1.0)
+
+    def test_a_folder_of_its_own(self, run: Path, place: Path) -> None:
+        (run / "model").rename(place / "rm")
+        with pytest.raises(RunError, match="rlhf eval rm --data FILE"):
+            self.offset("rewards.learnt.model=rm")
+        assert main(["eval", "rm", "--data", "pairs.jsonl"]) == 0
+        assert self.offset("rewards.learnt.model=rm") == pytest.approx(1.0)
+
+    def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
+        with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
+            self.offset()
+
+    def test_a_mean_is_of_texts_that_end_as_the_reward_wants_them(self, run: Path) -> None:
+        assert main(["eval", "run:rm", "--eos"]) == 0
+        assert main(["eval", "run:rm", "--rows", "1"]) == 0
+        assert main(["eval", "run:rm"]) == 0
+        ended = content(run / "eval", "held_out_eos")["rewards"]["mean"]["mean"]
+        assert self.offset("rewards.learnt.with_eos=true") == ended
+        assert self.offset() == pytest.approx(1.0) != ended
+        (run / "eval" / "held_out_eos.json").unlink()
+        with pytest.raises(RunError, match="rlhf eval runs/rm/one --eos"):
+            self.offset("rewards.learnt.with_eos=true")
+
+    def test_a_mean_of_other_weights_is_none(self, run: Path) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        weights = run / "model" / "model.safetensors"
+        os.utime(weights, (time.time() + 60, time.time() + 60))  # the model was trained anew
+        with pytest.raises(RunError, match=r"since the model was written(.|\n)*rlhf eval runs/rm/one"):
+            self.offset()
+
+    def test_it_is_subtracted(self, run: Path, place: Path, capsys: Said) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        (place / "c.jsonl").write_text('{"prompt": "q:", "completion": "x"}\n{"prompt": "q:", "completion": "z"}\n')
+        capsys.readouterr()
+        words = ["rewards={learnt: {model: 'run:rm', offset: auto}}", "--completions", "c.jsonl", "--json"]
+        assert main(["score", *words]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], abs=1e-6)
+        assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], abs=1e-6)
+
+    def test_a_function_has_no_mean(self, place: Path) -> None:
+        with pytest.raises(ConfigError, match="rewards"):
+            prepare(["+exp=quickstart", "rewards.brevity.offset=auto"], keep_run_names=True)
+
+    def test_a_number_is_still_a_number(self, run: Path) -> None:
+        assert self.offset("rewards.learnt.offset=0.5") == 0.5
+        with pytest.raises(ConfigError):
+            self.offset("rewards.learnt.offset=avto")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no run was named"),
+        (["nowhere"], "nowhere is not a run folder"),
+        (["run:nothing"], "no run of 'nothing' has finished"),
+        (["run:rm", "--rows", "0"], "0 is below 1"),
+        (["run:rm", "--samples", "2"], "--samples is for a policy"),
+        (["run:rm", "--against", "run:rm"], "--against is for a policy"),
+        (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
+        (["run:rm", "--data", "nowhere.jsonl"], "no such file"),
+        (["run:rm", "--dta", "a.jsonl"], "'--dta' is not an override"),
+        (["run:rm", "data.eval.pth=a"], "unknown key 'data.eval.pth'"),
+        (["run:rm", "data.eval=null"], "evaluate on which rows?"),
+    ],
+)
+def test_what_can_be_wrong(run: Path, words: list[str], told: str, capsys: Said) -> None:
+    assert main(["eval", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_without_a_model(run: Path, capsys: Said) -> None:
+    (run / "model").rename(run / "gone")
+    assert main(["eval", "runs/rm/one"]) == 2
+    assert "rlhf resume runs/rm/one" in capsys.readouterr().err
+
+
+def test_light() -> None:
+    for words in (["eval", "--help"], ["eval", "nowhere"]):
+        assert heavy_after(f"from rlhf_cli.cli import main\nmain({words!r})\nprint()") == set()
