@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-import httpx
+import httpx2
 
 from rlhf_cli.errors import RewardError
 
@@ -28,7 +28,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 20.0
 # Each generator holds an open client. On its way out (`asyncio.run`, `Runner.close`) a loop ends the generators that
 # were begun in it, and so a client is closed by the loop it belongs to. They are kept here until then, whoever drops
 # theirs.
-_holders: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[httpx.AsyncClient, None]]]
+_holders: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[httpx2.AsyncClient, None]]]
 _holders = WeakKeyDictionary()
 
 
@@ -37,7 +37,7 @@ class _Live:
     """What belongs to one event loop."""
 
     loop: asyncio.AbstractEventLoop
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     places: asyncio.Semaphore
 
 
@@ -116,8 +116,8 @@ class JsonClient:
                 await self._wait(attempts, url)
 
     async def _try(
-        self, client: httpx.AsyncClient, url: str, body: bytes, attempts: _Attempts
-    ) -> httpx.Response | None:
+        self, client: httpx2.AsyncClient, url: str, body: bytes, attempts: _Attempts
+    ) -> httpx2.Response | None:
         """The answer, None when it is worth another try."""
         left = attempts.deadline - time.monotonic()
         attempts.count += 1
@@ -130,7 +130,7 @@ class JsonClient:
         except TimeoutError:
             attempts.last = f"no answer within {min(self._timeout_s, left):.3g} s"
             return None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             attempts.last = self._scrubbed(f"{type(error).__name__}: {error}")
             return None
         if answer.status_code == 429 or answer.status_code >= 500:
@@ -163,7 +163,7 @@ class JsonClient:
             )
         await asyncio.sleep(wait)
 
-    def _decoded(self, answer: httpx.Response, url: str) -> Any:
+    def _decoded(self, answer: httpx2.Response, url: str) -> Any:
         try:
             return answer.json()
         except ValueError:
@@ -219,17 +219,17 @@ def shown(url: str) -> str:
     return url.partition("?")[0]
 
 
-async def _held_client(max_concurrency: int) -> AsyncGenerator[httpx.AsyncClient, None]:
-    limits = httpx.Limits(max_connections=max_concurrency, max_keepalive_connections=max_concurrency)
-    async with httpx.AsyncClient(limits=limits, timeout=None) as client:
+async def _held_client(max_concurrency: int) -> AsyncGenerator[httpx2.AsyncClient, None]:
+    limits = httpx2.Limits(max_connections=max_concurrency, max_keepalive_connections=max_concurrency)
+    async with httpx2.AsyncClient(limits=limits, timeout=None) as client:
         yield client
 
 
 def _plain_url(url: str, path: str) -> str:
     try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError):
-        parsed = httpx.URL("")
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, TypeError):
+        parsed = httpx2.URL("")
     if parsed.userinfo:
         raise RewardError(
             "a password does not belong into a url: it would be frozen into the run folder",
@@ -245,7 +245,7 @@ def _plain_url(url: str, path: str) -> str:
     return str(parsed)
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
+def _retry_after(answer: httpx2.Response) -> float | None:
     """Seconds, from a number of them or a date; None where there is neither."""
     text = answer.headers.get("Retry-After", "")
     try:

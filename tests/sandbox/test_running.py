@@ -38,7 +38,7 @@ def test_its_last_words_are_told(run: Run) -> None:
 
 
 def test_no_package_is_seen(run: Run) -> None:
-    assert "ModuleNotFoundError" in run("import httpx").stderr
+    assert "ModuleNotFoundError" in run("import httpx2").stderr
 
 
 def test_two_runs_are_alike(run: Run) -> None:
