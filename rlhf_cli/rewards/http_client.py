@@ -10,20 +10,30 @@ import email.utils
 import json
 import math
 import os
-import random
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import httpx2
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_before_delay,
+    wait_exponential,
+    wait_random_exponential,
+)
 
 from rlhf_cli.errors import RewardError
 
 _Value = TypeVar("_Value")
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 20.0
+_LONGEST_WAIT_S = 20.0
+# Half of each wait is certain and half by lot, so that many clients of one busy server do not come back at once.
+_HALF = {"multiplier": 0.25, "max": _LONGEST_WAIT_S / 2}
+_BACKOFF = wait_exponential(**_HALF) + wait_random_exponential(**_HALF)
 
 # Each generator holds an open client. On its way out (`asyncio.run`, `Runner.close`) a loop ends the generators that
 # were begun in it, and so a client is closed by the loop it belongs to. They are kept here until then, whoever drops
@@ -42,13 +52,21 @@ class _Live:
 
 
 @dataclass
-class _Attempts:
-    """One request's tries so far."""
+class _Request:
+    """One request: what is sent, which server has the first turn, until when it may be tried, how often it was."""
 
+    payload: Any
+    first: int
     deadline: float
-    count: int = 0
-    last: str = ""
-    asked_to_wait: list[float] = field(default_factory=list)
+    num_tries: int = 0
+
+
+class _Busy(Exception):
+    """A server, or each in its turn, has not answered: which, what it said, and how long it asks to wait (0 = not)."""
+
+    def __init__(self, url: str, said: str, wait_s: float = 0.0) -> None:
+        super().__init__(said)
+        self.url, self.said, self.wait_s = url, said, wait_s
 
 
 class JsonClient:
@@ -103,41 +121,53 @@ class JsonClient:
 
     async def post(self, payload: Any) -> Any:
         """The JSON that a server answers to `payload`. Raises RewardError."""
-        body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         live = await self._living()
         async with live.places:
-            first, self._next = self._next, (self._next + 1) % len(self.urls)
-            attempts = _Attempts(deadline=time.monotonic() + self._retry_budget_s)
-            while True:
-                url = self.urls[(first + attempts.count) % len(self.urls)]
-                answer = await self._try(live.client, url, body, attempts)
-                if answer is not None:
-                    return self._decoded(answer, url)
-                await self._wait(attempts, url)
+            request = _Request(payload, self._next, time.monotonic() + self._retry_budget_s)
+            self._next = (self._next + 1) % len(self.urls)
+            rounds = AsyncRetrying(
+                retry=retry_if_exception_type(_Busy),
+                wait=_wait,
+                stop=stop_before_delay(self._retry_budget_s),
+                reraise=True,
+            )
+            try:
+                return await rounds(self._round, live.client, request)
+            except _Busy as busy:
+                budget = f"retry_budget_s = {self._retry_budget_s:g} ({request.num_tries} tries)"
+                raise RewardError(
+                    f"the server did not answer within {budget}",
+                    where=shown(busy.url),
+                    got=busy.said + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
+                    expected="an answer of 200",
+                ) from None
 
-    async def _try(
-        self, client: httpx2.AsyncClient, url: str, body: bytes, attempts: _Attempts
-    ) -> httpx2.Response | None:
-        """The answer, None when it is worth another try."""
-        left = attempts.deadline - time.monotonic()
-        attempts.count += 1
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key := self._key():
-            headers["Authorization"] = f"Bearer {key}"
+    async def _round(self, client: httpx2.AsyncClient, request: _Request) -> Any:
+        """Ask each server once, without a wait between them; the first answer counts. Raises _Busy where none comes."""
+        busy: list[_Busy] = []
+        for url in [*self.urls[request.first :], *self.urls[: request.first]]:
+            left = request.deadline - time.monotonic()
+            if busy and left <= 0:
+                break
+            try:
+                request.num_tries += 1
+                return await self._try(client, url, request.payload, max(min(self._timeout_s, left), 0.001))
+            except _Busy as error:
+                busy.append(error)
+        asked = [one.wait_s for one in busy if one.wait_s]
+        raise _Busy(busy[-1].url, busy[-1].said, min(asked, default=0.0))
+
+    async def _try(self, client: httpx2.AsyncClient, url: str, payload: Any, timeout_s: float) -> Any:
         try:
-            async with asyncio.timeout(max(min(self._timeout_s, left), 0.001)):
-                answer = await client.post(url, content=body, headers=headers)
+            async with asyncio.timeout(timeout_s):
+                answer = await self._send(client, url, payload)
         except TimeoutError:
-            attempts.last = f"no answer within {min(self._timeout_s, left):.3g} s"
-            return None
+            raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
-            attempts.last = self._scrubbed(f"{type(error).__name__}: {error}")
-            return None
+            raise _Busy(url, self._scrubbed(f"{type(error).__name__}: {error}")) from None
         if answer.status_code == 429 or answer.status_code >= 500:
-            attempts.last = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}")
-            if (wait := _retry_after(answer)) is not None:
-                attempts.asked_to_wait.append(wait)
-            return None
+            said = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}")
+            raise _Busy(url, said, _retry_after(answer))
         if not answer.is_success:
             raise RewardError(
                 f"the server refuses the request: {answer.status_code} {answer.reason_phrase}",
@@ -145,23 +175,14 @@ class JsonClient:
                 got=self._scrubbed(answer.text[:500]),
                 hint=self._key_hint() if answer.status_code in (401, 403) else None,
             )
-        return answer
+        return self._decoded(answer, url)
 
-    async def _wait(self, attempts: _Attempts, url: str) -> None:
-        rounds, within = divmod(attempts.count, len(self.urls))
-        wait = 0.0
-        if within == 0:  # every server had its turn
-            backoff = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(rounds - 1, 10))
-            wait = max(backoff * random.uniform(0.5, 1.0), min(attempts.asked_to_wait, default=0.0))
-            attempts.asked_to_wait.clear()
-        if time.monotonic() + wait >= attempts.deadline:
-            raise RewardError(
-                f"the server did not answer within retry_budget_s = {self._retry_budget_s:g} ({attempts.count} tries)",
-                where=shown(url),
-                got=attempts.last + (f"; it asks to wait {wait:.3g} s" if wait > _LONGEST_WAIT_S else ""),
-                expected="an answer of 200",
-            )
-        await asyncio.sleep(wait)
+    async def _send(self, client: httpx2.AsyncClient, url: str, payload: Any) -> httpx2.Response:
+        body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if key := self._key():
+            headers["Authorization"] = f"Bearer {key}"
+        return await client.post(url, content=body, headers=headers)
 
     def _decoded(self, answer: httpx2.Response, url: str) -> Any:
         try:
@@ -245,8 +266,13 @@ def _plain_url(url: str, path: str) -> str:
     return str(parsed)
 
 
-def _retry_after(answer: httpx2.Response) -> float | None:
-    """Seconds, from a number of them or a date; None where there is neither."""
+def _wait(state: RetryCallState) -> float:
+    busy = state.outcome.exception() if state.outcome else None
+    return max(_BACKOFF(state), busy.wait_s if isinstance(busy, _Busy) else 0.0)
+
+
+def _retry_after(answer: httpx2.Response) -> float:
+    """Seconds, from a number of them or a date; 0 where there is neither."""
     text = answer.headers.get("Retry-After", "")
     try:
         seconds = float(text)
@@ -254,5 +280,5 @@ def _retry_after(answer: httpx2.Response) -> float | None:
         try:
             seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
         except (ValueError, TypeError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
