@@ -55,7 +55,7 @@ class _Live:
 class _Request:
     """One request: what is sent, which server has the first turn, until when it may be tried, how often it was."""
 
-    payload: Any
+    body: bytes
     first: int
     deadline: float
     num_tries: int = 0
@@ -121,9 +121,10 @@ class JsonClient:
 
     async def post(self, payload: Any) -> Any:
         """The JSON that a server answers to `payload`. Raises RewardError."""
+        body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         live = await self._living()
         async with live.places:
-            request = _Request(payload, self._next, time.monotonic() + self._retry_budget_s)
+            request = _Request(body, self._next, time.monotonic() + self._retry_budget_s)
             self._next = (self._next + 1) % len(self.urls)
             rounds = AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
@@ -151,16 +152,16 @@ class JsonClient:
                 break
             try:
                 request.num_tries += 1
-                return await self._try(client, url, request.payload, max(min(self._timeout_s, left), 0.001))
+                return await self._try(client, url, request.body, max(min(self._timeout_s, left), 0.001))
             except _Busy as error:
                 busy.append(error)
         asked = [one.wait_s for one in busy if one.wait_s]
         raise _Busy(busy[-1].url, busy[-1].said, min(asked, default=0.0))
 
-    async def _try(self, client: httpx2.AsyncClient, url: str, payload: Any, timeout_s: float) -> Any:
+    async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._send(client, url, payload)
+                answer = await self._send(client, url, body)
         except TimeoutError:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
@@ -177,8 +178,7 @@ class JsonClient:
             )
         return self._decoded(answer, url)
 
-    async def _send(self, client: httpx2.AsyncClient, url: str, payload: Any) -> httpx2.Response:
-        body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    async def _send(self, client: httpx2.AsyncClient, url: str, body: bytes) -> httpx2.Response:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if key := self._key():
             headers["Authorization"] = f"Bearer {key}"

@@ -15,8 +15,9 @@ from typing import Any
 import platformdirs
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.rewards.http_client import JsonClient, shown, together
+from rlhf_cli.rewards.chat_client import ChatClient
+from rlhf_cli.rewards.completion import Completion, content_text, text_of
+from rlhf_cli.rewards.http_client import shown, together
 from rlhf_cli.rewards.reply_cache import ReplyCache
 from rlhf_cli.rewards.rubric import Rubric
 
@@ -27,7 +28,8 @@ class Judge:
     """Scores from a language model, mapped to 0..1.
 
     Each row is one request to `URL/chat/completions`; equal ones are sent once, and what was answered before comes out
-    of a cache on disk. None where a column that the rubric names is null in a row.
+    of a cache on disk. None where a column that the rubric names is null in a row. Needs the extra `judge`:
+    `pip install 'rlhf-cli[judge]'`.
 
     Args:
         url: of the API (`https://HOST/v1`), or a list of equal ones, which are asked in turn.
@@ -67,13 +69,12 @@ class Judge:
         self._rubric = Rubric(rubric)
         self._system = system
         self._parameters = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        self._client = JsonClient(
+        self._client = ChatClient(
             url,
             api_key_env=api_key_env,
             timeout_s=timeout_s,
             retry_budget_s=retry_budget_s,
             max_concurrency=max_concurrency,
-            path="/chat/completions",
         )
         folder = Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / "judge"
         self._cache = ReplyCache(Path(cache_dir).expanduser() if cache_dir else folder) if cache else None

@@ -34,9 +34,15 @@ def test_file(name: str) -> None:
     assert required_columns(pickle.loads(pickle.dumps(reward))) == COLUMNS[name]
 
 
-def test_importing_them_imports_nothing_heavy() -> None:
-    modules = ", ".join(load(name)["fn"].partition(":")[0] for name in COLUMNS)
-    heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy"]
-    code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
+def test_resolving_them_imports_nothing_heavy() -> None:
+    entries = [load(name) for name in COLUMNS]
+    heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy", "openai"]
+    code = f"""
+import sys
+from rlhf_cli.rewards.resolve import resolve
+for entry in {entries}:
+    resolve(entry["fn"], entry["args"], where="rewards.x")
+print([name for name in {heavy} if name in sys.modules])
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

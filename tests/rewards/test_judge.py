@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,36 @@ def test_the_key_is_sent_and_kept_nowhere(runner: asyncio.Runner, cache: Path, m
     assert len(kept) == 1
     for text in (*kept, str(caught.value), repr(judge), repr(vars(judge)), repr(pickle.dumps(judge))):
         assert KEY not in text
+
+
+def test_no_key_that_the_configuration_does_not_name_is_sent(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
+        monkeypatch.setenv(f"OPENAI_{name}", KEY)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"Authorization: Bearer {KEY}")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/elsewhere")
+    with serving(reply("Score: 5")) as server:
+        runner.run(Judge(server.url, "m", "{completion}")(prompts=["p"], completions=["c"]))
+    assert KEY not in str(server.asked[0].headers)
+    assert "Authorization" not in server.asked[0].headers
+
+
+def test_what_comes_behind_a_question_mark_is_sent_and_not_shown(runner: asyncio.Runner) -> None:
+    with serving(reply("no")) as server:
+        judge = Judge(server.url + "/?version=3&token=hidden", "m", "{completion}")
+        with pytest.raises(RewardError) as caught:
+            runner.run(judge(prompts=["p"], completions=["half a \ud800 pair"]))
+    assert server.asked[0].path == "/score/chat/completions?version=3&token=hidden"
+    assert server.asked[0].payload["messages"][0]["content"] == "half a ? pair"
+    assert "hidden" not in str(caught.value)
+
+
+def test_the_client_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(RewardError, match="not installed") as caught:
+        Judge("http://127.0.0.1/", "m", "{completion}")
+    assert "pip install 'rlhf-cli[judge]'" in str(caught.value)
 
 
 def test_a_judge_that_fails_for_ever_raises(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:

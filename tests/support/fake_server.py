@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,7 +24,7 @@ class Answer:
 @dataclass
 class Asked:
     path: str
-    headers: dict[str, str]
+    headers: Message
     payload: Any
 
 
@@ -43,7 +44,7 @@ class FakeServer:
             def do_POST(self) -> None:
                 payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with fake._lock:
-                    fake.asked.append(Asked(self.path, dict(self.headers), payload))
+                    fake.asked.append(Asked(self.path, self.headers, payload))
                     answer = fake._answers.pop(0) if len(fake._answers) > 1 else fake._answers[0]
                     fake._now += 1
                     fake.at_once = max(fake.at_once, fake._now)

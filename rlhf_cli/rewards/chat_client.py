@@ -1,0 +1,65 @@
+"""Ask an OpenAI-compatible server to go on with a conversation, by the official client.
+
+The client says what is sent and how; `http_client` says when again, for how long and to which server, so the client's
+own retries and timeouts are off. It is imported with the first request, so that `rlhf check` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from typing import Any
+
+import httpx2
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.http_client import JsonClient
+
+_PATH = "/chat/completions"
+
+
+class ChatClient(JsonClient):
+    """A JsonClient whose `post` takes the arguments of a chat completion: `model`, `messages` and its parameters."""
+
+    def __init__(self, url: str | list[str], **options: Any) -> None:
+        if importlib.util.find_spec("openai") is None:
+            raise RewardError(
+                "a judge is asked by the openai package, which is not installed",
+                where="rlhf_cli.rewards.judge:Judge",
+                hint="pip install 'rlhf-cli[judge]'",
+            )
+        super().__init__(url, path=_PATH, **options)
+
+    async def post(self, payload: Any) -> Any:
+        # Most of a second, which is on no try's account nor on the budget's: those begin below.
+        importlib.import_module("openai")
+        return await super().post(payload)
+
+    async def _send(self, client: httpx2.AsyncClient, url: str, body: bytes) -> httpx2.Response:
+        import openai
+
+        at, key = httpx2.URL(url), self._key()
+        api = openai.AsyncOpenAI(
+            base_url=at.copy_with(path=at.path.rstrip("/").removesuffix(_PATH), query=None),
+            default_query=dict(at.params),
+            api_key="sent below",
+            max_retries=0,
+            timeout=None,
+            http_client=client,
+        )
+        # The client fills these from its own environment variables (OPENAI_API_KEY, OPENAI_ORG_ID) when they are not
+        # given; a key goes to no server but the one that the configuration names it for.
+        headers = {
+            "Authorization": f"Bearer {key}" if key else openai.omit,
+            "OpenAI-Organization": openai.omit,
+            "OpenAI-Project": openai.omit,
+        }
+        try:
+            answer = await api.chat.completions.with_raw_response.create(**json.loads(body), extra_headers=headers)
+        except openai.APIStatusError as error:
+            return error.response
+        except openai.APIConnectionError as error:
+            raise error.__cause__ or error from None
+        response: httpx2.Response = answer.http_response
+        return response
