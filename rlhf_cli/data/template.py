@@ -1,17 +1,13 @@
-"""Prompt templates: text, or chat messages, with `{column}` fields.
-
-Only plain fields: no attribute, index, conversion or format specification. A template comes out of a config file that
-may be somebody else's, and `{row.__class__}` has no business there. `{{` and `}}` are literal braces.
-"""
+"""Prompt templates: text, or chat messages, with `{column}` fields, in the grammar of `template_grammar`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from string import Formatter
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
 from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.template_grammar import ParsedTemplate, is_text, parse
 
 Message: TypeAlias = Mapping[str, str]
 Template: TypeAlias = str | Sequence[Message]
@@ -33,9 +29,9 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
 def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
     """The columns a template reads. Raises DataError where it is malformed or wants more than plain fields."""
     if isinstance(template, str):
-        return {column for _, column in _pieces(template, name) if column is not None}
+        return set(_parsed(template, name).columns)
     contents = [message["content"] for message in _checked_messages(template, name)]
-    return {column for content in contents for _, column in _pieces(content, name) if column is not None}
+    return {column for content in contents for column in _parsed(content, name).columns}
 
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
@@ -49,49 +45,24 @@ def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
-    # Joined by hand: str.format would look at braces, attributes and formats once more.
-    filled = []
-    for literal, column in _pieces(template, name):
-        filled.append(literal)
-        if column is None:
-            continue
+    parsed = _parsed(template, name)
+    for column in parsed.columns:
         if column not in row:
             raise missing_column(column, list(row), name)
         value = row[column]
-        if not isinstance(value, str | int | float):
-            got = "nothing (null)" if value is None else f"a {type(value).__name__}"
+        if not is_text(value):
             raise DataError(
                 f"the column {column!r} cannot be put into a prompt",
                 where=name,
-                got=got,
+                got="nothing (null)" if value is None else f"a {type(value).__name__}",
                 expected="text or a number",
                 hint=None if value is None else "name a text column, or let `rename` make this column the prompt",
             )
-        filled.append(str(value))
-    return "".join(filled)
+    return parsed.fill(row)
 
 
-def _pieces(template: str, name: str) -> Iterator[tuple[str, str | None]]:
-    """`(literal text, column after it or None)` in order."""
-    try:
-        pieces = list(Formatter().parse(template))
-    except ValueError as error:
-        raise DataError(
-            f"malformed template: {error}",
-            where=name,
-            got=template,
-            hint="a literal brace is written twice: {{ and }}",
-        ) from None
-    for literal, column, spec, conversion in pieces:
-        if column is not None and (not column or spec or conversion or any(sign in column for sign in ".[]{}")):
-            raise DataError(
-                "a template field is a plain column name",
-                where=name,
-                got=f"{{{column}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}",
-                expected="{column}, without attribute, index, conversion or format",
-                hint="write literal braces twice, {{ }}; give a column with such a name another one with `rename`",
-            )
-        yield literal, column
+def _parsed(template: str, name: str) -> ParsedTemplate:
+    return parse(template, where=name, error=DataError)
 
 
 def _checked_messages(template: Sequence[Message], name: str) -> Sequence[Message]:
