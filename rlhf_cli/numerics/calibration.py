@@ -8,6 +8,7 @@ verdict is the higher score, its confidence in it sigmoid(|d|) in [1/2, 1], and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,14 +71,16 @@ def log_loss(difference: Tensor) -> float:
 
 def pearson(x: Tensor, y: Tensor) -> float:
     """Correlation; NaN where one of the two is constant."""
-    x, y = x.double() - x.double().mean(), y.double() - y.double().mean()
-    scale = x.norm() * y.norm()
-    return float((x * y).sum() / scale) if scale > 0 else float("nan")
+    from scipy.stats import pearsonr
+
+    return float("nan") if _is_constant(x) or _is_constant(y) else float(pearsonr(_array(x), _array(y)).statistic)
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
     """Correlation of ranks, ties at their mean rank; NaN where one of the two is constant."""
-    return pearson(_ranks(x), _ranks(y))
+    from scipy.stats import spearmanr
+
+    return float("nan") if _is_constant(x) or _is_constant(y) else float(spearmanr(_array(x), _array(y)).statistic)
 
 
 def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
@@ -88,8 +91,9 @@ def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
     return [found for found in rows if len(found)]
 
 
-def _ranks(values: Tensor) -> Tensor:
-    _, inverse, count = torch.unique(values.double(), return_inverse=True, return_counts=True)
-    last = count.cumsum(0).double()
-    mean_rank: Tensor = (last - (count - 1) / 2)[inverse]
-    return mean_rank
+def _is_constant(values: Tensor) -> bool:
+    return bool((values == values[:1]).all())
+
+
+def _array(values: Tensor) -> Any:
+    return values.double().cpu().numpy()

@@ -1,8 +1,7 @@
 """How sure a measured proportion or mean is, and what k attempts at a prompt come to. Plain floats, no torch.
 
-All intervals are two-sided. Sources: Wilson (1927, JASA 22:209); Student's t by its finite series for whole degrees of
-freedom (Abramowitz & Stegun 26.7.3, 26.7.4); pass@k: Chen et al., arXiv 2107.03374; maj@k: Wang et al.,
-arXiv 2203.11171.
+All intervals are two-sided. Sources: Wilson (1927, JASA 22:209); pass@k: Chen et al., arXiv 2107.03374; maj@k: Wang
+et al., arXiv 2203.11171. SciPy is imported where it is used: a configuration is judged without it.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
-_MANY = 1000
-"""From so many degrees of freedom on, Student's t is the normal distribution to three digits."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,8 @@ def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:
     """The score interval of a proportion, sound also at 0 and 1 and for few rows.
 
     `successes` may have halves (ties) or other parts in [0, 1] a row: the variance of such rows is at most that of
-    0/1 rows of the same mean, so the interval is then at least as wide as it has to be.
+    0/1 rows of the same mean, so the interval is then at least as wide as it has to be. (`scipy.stats.binomtest` has
+    the same interval for whole successes only.)
     """
     if count == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -81,31 +79,9 @@ def mean_with_interval(values: Sequence[float], *, level: float = LEVEL) -> Esti
 
 def t_quantile(probability: float, degrees: int) -> float:
     """The value below which Student's t with whole `degrees` of freedom lies with `probability` (above a half)."""
-    if degrees > _MANY:
-        z = NormalDist().inv_cdf(probability)
-        return z + (z**3 + z) / (4 * degrees)  # Cornish-Fisher, its first term
-    inside = 2 * probability - 1
-    low, high = 0.0, 1.0
-    while _inside(high, degrees) < inside:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if _inside(middle, degrees) < inside else (low, middle)
-    return (low + high) / 2
+    from scipy.special import stdtrit  # scipy.stats' `t.ppf` without the second that scipy.stats takes to import
 
-
-def _inside(t: float, degrees: int) -> float:
-    """P(|T| < t): Abramowitz & Stegun 26.7.3 for odd degrees of freedom, 26.7.4 for even ones."""
-    theta = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(theta), math.sin(theta)
-    term = cosine if degrees % 2 else 1.0
-    total = 0.0 if degrees == 1 else term
-    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
-        term *= (k - 1) / k * cosine**2
-        total += term
-    return 2 / math.pi * (theta + sine * total) if degrees % 2 else sine * total
+    return float(stdtrit(degrees, probability))
 
 
 def pass_at_k(num_samples: int, num_right: int, k: int) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.usefixtures("place")
-HEAVY = ("torch", "transformers", "trl", "wandb", "datasets", "pandas")
+HEAVY = ("torch", "transformers", "trl", "wandb", "datasets", "pandas", "scipy")
 
 
 def heavy_after(code: str) -> set[str]:
