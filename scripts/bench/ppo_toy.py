@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -21,13 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rlhf_cli.data.worlds.toy_sums import generate
-from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.numerics.intervals import student
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.metrics import read_metrics, series
 
 HERE = Path(__file__).parent
 RATE = "3e-4"
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""The 97.5 % quantile by number of seeds."""
 
 
 def ours(workplace: Path, environment: dict[str, str], seed: int, rounds: int) -> list[float]:
@@ -56,16 +54,16 @@ def theirs(workplace: Path, environment: dict[str, str], seed: int, rounds: int,
 def line(name: str, rows: list[list[float]]) -> str:
     """The last two rounds of every seed, their mean and its Student interval."""
     ends = [statistics.mean(row[-2:]) for row in rows]
-    half = STUDENT[len(ends)] * statistics.stdev(ends) / math.sqrt(len(ends))
+    end = student(ends)
     start = statistics.mean(row[0] for row in rows)
-    seeds = "  ".join(f"{end:.3f}" for end in ends)
-    return f"{name:<10} start {start:.3f}   end {statistics.mean(ends):.3f} +- {half:.3f}   by seed {seeds}"
+    seeds = "  ".join(f"{one:.3f}" for one in ends)
+    return f"{name:<10} start {start:.3f}   end {end.mean:.3f} +- {end.high - end.mean:.3f}   by seed {seeds}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl-1-12", required=True, type=Path, metavar="DIR", help="folder that TRL 1.12 is in")
-    parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT))
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     trl, seeds = options.trl_1_12.resolve(), range(options.seeds)

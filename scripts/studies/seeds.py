@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.numerics.intervals import student
+from rlhf_cli.runs.folder import RunFolder
 
 SEEDS = range(5)
-STUDENT_T = 2.776
-"""The 97.5 % point of Student's t with four degrees of freedom: five seeds."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,8 @@ class Interval:
 
 def interval(values: Sequence[float]) -> Interval:
     """Student's interval for the mean of one value a seed."""
-    if len(values) != len(SEEDS):
-        raise ValueError(f"{len(values)} values for {len(SEEDS)} seeds: STUDENT_T is for as many as there are seeds")
-    return Interval(statistics.fmean(values), STUDENT_T * statistics.stdev(values) / len(values) ** 0.5)
+    found = student(values)
+    return Interval(found.mean, found.high - found.mean)
 
 
 def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> Path:
