@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.preference_pairs import Pairs, Row, pairs_of
-from rlhf_cli.measure.rewardbench import sections
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.evaluate.pairs import Pairs, Row, pairs_of
+from rlhf_cli.evaluate.rewardbench import sections
+from rlhf_cli.json_values import finite_or_none
+from rlhf_cli.models.reward_model import RewardModelScorer
 from rlhf_cli.numerics import calibration
 from rlhf_cli.numerics.intervals import student, wilson
 from rlhf_cli.runs.evaluations import REWARD_MODEL
@@ -100,7 +101,7 @@ def _calibration(difference: Tensor) -> Content:
             {
                 "from": bins.low[index].item(),
                 "to": bins.high[index].item(),
-                "confidence": _number(bins.confidence[index].item()),
+                "confidence": finite_or_none(bins.confidence[index].item()),
                 "accuracy": wilson(right[index], int(count[index])).as_dict(),
             }
             for index in range(_BINS)
@@ -113,7 +114,7 @@ def _rewards(chosen: Tensor, rejected: Tensor) -> Content:
     both = torch.cat([chosen, rejected])
     return {
         "mean": student(((chosen + rejected) / 2).tolist()).as_dict(),
-        "deviation": _number(both.std().item()),
+        "deviation": finite_or_none(both.std().item()),
         "chosen": student(chosen.tolist()).as_dict(),
         "rejected": student(rejected.tolist()).as_dict(),
         "margin": student((chosen - rejected).tolist()).as_dict(),
@@ -133,8 +134,8 @@ def _length(difference: Tensor, longer: Tensor) -> Content:
         "chosen_longer": _slice_or_none(difference[longer > 0]),
         "same": _slice_or_none(difference[longer == 0]),
         "chosen_shorter": _slice_or_none(difference[longer < 0]),
-        "pearson": _number(calibration.pearson(difference, longer)),
-        "spearman": _number(calibration.spearman(difference, longer)),
+        "pearson": finite_or_none(calibration.pearson(difference, longer)),
+        "spearman": finite_or_none(calibration.spearman(difference, longer)),
         # What a judge would score that always takes the longer one: the bias that is in the data.
         "longer_wins": wilson(float(calibration.verdicts(longer).sum()), len(longer)).as_dict(),
         "bins": bins,
@@ -165,8 +166,8 @@ def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> Conte
     ours, theirs = difference[known], torch.tensor([found[index] for index in known], dtype=torch.float64)
     return {
         "count": len(known),
-        "spearman": _number(calibration.spearman(ours, theirs)),
-        "pearson": _number(calibration.pearson(ours, theirs)),
+        "spearman": finite_or_none(calibration.spearman(ours, theirs)),
+        "pearson": finite_or_none(calibration.pearson(ours, theirs)),
         "bins": [
             {"from": theirs[one].min().item(), "to": theirs[one].max().item(), **_slice(ours[one])}
             for one in calibration.quantile_bins(theirs, _QUANTILES)
@@ -221,7 +222,3 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
 
 def _slice_or_none(difference: Tensor) -> Content | None:
     return _slice(difference) if len(difference) else None
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

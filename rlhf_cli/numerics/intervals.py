@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist, fmean, stdev
+
+from rlhf_cli.json_values import finite_or_none
 
 LEVEL = 0.95
 
@@ -27,11 +29,7 @@ class Estimate:
 
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON: None for what is no finite number."""
-        values = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {
-            **{name: value if math.isfinite(value) else None for name, value in values.items()},
-            "count": self.count,
-        }
+        return {name: finite_or_none(value) for name, value in asdict(self).items()}
 
 
 def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:

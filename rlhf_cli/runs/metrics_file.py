@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
@@ -32,7 +32,8 @@ class MetricsWriter:
     def write(self, step: int, logs: dict[str, Any]) -> None:
         """Add one event. A value that is no finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
-        event = {"step": step, "time_s": time_s, **{key: _plain(value) for key, value in logs.items()}}
+        plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
+        event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(event) + "\n")
 
@@ -100,11 +101,3 @@ def held_out_told(metrics: dict[str, Any]) -> str:
 def most_attempts(metrics: Iterable[str]) -> list[str]:
     """The names of pass@k with the greatest k, one a reward; they are logged in the order of k."""
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
