@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.evaluations import REWARD_MODEL
-from rlhf_cli.screen.one_line import one_line
+from rlhf_cli.screen.text import figure, one_line
 
 Content = dict[str, Any]
 
@@ -41,11 +41,11 @@ def _reward_model(console: Console, content: Content) -> None:
     table = _table("rewards", "", "")
     table.columns[2].justify, table.columns[2].no_wrap = "left", False
     table.add_row("mean of all", _with_interval(rewards["mean"]), _centred(rewards["mean"]))
-    table.add_row("deviation", _number(rewards["deviation"]), "")
+    table.add_row("deviation", figure(rewards["deviation"]), "")
     table.add_row("chosen - rejected", _with_interval(rewards["margin"]), "")
-    table.add_row("calibration error", _number(calibration["ece"]), "as sure as it is right: 0")
-    table.add_row("log loss", _number(calibration["log_loss"]), "a coin: 0.693")
-    table.add_row("Brier score", _number(calibration["brier"]), "a coin: 0.250")
+    table.add_row("calibration error", figure(calibration["ece"]), "as sure as it is right: 0")
+    table.add_row("log loss", figure(calibration["log_loss"]), "a coin: 0.693")
+    table.add_row("Brier score", figure(calibration["brier"]), "a coin: 0.250")
     _print(console, table)
     _confidences(console, calibration)
     _length(console, content["length"])
@@ -60,10 +60,10 @@ def _accuracies(console: Console, content: Content) -> None:
     table = _table("accuracy", "", "pairs", "mean margin")
     ties = f", {content['ties']} ties" if content["ties"] else ""
     margin = content["rewards"]["margin"]["mean"]
-    table.add_row("all", _with_interval(content["accuracy"]), f"{content['rows']}{ties}", _number(margin))
+    table.add_row("all", _with_interval(content["accuracy"]), f"{content['rows']}{ties}", figure(margin))
     for column, found in content["slices"].items():
         for name, one in found.items():
-            table.add_row(Text(f"{column}={name}"), _with_interval(one), str(one["count"]), _number(one["margin"]))
+            table.add_row(Text(f"{column}={name}"), _with_interval(one), str(one["count"]), figure(one["margin"]))
     _print(console, table)
     bench = content.get("rewardbench")
     if bench:
@@ -71,7 +71,7 @@ def _accuracies(console: Console, content: Content) -> None:
         for name, one in bench["sections"].items():
             sections.add_row(name, _with_interval(one), str(one["count"]))
         if bench["score"] is not None:
-            sections.add_row("score", _number(bench["score"]), "")
+            sections.add_row("score", figure(bench["score"]), "")
         _print(console, sections)
 
 
@@ -81,7 +81,7 @@ def _confidences(console: Console, calibration: Content) -> None:
         if one["accuracy"]["count"]:
             span = f"{one['from']:.2f} to {one['to']:.2f}"
             accuracy = one["accuracy"]
-            table.add_row(span, _number(one["confidence"]), _with_interval(accuracy), str(accuracy["count"]))
+            table.add_row(span, figure(one["confidence"]), _with_interval(accuracy), str(accuracy["count"]))
     _print(console, table)
 
 
@@ -90,14 +90,14 @@ def _length(console: Console, length: Content) -> None:
     for name in ("chosen_longer", "same", "chosen_shorter"):
         if length[name] is not None:
             one = length[name]
-            table.add_row(name.replace("_", " "), _with_interval(one), str(one["count"]), _number(one["margin"]))
+            table.add_row(name.replace("_", " "), _with_interval(one), str(one["count"]), figure(one["margin"]))
     for one in length["bins"]:
         span = f"{one['from']:+d} to {one['to']:+d}"
-        table.add_row(span, _with_interval(one), str(one["count"]), _number(one["margin"]))
+        table.add_row(span, _with_interval(one), str(one["count"]), figure(one["margin"]))
     _print(console, table)
     console.print(
-        f"[dim]difference of rewards with difference of lengths: correlation {_number(length['pearson'])}, of ranks "
-        f"{_number(length['spearman'])}; whoever always takes the longer one is right in "
+        f"[dim]difference of rewards with difference of lengths: correlation {figure(length['pearson'])}, of ranks "
+        f"{figure(length['spearman'])}; whoever always takes the longer one is right in "
         f"{_with_interval(length['longer_wins'])}"
     )
 
@@ -106,9 +106,9 @@ def _margins(console: Console, margins: Content) -> None:
     table = _table("margin in the data", "accuracy", "pairs", "mean margin")
     for one in margins["bins"]:
         span = f"{one['from']:.2f} to {one['to']:.2f}"
-        table.add_row(span, _with_interval(one), str(one["count"]), _number(one["margin"]))
+        table.add_row(span, _with_interval(one), str(one["count"]), figure(one["margin"]))
     _print(console, table)
-    ranks, linear = _number(margins["spearman"]), _number(margins["pearson"])
+    ranks, linear = figure(margins["spearman"]), figure(margins["pearson"])
     console.print(f"[dim]margin agreement: correlation of ranks {ranks}, linear {linear}")
 
 
@@ -152,7 +152,7 @@ def _policy(console: Console, content: Content) -> None:
     shown = _table("prompt", "greedy completion", "total")
     shown.columns[1].justify = "left"
     for one in content["shown"]:
-        shown.add_row(Text(_shortened(one["prompt"])), Text(_shortened(one["completion"])), _number(one["total"]))
+        shown.add_row(Text(_shortened(one["prompt"])), Text(_shortened(one["completion"])), figure(one["total"]))
     _print(console, shown)
 
 
@@ -181,9 +181,5 @@ def _shortened(value: Any) -> str:
 
 def _with_interval(one: Content) -> str:
     if one["low"] is None or one["high"] is None:
-        return _number(one["mean"])
+        return figure(one["mean"])
     return f"{one['mean']:.3f} \\[{one['low']:.3f}, {one['high']:.3f}]"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

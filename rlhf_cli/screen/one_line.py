@@ -1,4 +1,4 @@
-"""A prompt or completion on one line of a table."""
+"""How a cell of a table is written: a prompt or completion on one line, a figure."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def one_line(value: Any) -> str:
     if isinstance(value, list):
         value = value[-1]["content"] if value else ""
     return repr(str(value))[1:-1]
+
+
+def figure(value: float | None) -> str:
+    """Three digits after the point; a dash where there is no value."""
+    return "-" if value is None else f"{value:.3f}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.screen.one_line import one_line
+from rlhf_cli.screen.text import figure, one_line
 
 _MAX_ROWS = 20
 
@@ -23,7 +23,7 @@ def show_scores(console: Console, rows: list[dict[str, Any]], result: dict[str, 
         table.add_column(name, justify="right", no_wrap=True)
     for number, (row, scored) in enumerate(zip(rows[:_MAX_ROWS], result["rows"], strict=False)):
         cells = [_cell(scored["rewards"][name]) for name in names]
-        table.add_row(str(number), Text(one_line(row["completion"])), *cells, _number(scored["total"]))
+        table.add_row(str(number), Text(one_line(row["completion"])), *cells, figure(scored["total"]))
     console.print(table)
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
@@ -32,7 +32,7 @@ def show_scores(console: Console, rows: list[dict[str, Any]], result: dict[str, 
     for column in ("mean", "effective", "weighted", "open", "excluded", "errors", "calls"):
         summary.add_column(column, justify="right")
     for name, one in result["summary"].items():
-        means = [_number(one[key]) for key in ("mean", "effective_mean", "weighted_mean")]
+        means = [figure(one[key]) for key in ("mean", "effective_mean", "weighted_mean")]
         counts = [str(one[key]) for key in ("excluded", "errors", "calls")]
         summary.add_row(name, *means, f"{one['open_fraction']:.0%}", *counts)
     console.print()
@@ -45,8 +45,4 @@ def _cell(one: dict[str, Any]) -> Text:
         return Text("error", style="red")
     if not one["open"]:
         return Text("gate", style="yellow")
-    return Text(_number(one["raw"]))
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return Text(figure(one["raw"]))
