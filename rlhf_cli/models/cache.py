@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock
 
-
-def cache_dir() -> Path:
-    """Where made models are kept: $RLHF_CACHE, else the user's cache folder."""
-    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf"))
+from rlhf_cli.cache_folder import cache_folder
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
@@ -23,7 +18,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     Made aside and renamed, so that an interruption leaves no half-written model behind. Safe to call from several
     processes at once: one makes it, the others wait.
     """
-    folder = cache_dir() / "models" / name
+    folder = cache_folder("models") / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "config.json").is_file():

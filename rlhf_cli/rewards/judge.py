@@ -6,14 +6,12 @@ What comes back is text; the score is read out of it.
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.chat_client import ChatClient
 from rlhf_cli.rewards.completion import Completion, content_text, text_of
@@ -76,8 +74,8 @@ class Judge:
             retry_budget_s=retry_budget_s,
             max_concurrency=max_concurrency,
         )
-        folder = Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / "judge"
-        self._cache = ReplyCache(Path(cache_dir).expanduser() if cache_dir else folder) if cache else None
+        folder = Path(cache_dir).expanduser() if cache_dir else cache_folder("judge")
+        self._cache = ReplyCache(folder) if cache else None
         # So that the columns a rubric names are known, and missed, before anything is trained.
         self.__signature__ = _signature(self._rubric.columns)
 
