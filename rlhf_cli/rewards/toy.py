@@ -73,8 +73,7 @@ def score_speakers(
     """+mass on the line of the speaker with the larger number, -mass on the other's; [] where the numbers are equal.
 
     In form are the two lines `A: 4`, `B: 7`, in the order of the prompt and with nothing but white space around them,
-    a line being what `toy_speakers.parse_speakers` takes for one. Anything else is worth `malformed`, one number for
-    the whole row.
+    a number being one to nine ASCII digits. Anything else is worth `malformed`, one number for the whole row.
 
     Args:
         text: the whole completion: which line was the larger one is known only at its end.

@@ -8,9 +8,9 @@ import pytest
 
 from rlhf_cli.data import Source, peek, worlds
 from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
-from rlhf_cli.data.worlds.toy_preferences import true_score
-from rlhf_cli.data.worlds.toy_speakers import parse_speakers
+from rlhf_cli.data.worlds.toy_preferences import true_reward, true_score
 from rlhf_cli.errors import DataError
+from rlhf_cli.rewards.toy import score_speakers
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -59,39 +59,17 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
     assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
 
 
-def test_speakers_are_two_and_parse_gives_character_offsets() -> None:
+def test_speakers_are_two() -> None:
     for row in toy_speakers.generate(60, seed=0, max_value=4):
         assert row["prompt"] == f"{row['speaker_a']} and {row['speaker_b']}:"
         assert row["speaker_a"] != row["speaker_b"]
         assert row["max_value"] == 4
-    completion = "A: 4\nB: 17"
-    assert parse_speakers(completion, "A", "B") == [("A", 4, 0, 4), ("B", 17, 5, 10)]
-    assert [completion[said.start : said.end] for said in parse_speakers(completion, "A", "B")] == ["A: 4", "B: 17"]
-
-
-@pytest.mark.parametrize(
-    ("completion", "numbers"),
-    [
-        ("B: 7\nA: 4", [7, 4]),
-        ("A: 4\nA: 5\nB: 1", [4, 5, 1]),
-        ("hm\nA: 4\n\nB: 1\n", [4, 1]),
-        ("A: 4, B: 7", []),
-        ("A 4\nB=7", []),
-        ("AA: 4\nC: 7", []),
-        ("A: 4 ", []),
-        ("A: ٤", []),
-        ("A: " + "9" * 5000, []),
-        ("", []),
-    ],
-)
-def test_parse_speakers_reads_exact_lines_only(completion: str, numbers: list[int]) -> None:
-    assert [said.number for said in parse_speakers(completion, "A", "B")] == numbers
 
 
 def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
     def sound(row: dict[str, str]) -> bool:
         a, b = row["prompt"].removesuffix(":").split(" and ")
-        return [said.speaker for said in parse_speakers(row["completion"], a, b)] == [a, b]
+        return score_speakers(row["completion"], a, b) != -1.0
 
     assert sum(map(sound, toy_speakers.demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
     assert all(map(sound, toy_speakers.demonstrations(200, seed=0, sloppy_fraction=0.0)))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.data.worlds.toy_speakers import demonstrations, parse_speakers
-from rlhf_cli.numerics.process_rewards import process_advantages
+from rlhf_cli.numerics.dense import process_advantages
+from rlhf_cli.rewards.dense import Spread, as_token_values
 from rlhf_cli.rewards.toy import score_speakers, speakers_larger
 from rlhf_cli.stack.token_values import Spread, as_token_values
 
@@ -29,6 +29,10 @@ from rlhf_cli.stack.token_values import Spread, as_token_values
         ("A: 4\nso\nB: 7", -1.0),
         ("A: 4\nB: 7 ", -1.0),
         ("A: 4, B: 7", -1.0),
+        ("A 4\nB=7", -1.0),
+        ("AA: 4\nB: 7", -1.0),
+        ("A: ٤\nB: 7", -1.0),
+        ("A: 4\nB: " + "9" * 5000, -1.0),
         ("", -1.0),
     ],
 )
@@ -43,23 +47,6 @@ def test_rows() -> None:
     assert speakers_larger(texts, **columns, mass=2.0, malformed=-3.0) == spans
     limited = speakers_larger(texts, **columns, max_value=[9, "9", 9], mass=2.0, malformed=-3.0)
     assert limited == [-3.0, *spans[1:]]
-
-
-def test_reads_what_the_world_reads() -> None:
-    """Rewards may not import data; so the two readings are held against each other here."""
-    rows = demonstrations(400, seed=0)
-    in_form = 0
-    for row in rows:
-        first, second = row["prompt"][0], row["prompt"][6]
-        lines = parse_speakers(row["completion"], first, second)
-        found = score_speakers(row["completion"], first, second)
-        assert (len(lines) == 2) == (found != -1.0)
-        in_form += len(lines) == 2
-        if len(lines) == 2 and lines[0].number != lines[1].number:
-            assert [(start, end) for start, end, _ in found] == [(line.start, line.end) for line in lines]
-            larger = max(lines, key=lambda line: line.number)
-            assert [line for line, (_, _, value) in zip(lines, found, strict=True) if value > 0] == [larger]
-    assert 150 < in_form < 250
 
 
 class Learnt(NamedTuple):

@@ -6,23 +6,12 @@ tokens of one of them only (say, of the one who names the larger number).
 
 from __future__ import annotations
 
-import re
 from random import Random
-from typing import NamedTuple
 
 from rlhf_cli.data.worlds.draw import check_fraction, check_max_value, without_repeats
 
 SPEAKERS = ("A", "B", "C", "D", "E", "F")
 _SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y}")
-
-
-class Utterance(NamedTuple):
-    """One speaker's line; `completion[start:end]` is `A: 4`, without the line break."""
-
-    speaker: str
-    number: int
-    start: int
-    end: int
 
 
 def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
@@ -36,7 +25,7 @@ def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str
 
 def demonstrations(num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5) -> list[dict[str, str]]:
     """Rows of `prompt`, `completion` without an end-of-text token: numbers random in 0..max_value, a share
-    `sloppy_fraction` of the completions in a form that `parse_speakers` does not read as two lines.
+    `sloppy_fraction` of the completions in a form that `rewards.toy.score_speakers` does not read as two lines.
     """
     check_max_value(max_value)
     check_fraction("sloppy_fraction", sloppy_fraction)
@@ -48,17 +37,6 @@ def demonstrations(num_rows: int, seed: int, max_value: int = 9, sloppy_fraction
         text = form.format(a=a, b=b, x=style.randint(0, max_value), y=style.randint(0, max_value))
         rows.append({"prompt": f"{a} and {b}:", "completion": text})
     return rows
-
-
-def parse_speakers(completion: str, speaker_a: str, speaker_b: str) -> list[Utterance]:
-    """Every line that is exactly `NAME: NUMBER` with one of the two names, in order; other lines are passed over.
-
-    A speaker who speaks twice comes twice: whether that is allowed is the reward's to say. Numbers have one to nine
-    ASCII digits.
-    """
-    names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
-    lines = re.finditer(rf"^({names}): ([0-9]{{1,9}})$", completion, re.MULTILINE)
-    return [Utterance(line[1], int(line[2]), line.start(), line.end()) for line in lines]
 
 
 def _draw_speakers(count: int, rng: Random) -> list[tuple[str, str]]:
