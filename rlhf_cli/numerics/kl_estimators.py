@@ -14,7 +14,7 @@ _MOST_ERROR = 0.2  # lm-human-preferences' clip of the relative error
 def k1(logp: Tensor, logq: Tensor) -> Tensor:
     """log p - log q: unbiased, of either sign.
 
-    Like k2 and k3 an estimator of KL(p || q) = E_p[log p - log q] from a sample of p (Schulman, "Approximating KL
+    Like k3 an estimator of KL(p || q) = E_p[log p - log q] from a sample of p (Schulman, "Approximating KL
     Divergence", http://joschu.net/blog/kl-approx.html): the mean over tokens drawn from p.
 
     Args:
@@ -22,11 +22,6 @@ def k1(logp: Tensor, logq: Tensor) -> Tensor:
         logq: same shape, log q of the same token.
     """
     return logp - logq
-
-
-def k2(logp: Tensor, logq: Tensor) -> Tensor:
-    """(log p - log q)^2 / 2: biased (to second order right for p near q), never negative. Arguments as for `k1`."""
-    return 0.5 * (logp - logq) ** 2
 
 
 def k3(logp: Tensor, logq: Tensor) -> Tensor:
