@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.data import Source, check_rows, peek, template_columns
-from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.files import peek
+from rlhf_cli.data.load import load_split
+from rlhf_cli.data.rows import check_rows
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.template import template_columns
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.yaml"))
 SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename", "select", "weight"}

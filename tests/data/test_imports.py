@@ -27,7 +27,10 @@ def test_everything_but_load_is_light_when_imported() -> None:
 def test_and_stays_light_when_used(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\nwhy,42\n")
     code = f"""
-from rlhf_cli.data import Source, column_names_after, peek, render
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.files import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.template import render
 found = peek(Source(path={str(tmp_path / "rows.csv")!r}))
 assert column_names_after(found, {{}}, "Q: {{question}}") == ("question", "answer", "prompt")
 assert render("Q: {{question}}", found.rows[0]) == "Q: why"

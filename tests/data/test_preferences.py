@@ -8,10 +8,13 @@ from collections.abc import Callable
 import datasets
 import pytest
 
-from rlhf_cli.data import Source, column_names_after, hold_out, peek
-from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.files import peek
+from rlhf_cli.data.load import load_split
 from rlhf_cli.data.margins import MarginRule
 from rlhf_cli.data.preferences import PreferenceRules, bad_pairs, judge_pairs, leave_out
+from rlhf_cli.data.rows import hold_out
+from rlhf_cli.data.source import Source
 from rlhf_cli.data.tokenised import cut_padding
 from rlhf_cli.data.transcripts import split_pair
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.data import Source, peek
-from rlhf_cli.data.data_files import find_files, is_hub
+from rlhf_cli.data.files import peek
+from rlhf_cli.data.locate import find_files, is_hub
+from rlhf_cli.data.source import Source
 
 
 @pytest.mark.parametrize("path", ["openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2", "data/prompts"])

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.data import Preview, column_names_after, render, template_columns
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.files import Preview
+from rlhf_cli.data.template import render, template_columns
 
 ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}
 
