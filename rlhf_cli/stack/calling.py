@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
+
+from pebble.concurrent import thread
 
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import text_of
@@ -110,25 +112,12 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> Any:
 
 
 def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, timeout_s: float) -> Any:
-    result: list[Any] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            result.append(component.score(**batch))
-        except BaseException as error:  # handed to the thread that waits
-            failure.append(error)
-
-    # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
-    thread = threading.Thread(target=target, daemon=True, name=f"reward {component.name}")
     began = time.monotonic()
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
+    # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
+    answer = thread(name=f"reward {component.name}", daemon=True)(lambda: component.score(**batch))()
+    if not wait([answer], timeout_s).done:
         raise RewardTimeout(f"no answer within {timeout_s:g} s")
-    if failure:
-        raise failure[0]
-    value = result[0]
+    value = answer.result()
     if not inspect.isawaitable(value):
         return value
     left_s = max(0.0, timeout_s - (time.monotonic() - began))
