@@ -1,7 +1,7 @@
 """How sure a measured proportion or mean is, and what k attempts at a prompt come to. Plain floats, no torch.
 
-All intervals are two-sided. Sources: Wilson (1927, JASA 22:209); pass@k: Chen et al., arXiv 2107.03374; maj@k: Wang
-et al., arXiv 2203.11171. SciPy is imported where it is used: a configuration is judged without it.
+All intervals are two-sided, of 95 %. Sources: Wilson (1927, JASA 22:209); pass@k: Chen et al., arXiv 2107.03374;
+maj@k: Wang et al., arXiv 2203.11171. SciPy is imported where it is used: a configuration is judged without it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, stdev
 
 from rlhf_cli.json_values import finite_or_none
 
-LEVEL = 0.95
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Estimate:
         return {name: finite_or_none(value) for name, value in asdict(self).items()}
 
 
-def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:
+def wilson(successes: float, count: int) -> Estimate:
     """The score interval of a proportion, sound also at 0 and 1 and for few rows.
 
     `successes` may have halves (ties) or other parts in [0, 1] a row: the variance of such rows is at most that of
@@ -41,7 +41,7 @@ def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:
     """
     if count == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
     share = successes / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
@@ -51,7 +51,7 @@ def wilson(successes: float, count: int, *, level: float = LEVEL) -> Estimate:
     return Estimate(share, low, high, count)
 
 
-def student(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+def student(values: Sequence[float]) -> Estimate:
     """The t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1."""
     count = len(values)
     if count == 0:
@@ -59,20 +59,20 @@ def student(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
     mean = fmean(values)
     if count == 1:
         return Estimate(mean, -math.inf, math.inf, 1)
-    half = t_quantile((1 + level) / 2, count - 1) * stdev(values, mean) / math.sqrt(count)
+    half = t_quantile((1 + _LEVEL) / 2, count - 1) * stdev(values, mean) / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def mean_with_interval(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+def mean_with_interval(values: Sequence[float]) -> Estimate:
     """Wilson's interval where every value is 0 or 1, else Student's.
 
     That one has no width where all values are equal, which is not certainty: there the bounds are infinite.
     """
     if values and all(value in (0.0, 1.0) for value in values):
-        return wilson(sum(values), len(values), level=level)
+        return wilson(sum(values), len(values))
     if values and min(values) == max(values):
         return Estimate(values[0], -math.inf, math.inf, len(values))
-    return student(values, level=level)
+    return student(values)
 
 
 def t_quantile(probability: float, degrees: int) -> float:
