@@ -12,10 +12,15 @@ import pytest
 
 from rlhf_cli.assemble.during_training import metrics_of
 from rlhf_cli.cli import main
-from rlhf_cli.runs.metrics_file import held_out_told, read_metrics
-from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.screen.held_out_table import held_out
-from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.evaluate.during import metrics_of
+from rlhf_cli.runs.folder import RunFolder, read_json
+from rlhf_cli.runs.metrics import held_out_told, read_metrics
+from rlhf_cli.screen.held_out import held_out
+from rlhf_cli.trainers.evaluation import WithEvaluation
+from tests.tolerances import ARITHMETIC
+from tests.trainers.conftest import model_cache, train, train_ppo, workplace
+
+__all__ = ["model_cache", "train", "train_ppo", "workplace"]
 
 EVERY_STEP = ["data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
 FAST = ["trainer.args.learning_rate=0.1", "rewards.sum.fn=./sums.py:sums"]
@@ -62,12 +67,12 @@ def test_the_sampled_half_is_what_trl_measured(train) -> None:
     """TRL's own mean over the batches of equal size is the mean over prompts."""
     _, folder = train(*EVERY_STEP)
     (event,) = [event for event in read_metrics(folder.metrics) if "eval_reward" in event and event["step"] == 2]
-    assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], abs=1e-6)
+    assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
     for name in ("correct", "format", "brevity"):
-        assert event[f"eval_sampled/rewards/{name}"] == pytest.approx(event[f"eval_rewards/{name}/mean"], abs=1e-6)
-    assert event["eval_sampled/tokens"] == pytest.approx(event["eval_completions/mean_length"], abs=1e-6)
-    assert event["eval_sampled/truncated"] == pytest.approx(event["eval_completions/clipped_ratio"], abs=1e-6)
-    assert event["eval_pass@1/correct"] == pytest.approx(event["eval_rewards/correct/mean"], abs=1e-6)
+        assert event[f"eval_sampled/rewards/{name}"] == pytest.approx(event[f"eval_rewards/{name}/mean"], **ARITHMETIC)
+    assert event["eval_sampled/tokens"] == pytest.approx(event["eval_completions/mean_length"], **ARITHMETIC)
+    assert event["eval_sampled/truncated"] == pytest.approx(event["eval_completions/clipped_ratio"], **ARITHMETIC)
+    assert event["eval_pass@1/correct"] == pytest.approx(event["eval_rewards/correct/mean"], **ARITHMETIC)
     assert event["eval_pass@1/correct"] <= event["eval_pass@2/correct"] <= event["eval_pass@4/correct"]
     assert not any(name.startswith("eval_greedy/") and name.endswith("length") for name in event)
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.preference_pairs import pairs_of
-from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-from rlhf_cli.measure.rewardbench import SECTIONS, sections
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.golden_reward_model import save_golden_reward_model
+from rlhf_cli.evaluate.pairs import pairs_of
+from rlhf_cli.evaluate.reward_model import evaluate_reward_model
+from rlhf_cli.evaluate.rewardbench import SECTIONS, sections
+from rlhf_cli.models.reward_model import RewardModelScorer
+from tests.evaluate.golden import save_golden_reward_model
+from tests.tolerances import MODEL
 
 LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
 SCORES = {"x": LOG3, "y": 0.0, "z": -LOG3}
@@ -39,7 +40,7 @@ ROWS = [
 
 def test_the_golden_model_scores_as_it_should(scorer: RewardModelScorer) -> None:
     scores, lengths = scorer.scored(["q:"] * 4, ["ax", "y", "bbz", "?"])
-    assert scores == pytest.approx([LOG3, 0.0, -LOG3, 0.0], abs=1e-6)
+    assert scores == pytest.approx([LOG3, 0.0, -LOG3, 0.0], **MODEL)
     assert lengths == [4, 3, 5, 3]
     assert scorer.scored(["q:"], ["x"], with_eos=True) == ([pytest.approx(0.0)], [4])
 
@@ -53,16 +54,14 @@ def test_by_hand(scorer: RewardModelScorer) -> None:
     assert {name: one["mean"] for name, one in found["slices"]["kind"].items()} == {"a": 1.0, "b": 0.5}
     # Confidence 3/4 three times with two right, and 9/10 once, right: 3/4 |2/3 - 3/4| + 1/4 |1 - 9/10|.
     calibration = found["calibration"]
-    assert calibration["ece"] == pytest.approx(3 / 4 * (1 / 12) + 1 / 4 * 0.1, abs=1e-6)
-    assert calibration["brier"] == pytest.approx((2 * 0.25**2 + 0.75**2 + 0.1**2) / 4, abs=1e-6)
-    assert calibration["log_loss"] == pytest.approx(
-        -(2 * math.log(0.75) + math.log(0.25) + math.log(0.9)) / 4, abs=1e-6
-    )
+    assert calibration["ece"] == pytest.approx(3 / 4 * (1 / 12) + 1 / 4 * 0.1, **MODEL)
+    assert calibration["brier"] == pytest.approx((2 * 0.25**2 + 0.75**2 + 0.1**2) / 4, **MODEL)
+    assert calibration["log_loss"] == pytest.approx(-(2 * math.log(0.75) + math.log(0.25) + math.log(0.9)) / 4, **MODEL)
     # Rewards log 3 times (1, 0), (1, 0), (0, 1), (1, -1): mean 3/8, margin 3/4.
     rewards = found["rewards"]
-    assert rewards["mean"]["mean"] == pytest.approx(LOG3 * 3 / 8, abs=1e-6)
-    assert rewards["margin"]["mean"] == pytest.approx(LOG3 * 3 / 4, abs=1e-6)
-    assert rewards["deviation"] == pytest.approx(LOG3 * math.sqrt((5 - 8 * (3 / 8) ** 2) / 7), abs=1e-6)
+    assert rewards["mean"]["mean"] == pytest.approx(LOG3 * 3 / 8, **MODEL)
+    assert rewards["margin"]["mean"] == pytest.approx(LOG3 * 3 / 4, **MODEL)
+    assert rewards["deviation"] == pytest.approx(LOG3 * math.sqrt((5 - 8 * (3 / 8) ** 2) / 7), **MODEL)
     assert found["truncated"] == 0
 
 
@@ -74,14 +73,14 @@ def test_length_bias_by_hand(scorer: RewardModelScorer) -> None:
     # x = 1, 1, -1, 2 (in log 3), y = 1, -2, 0, -2: means 3/4 and -3/4.
     covariance = (0.25 * 1.75) + (0.25 * -1.25) + (-1.75 * 0.75) + (1.25 * -1.25)
     by_hand = covariance / math.sqrt((2 * 0.25**2 + 1.75**2 + 1.25**2) * (1.75**2 + 2 * 1.25**2 + 0.75**2))
-    assert length["pearson"] == pytest.approx(by_hand, abs=1e-6)
+    assert length["pearson"] == pytest.approx(by_hand, **MODEL)
     assert length["longer_wins"]["mean"] == (1 + 0 + 0.5 + 0) / 4
 
 
 def test_margin_agreement_by_hand(scorer: RewardModelScorer) -> None:
     """Ranks of d: 2.5, 2.5, 1, 4; of the margins 2, 4, 0.5, 8: 2, 3, 1, 4."""
     margins = evaluate_reward_model(scorer, ROWS)["margins"]
-    assert margins["spearman"] == pytest.approx(4.5 / math.sqrt(4.5 * 5), abs=1e-6)
+    assert margins["spearman"] == pytest.approx(4.5 / math.sqrt(4.5 * 5), **MODEL)
     assert sum(one["count"] for one in margins["bins"]) == 4
     assert evaluate_reward_model(scorer, [pair("x", "y"), pair("x", "z")])["margins"] is None
     column = [pair("x", "y", margin=1), pair("x", "z", margin=2)]
@@ -94,7 +93,7 @@ def test_the_worst_are_the_surest_of_the_wrong_ones(scorer: RewardModelScorer) -
     rows = [pair("y", "x"), pair("x", "z"), pair("z", "x"), pair("y", "y")]
     worst = evaluate_reward_model(scorer, rows)["worst"]
     assert [one["row"] for one in worst] == [2, 0]
-    assert [one["confidence"] for one in worst] == pytest.approx([0.9, 0.75], abs=1e-6)
+    assert [one["confidence"] for one in worst] == pytest.approx([0.9, 0.75], **MODEL)
 
 
 def test_a_tie_is_no_success_and_half_a_verdict(scorer: RewardModelScorer) -> None:

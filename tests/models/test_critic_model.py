@@ -23,8 +23,9 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.critic_model import build_critic
-from tests.support.random_reward_model import save_random_reward_model
+from rlhf_cli.models.critic import build_critic
+from tests.tolerances import MODEL
+from tests.trainers.reward_models import save_random_reward_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
 IDS = torch.tensor([[5, 9, 70, 33, 200], [1, 2, 3, 4, 5]])
@@ -92,7 +93,7 @@ def test_a_dropout_that_is_asked_for_drops_in_training_and_not_in_evaluation(pol
 def test_from_a_reward_model_the_last_token_is_worth_its_score(policy: Path, reward_model: Path) -> None:
     critic = build(reward_model, policy)
     scores = scores_of(AutoModelForSequenceClassification.from_pretrained(reward_model))
-    assert values_of(critic)[:, -1] == pytest.approx(scores, abs=1e-6)
+    assert values_of(critic)[:, -1] == pytest.approx(scores, **MODEL)
     assert scores.abs().min() > 0.01
     assert all(weight.requires_grad for weight in critic.parameters())
     assert not any(weight.is_meta for weight in [*critic.parameters(), *critic.buffers()])
@@ -114,7 +115,7 @@ def test_from_a_reward_model_that_is_an_adapter_with_it_merged(policy: Path, tmp
     byte_tokenizer(128).save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path) is not None
     critic = build(tmp_path, policy)
-    assert values_of(critic)[:, -1] == pytest.approx(scores_of(model), abs=1e-5)
+    assert values_of(critic)[:, -1] == pytest.approx(scores_of(model), **MODEL)
     assert type(critic) is LlamaForTokenClassification
     assert not any("lora" in name for name, _ in critic.named_modules())
     assert all(weight.requires_grad for weight in critic.parameters())
@@ -171,7 +172,7 @@ def test_of_another_architecture_the_head_has_another_name(tmp_path: Path) -> No
     critic = build("policy", tmp_path / "policy")
     assert torch.equal(values_of(critic), torch.zeros(2, 5))
     critic = build(tmp_path / "reward", tmp_path / "policy")
-    assert values_of(critic)[:, -1] == pytest.approx(scores_of(reward_model), abs=1e-6)
+    assert values_of(critic)[:, -1] == pytest.approx(scores_of(reward_model), **MODEL)
     assert not any(isinstance(module, nn.Dropout) for _, module in critic.named_children())
 
 

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.random_reward_model import save_random_reward_model
+from rlhf_cli.models.reward_model import RewardModelScorer
+from tests.tolerances import MODEL
+from tests.trainers.reward_models import save_random_reward_model
 
 ROWS = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
 SEQ_CLS = {"task_type": "SEQ_CLS"}
@@ -60,7 +61,7 @@ def save_adapter(folder: Path, base: Path, **lora: object) -> list[float]:
 def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Path, tmp_path: Path, lora) -> None:
     wanted = save_adapter(tmp_path, causal_base, **lora)
     for _ in range(2):  # a random head would not come twice
-        assert RewardModelScorer(str(tmp_path))(*ROWS) == pytest.approx(wanted, abs=1e-5)
+        assert RewardModelScorer(str(tmp_path))(*ROWS) == pytest.approx(wanted, **MODEL)
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 
@@ -70,13 +71,13 @@ def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_base: Path
     model.save_pretrained(tmp_path)  # a fresh adapter changes nothing
     assert HEAD not in load_file(tmp_path / "adapter_model.safetensors")
     scorer = RewardModelScorer(str(tmp_path))  # and its tokenizer is the base's
-    assert scorer(*ROWS) == pytest.approx(RewardModelScorer(str(reward_base))(*ROWS), abs=1e-5)
+    assert scorer(*ROWS) == pytest.approx(RewardModelScorer(str(reward_base))(*ROWS), **MODEL)
 
 
 def test_a_head_of_its_own_replaces_the_one_of_a_reward_model(reward_base: Path, tmp_path: Path) -> None:
     wanted = save_adapter(tmp_path, reward_base, **SEQ_CLS)
     scores = RewardModelScorer(str(tmp_path))(*ROWS)
-    assert scores == pytest.approx(wanted, abs=1e-5)
+    assert scores == pytest.approx(wanted, **MODEL)
     assert scores != pytest.approx(RewardModelScorer(str(reward_base))(*ROWS), abs=0.1)
 
 
@@ -102,7 +103,7 @@ def test_a_head_that_went_missing_from_the_file_is_refused(causal_base: Path, tm
 def test_a_saved_head_counts_though_the_config_does_not_list_it(base: str, tmp_path: Path, request) -> None:
     wanted = save_adapter(tmp_path, request.getfixturevalue(base), **SEQ_CLS)
     edit_config(tmp_path, modules_to_save=None, task_type=None)
-    assert RewardModelScorer(str(tmp_path))(*ROWS) == pytest.approx(wanted, abs=1e-5)
+    assert RewardModelScorer(str(tmp_path))(*ROWS) == pytest.approx(wanted, **MODEL)
 
 
 @pytest.mark.parametrize("base", ["causal_base", "reward_base"])

@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.random_reward_model import save_random_reward_model
+from rlhf_cli.models.reward_model import RewardModelScorer
+from tests.tolerances import MODEL
+from tests.trainers.reward_models import save_random_reward_model
 
 PLAIN = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
 CONVERSATION = (
@@ -50,8 +51,9 @@ def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, 
     )
     inputs = [{"prompt": prompt} for prompt in prompts]
     theirs = trainer._calculate_rewards(inputs, prompts, completions, [[1], [1]])[:, 0].tolist()
-    assert RewardModelScorer(str(reward_model))(prompts=prompts, completions=completions) == theirs
-    assert theirs[0] != theirs[1]
+    ours = RewardModelScorer(str(reward_model))(prompts=prompts, completions=completions)
+    assert ours == pytest.approx(theirs, **MODEL)  # the batch is put together in another order
+    assert abs(theirs[0] - theirs[1]) > 0.01
 
 
 def test_the_score_is_that_of_the_last_token_of_the_unpadded_row(reward_model: Path) -> None:
@@ -64,7 +66,7 @@ def test_the_score_is_that_of_the_last_token_of_the_unpadded_row(reward_model: P
         with torch.no_grad():
             hidden = model.model(ids).last_hidden_state[0, -1]
             by_hand = float(hidden @ model.score.weight[0])
-        assert score == pytest.approx(by_hand, abs=1e-5)
+        assert score == pytest.approx(by_hand, **MODEL)
 
 
 @pytest.fixture
@@ -93,10 +95,10 @@ def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwa
     scores = scorer(prompts=prompts, completions=completions)
     assert forwards == [(4, 92), (4, 61), (2, 6)]
     alone = [scorer(prompts=[p], completions=[c])[0] for p, c in zip(prompts, completions, strict=True)]
-    assert scores == pytest.approx(alone, abs=1e-5)
+    assert scores == pytest.approx(alone, **MODEL)
     assert len({round(score, 3) for score in scores}) == 10  # else the order would not show
     all_at_once = RewardModelScorer(str(reward_model), batch_size=100)
-    assert all_at_once(prompts=prompts, completions=completions) == pytest.approx(scores, abs=1e-5)
+    assert all_at_once(prompts=prompts, completions=completions) == pytest.approx(scores, **MODEL)
 
 
 @pytest.mark.parametrize("num_rows", [4, 40, 400])
@@ -125,7 +127,7 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
     for prompt, completion, score in zip(prompts, completions, scores, strict=True):
         ids = tokenizer.encode(prompt + completion)[-scorer.max_length :]
         with torch.no_grad():
-            assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), abs=1e-4)
+            assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), **MODEL)
 
 
 def test_texts_are_tokenised_once(scorer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_texts_are_tokenised_once(scorer, monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_rows_and_rows_without_a_token(scorer) -> None:
     assert scorer(prompts=[], completions=[]) == []
     alone, among = scorer(prompts=[""], completions=[""]), scorer(prompts=["", "ab"], completions=["", "c"])
-    assert among[0] == pytest.approx(alone[0], abs=1e-5)
+    assert among[0] == pytest.approx(alone[0], **MODEL)
 
 
 def test_deterministic_though_the_config_asks_for_dropout(reward_model: Path, tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_without_a_pad_token_the_end_of_sequence_pads(reward_model: Path, tmp_pa
     folder = edited(reward_model, tmp_path, "tokenizer_config.json", pad_token=None)
     scorer = RewardModelScorer(str(folder))
     assert scorer._tokenizer.pad_token == scorer._tokenizer.eos_token == "<eos>"
-    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), abs=1e-5)
+    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), **MODEL)
 
 
 def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:

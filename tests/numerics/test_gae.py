@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
+from tests.tolerances import ARITHMETIC_OF_TENSORS
 
 NAN = math.nan
 assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -346,14 +347,14 @@ def trl_batch(trl: dict[str, Any], is_action: Tensor) -> Batch:
 
 def test_trl_gae(trl: dict[str, Any]) -> None:
     advantages, returns = trl_batch(trl, ~trl["padding_mask_p1"]).gae(trl["gamma"], trl["lam"])
-    torch.testing.assert_close(advantages, trl["advantages"], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(returns, trl["returns"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(advantages, trl["advantages"], **ARITHMETIC_OF_TENSORS)
+    torch.testing.assert_close(returns, trl["returns"], **ARITHMETIC_OF_TENSORS)
 
 
 def test_trl_whitening(trl: dict[str, Any]) -> None:
     is_token = ~trl["padding_mask"]
     whitened, _, _ = whiten(trl["advantages"], is_token)
-    torch.testing.assert_close(whitened, trl["whitened_advantages"].where(is_token, 0.0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(whitened, trl["whitened_advantages"].where(is_token, 0.0), **ARITHMETIC_OF_TENSORS)
 
 
 def test_trl_has_a_step_more_in_rows_that_ended(trl: dict[str, Any]) -> None:
@@ -365,11 +366,11 @@ def test_trl_has_a_step_more_in_rows_that_ended(trl: dict[str, Any]) -> None:
     is_full = is_token.all(dim=1)
     assert 0 < is_full.sum() < len(is_full)
     advantages, _ = trl_batch(trl, is_token).gae(trl["gamma"], trl["lam"])
-    torch.testing.assert_close(advantages[is_full], trl["advantages"][is_full], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(advantages[is_full], trl["advantages"][is_full], **ARITHMETIC_OF_TENSORS)
     ended = (advantages - trl["advantages"]).where(is_token, 0.0)[~is_full]
     assert (ended.abs().amax(dim=1) > 0.005).all()
     row = int((~is_full).nonzero()[0])
     last = int(is_token[row].sum()) - 1
     step = trl["gamma"] * trl["values"][row, last + 1] + trl["gamma"] * trl["lam"] * trl["advantages"][row, last + 1]
     difference = trl["advantages"][row, last] - advantages[row, last]
-    torch.testing.assert_close(difference, step - trl["scores"][row], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(difference, step - trl["scores"][row], **ARITHMETIC_OF_TENSORS)

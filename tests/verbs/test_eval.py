@@ -13,9 +13,10 @@ import yaml
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.jobs.prepare import prepare
-from tests.house.test_light import heavy_after
-from tests.support.golden_reward_model import save_golden_reward_model
+from rlhf_cli.plan.finished_runs import resolve_runs
+from tests.cli.test_light import heavy_after
+from tests.evaluate.golden import save_golden_reward_model
+from tests.tolerances import MODEL
 
 Said = pytest.CaptureFixture[str]
 ROWS = [
@@ -56,7 +57,7 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
         assert text in said, text
     found = content(run / "eval")
     assert (found["kind"], found["rows"]) == ("reward_model", 3)
-    assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, abs=1e-6)
+    assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, **MODEL)
     assert found["slices"]["subset"]["b"]["mean"] == 0.5
     assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
 
@@ -103,22 +104,22 @@ class TestOffset:
 
     def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
         assert main(["eval", "run:rm"]) == 0
-        assert self.offset() == pytest.approx(1.0)
+        assert self.offset() == pytest.approx(1.0, **MODEL)
 
     def test_the_held_out_rows_come_first_then_the_newest(self, run: Path, place: Path) -> None:
         (place / "other.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
         assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
-        assert self.offset() == pytest.approx(1.25)
+        assert self.offset() == pytest.approx(1.25, **MODEL)
         assert main(["eval", "run:rm"]) == 0
         assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
-        assert self.offset() == pytest.approx(1.0)
+        assert self.offset() == pytest.approx(1.0, **MODEL)
 
     def test_a_folder_of_its_own(self, run: Path, place: Path) -> None:
         (run / "model").rename(place / "rm")
         with pytest.raises(RunError, match="rlhf eval rm --data FILE"):
             self.offset("rewards.learnt.model=rm")
         assert main(["eval", "rm", "--data", "pairs.jsonl"]) == 0
-        assert self.offset("rewards.learnt.model=rm") == pytest.approx(1.0)
+        assert self.offset("rewards.learnt.model=rm") == pytest.approx(1.0, **MODEL)
 
     def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
         with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
@@ -130,7 +131,7 @@ class TestOffset:
         assert main(["eval", "run:rm"]) == 0
         ended = content(run / "eval", "held_out_eos")["rewards"]["mean"]["mean"]
         assert self.offset("rewards.learnt.with_eos=true") == ended
-        assert self.offset() == pytest.approx(1.0) != ended
+        assert self.offset() == pytest.approx(1.0, **MODEL) != ended
         (run / "eval" / "held_out_eos.json").unlink()
         with pytest.raises(RunError, match="rlhf eval runs/rm/one --eos"):
             self.offset("rewards.learnt.with_eos=true")
@@ -149,8 +150,8 @@ class TestOffset:
         words = ["rewards={learnt: {model: 'run:rm', offset: auto}}", "--completions", "c.jsonl", "--json"]
         assert main(["score", *words]) == 0
         rows = json.loads(capsys.readouterr().out)["rows"]
-        assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], abs=1e-6)
-        assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], abs=1e-6)
+        assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], **MODEL)
+        assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], **MODEL)
 
     def test_a_function_has_no_mean(self, place: Path) -> None:
         with pytest.raises(ConfigError, match="rewards"):
