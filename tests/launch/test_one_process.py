@@ -15,7 +15,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
-from tests.support.small_runs import starting_model
+from tests.tolerances import ARITHMETIC
+from tests.trainers.conftest import starting_model
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
@@ -68,7 +69,7 @@ def test_the_total_is_the_weighted_sum_of_the_components(train) -> None:
     for event in read_metrics(folder.metrics)[:3]:
         parts = {name: event[f"rewards/{name}/mean"] for name in ("correct", "format", "brevity")}
         by_hand = 1.0 * parts["correct"] + 0.5 * parts["format"] - 0.5 * parts["brevity"]
-        assert event["reward"] == pytest.approx(by_hand, abs=1e-6)
+        assert event["reward"] == pytest.approx(by_hand, **ARITHMETIC)
 
 
 def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, capsys) -> None:

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from rlhf_cli.errors import RewardError, RewardFailed
-from rlhf_cli.stack.component import Component
-from rlhf_cli.stack.gates import Gate, GateCycle
-from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.stack.settling import Settled, settle
-from rlhf_cli.stack.weight_schedule import Schedule
+from rlhf_cli.rewards.component import Component
+from rlhf_cli.rewards.gates import Gate, GateCycle
+from rlhf_cli.rewards.stack import RewardStack
+from rlhf_cli.rewards.weights import Schedule
+from rlhf_cli.trainers.settle import Settled, settle
+from tests.tolerances import ARITHMETIC
 
 BATCH: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
 
@@ -343,30 +344,32 @@ class TestWorkedExample:
     def test_zero(self) -> None:
         settled = worked(0.0)
         totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
-        assert totals == pytest.approx([1.5, 0.0, 1.1, 0.0])
-        assert grpo(totals) == pytest.approx([0.85, -0.65, 0.45, -0.65])
+        assert totals == pytest.approx([1.5, 0.0, 1.1, 0.0], **ARITHMETIC)
+        assert grpo(totals) == pytest.approx([0.85, -0.65, 0.45, -0.65], **ARITHMETIC)
         # leave one out: 1.5 - 1.1/3, 0 - 2.6/3, 1.1 - 1.5/3, 0 - 2.6/3
-        assert rloo(totals) == pytest.approx([1.1333333, -0.8666667, 0.6, -0.8666667])
+        assert rloo(totals) == pytest.approx([1.1333333, -0.8666667, 0.6, -0.8666667], **ARITHMETIC)
 
     def test_exclude(self) -> None:
         settled = worked("exclude")
         totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
-        assert totals == pytest.approx([1.5, 0.3, 1.1, 0.3])
-        assert grpo(totals) == pytest.approx([0.7, -0.5, 0.3, -0.5])
+        assert totals == pytest.approx([1.5, 0.3, 1.1, 0.3], **ARITHMETIC)
+        assert grpo(totals) == pytest.approx([0.7, -0.5, 0.3, -0.5], **ARITHMETIC)
         # 1.5 - 1.7/3, 0.3 - 2.9/3, 1.1 - 2.1/3, 0.3 - 2.9/3
-        assert rloo(totals) == pytest.approx([0.9333333, -0.6666667, 0.4, -0.6666667])
+        assert rloo(totals) == pytest.approx([0.9333333, -0.6666667, 0.4, -0.6666667], **ARITHMETIC)
 
-    def test_the_part_of_what_is_excluded_is_exactly_nothing(self) -> None:
+    def test_the_part_of_what_is_excluded_is_nothing(self) -> None:
         """For RLOO by leave-one-out over the rows where b applies; both trainers' part of b, in its own column."""
         column = worked("exclude").for_trl[:, 1]
         mean = column.mean()
-        assert column[1] == column[3] == pytest.approx(0.3)
-        assert (column[[1, 3]] - mean).tolist() == [0.0, 0.0]
+        assert column[1] == column[3] == pytest.approx(0.3, **ARITHMETIC)
+        assert (column[[1, 3]] - mean).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
         leave_one_out = (column.sum() - column) / 3
-        assert (column[[1, 3]] - leave_one_out[[1, 3]]).tolist() == pytest.approx([0.0, 0.0], abs=1e-7)
+        assert (column[[1, 3]] - leave_one_out[[1, 3]]).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
         negative_control = worked(0.0).for_trl[:, 1]
-        assert (negative_control - negative_control.mean()).tolist() == pytest.approx([0.35, -0.15, -0.05, -0.15])
+        assert (negative_control - negative_control.mean()).tolist() == pytest.approx(
+            [0.35, -0.15, -0.05, -0.15], **ARITHMETIC
+        )
 
     def test_negative_control_ungated(self) -> None:
         totals = worked(0.0, gates=False).for_trl.sum(dim=1).tolist()
-        assert totals == pytest.approx([1.5, 7.0, 1.1, 7.0])
+        assert totals == pytest.approx([1.5, 7.0, 1.1, 7.0], **ARITHMETIC)

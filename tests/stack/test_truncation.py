@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.stack.truncation import find_truncated
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.trainers.reward_stack import WithRewardStack
+from rlhf_cli.trainers.truncation import find_truncated
+from tests.tolerances import ARITHMETIC
 
 PAD, EOS, OTHER_EOS = 0, 1, 99
 LIMIT = 4
@@ -154,14 +155,14 @@ class TestWorkedExample:
     def test_advantages(self, group, trainer: str, policy: tuple[str, ...], totals: list[float | None]) -> None:
         by_hand, setting = ADVANTAGES[trainer]
         run = group(f"trainer={trainer}", setting, *policy)
-        assert run.advantages == pytest.approx(by_hand(totals), abs=1e-6)
+        assert run.advantages == pytest.approx(by_hand(totals), **ARITHMETIC)
         present = [total for total in totals if total is not None]
-        assert run.event["reward"] == pytest.approx(sum(present) / len(present))
+        assert run.event["reward"] == pytest.approx(sum(present) / len(present), **ARITHMETIC)
 
     def test_scaled_by_the_group(self, group) -> None:
         run = group(*PENALTY)
         deviation = (sum(value**2 for value in (-1.5, -1.5, 0.5, 2.5)) / 3) ** 0.5 + 1e-4
-        assert run.advantages == pytest.approx([value / deviation for value in (-1.5, -1.5, 0.5, 2.5)], abs=1e-6)
+        assert run.advantages == pytest.approx([value / deviation for value in (-1.5, -1.5, 0.5, 2.5)], **ARITHMETIC)
 
     @pytest.mark.parametrize(
         ("policy", "added", "after"),
@@ -172,21 +173,25 @@ class TestWorkedExample:
         run = group(*policy)
         event = run.event
         assert event["rewards/truncation/fraction"] == 0.5
-        assert event["rewards/truncation/score_before"] == pytest.approx(4.0)
-        assert event["rewards/truncation/score_after"] == pytest.approx(after)
-        assert event["rewards/truncation/mean"] == pytest.approx(sum(added) / 4)
-        assert event["rewards/score/mean"] == pytest.approx(3.0)
-        assert event["reward"] == pytest.approx(3.0 + sum(added) / 4)
+        assert event["rewards/truncation/score_before"] == pytest.approx(4.0, **ARITHMETIC)
+        assert event["rewards/truncation/score_after"] == pytest.approx(after, **ARITHMETIC)
+        assert event["rewards/truncation/mean"] == pytest.approx(sum(added) / 4, **ARITHMETIC)
+        assert event["rewards/score/mean"] == pytest.approx(3.0, **ARITHMETIC)
+        assert event["reward"] == pytest.approx(3.0 + sum(added) / 4, **ARITHMETIC)
         shares = [event[f"rewards/{name}/advantage_share"] for name in ("score", "truncation")]
-        assert sum(shares) == pytest.approx(1.0, abs=1e-5)
+        assert sum(shares) == pytest.approx(1.0, **ARITHMETIC)
         table = pyarrow.parquet.read_table(run.folder.path / "completions" / "completions_00001.parquet").to_pydict()
-        assert table["truncation"] == pytest.approx(added)
-        assert table["score"] == pytest.approx([1.0, 2.0, 3.0, 6.0])
+        assert table["truncation"] == pytest.approx(added, **ARITHMETIC)
+        assert table["score"] == pytest.approx([1.0, 2.0, 3.0, 6.0], **ARITHMETIC)
 
     def test_without_a_policy_the_fraction_is_logged_all_the_same(self, group) -> None:
         event = group().event
         assert event["rewards/truncation/fraction"] == 0.5
-        assert event["rewards/truncation/score_before"] == event["rewards/truncation/score_after"] == pytest.approx(4.0)
+        assert (
+            event["rewards/truncation/score_before"]
+            == event["rewards/truncation/score_after"]
+            == pytest.approx(4.0, **ARITHMETIC)
+        )
         assert "rewards/truncation/mean" not in event
 
     @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
@@ -195,8 +200,8 @@ class TestWorkedExample:
         event = group(f"trainer={trainer}", setting, *PENALTY).event
         whole, part = by_hand([1.0, 1.0, 3.0, 5.0]), by_hand([0.0, -1.0, 0.0, -1.0])
         expected = sum(p * a for p, a in zip(part, whole, strict=True)) / sum(a * a for a in whole)
-        assert event["rewards/truncation/advantage_share"] == pytest.approx(expected, abs=1e-5)
-        assert event["rewards/score/advantage_share"] == pytest.approx(1 - expected, abs=1e-5)
+        assert event["rewards/truncation/advantage_share"] == pytest.approx(expected, **ARITHMETIC)
+        assert event["rewards/score/advantage_share"] == pytest.approx(1 - expected, **ARITHMETIC)
 
 
 class TestOtherTotals:
@@ -205,8 +210,8 @@ class TestOtherTotals:
         by_hand, setting = ADVANTAGES[trainer]
         rewards = ("++rewards.score={fn: './mine.py:not_second'}",)
         run = group(f"trainer={trainer}", setting, *PENALTY, rewards=rewards)
-        assert run.advantages == pytest.approx(by_hand([1.0, None, 3.0, 5.0]), abs=1e-6)
-        assert run.event["reward"] == pytest.approx(3.0)
+        assert run.advantages == pytest.approx(by_hand([1.0, None, 3.0, 5.0]), **ARITHMETIC)
+        assert run.event["reward"] == pytest.approx(3.0, **ARITHMETIC)
         lengths = sorted(run.outputs[0]["completion_mask"].sum(dim=1).tolist())
         assert lengths == [0, 3, 4, 4]
 
@@ -215,8 +220,8 @@ class TestOtherTotals:
     )
     def test_of_a_custom_aggregate(self, group, policy: tuple[str, ...], totals: list[float | None]) -> None:
         run = group(*policy, "aggregate=./mine.py:doubled", "trainer.args.scale_rewards=none")
-        assert run.advantages == pytest.approx(grpo(totals), abs=1e-5)
-        assert run.event["reward"] == pytest.approx(sum(total or 0.0 for total in totals) / 4)
+        assert run.advantages == pytest.approx(grpo(totals), **ARITHMETIC)
+        assert run.event["reward"] == pytest.approx(sum(total or 0.0 for total in totals) / 4, **ARITHMETIC)
 
     def test_of_normalize_then_sum(self, group) -> None:
         """Scores and ones z-scored in the group; the penalty of 1 then counts as one deviation."""
@@ -227,9 +232,9 @@ class TestOtherTotals:
         totals = [a + 0.5 * b - cut for a, b, cut in zip(first, second, (0, 1, 0, 1), strict=True)]
         centred = grpo(totals)
         deviation = (sum(value**2 for value in centred) / 3) ** 0.5 + 1e-4
-        assert run.advantages == pytest.approx([value / deviation for value in centred], abs=1e-5)
+        assert run.advantages == pytest.approx([value / deviation for value in centred], **ARITHMETIC)
         shares = [run.event[f"rewards/{name}/advantage_share"] for name in ("score", "one", "truncation")]
-        assert sum(shares) == pytest.approx(1.0, abs=1e-5)
+        assert sum(shares) == pytest.approx(1.0, **ARITHMETIC)
 
 
 class TestExclude:
@@ -302,20 +307,20 @@ class TestDetection:
         rows = (ROWS[0], [60, 61, 62, OTHER_EOS], ROWS[2], ROWS[3])
         settings = (*PENALTY, "trainer.args.scale_rewards=none")
         run = group(*settings, rows=rows, name="one-ending")
-        assert run.advantages == pytest.approx(grpo([1.0, 1.0, 3.0, 5.0]), abs=1e-6)
+        assert run.advantages == pytest.approx(grpo([1.0, 1.0, 3.0, 5.0]), **ARITHMETIC)
         shutil.copytree(model_cache, workplace / "cache")
         for file in (workplace / "cache").glob("models/*/generation_config.json"):
             file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": [EOS, OTHER_EOS]}))
         monkeypatch.setenv("RLHF_CACHE", str(workplace / "cache"))
         run = group(*settings, rows=rows, name="two-endings")
-        assert run.advantages == pytest.approx(grpo([1.0, 2.0, 3.0, 5.0]), abs=1e-6)
+        assert run.advantages == pytest.approx(grpo([1.0, 2.0, 3.0, 5.0]), **ARITHMETIC)
 
     def test_a_column_of_the_dataset(self, group, workplace: Path) -> None:
         lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8
         (workplace / "rows.jsonl").write_text("\n".join(lines))
         run = group(*PENALTY, "data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
         assert run.event["rewards/truncation/fraction"] == 1.0
-        assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0)
+        assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)
 
     def test_without_a_limit_what_does_not_end_was_cut_by_the_models_window(self, group) -> None:
         """TRL takes null there, and a short row without an ending is then not one that a stop string ended."""

@@ -19,7 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.reward_samples import Pair, table_of, texts_of
-from tests.support.small_reward_runs import from_file, samples, sums
+from tests.tolerances import MODEL
+from tests.trainers.reward_runs import from_file, samples, sums
 
 
 def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(learn, capsys) -> None:
@@ -38,7 +39,7 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
         for side in ("chosen", "rejected"):
             text = row["prompt"] + row[side] + tokenizer.eos_token
             ids = torch.tensor([tokenizer(text)["input_ids"]])
-            assert model(input_ids=ids).logits.item() == pytest.approx(row[f"score_{side}"], abs=1e-6)
+            assert model(input_ids=ids).logits.item() == pytest.approx(row[f"score_{side}"], **MODEL)
         right = "right" if row["score_chosen"] > row["score_rejected"] else "wrong"
         assert row["verdict"] == right
         assert row["margin"] is None

@@ -13,6 +13,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import read_status
+from tests.tolerances import ARITHMETIC
 
 REWARDS = """
 import os
@@ -88,7 +89,7 @@ class TestWorkedExample:
     )
     def test_grpo(self, four_rows, otherwise: str, advantages: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer.args.scale_rewards=none")
-        assert table(folder)["advantage"] == pytest.approx(advantages, abs=1e-6)
+        assert table(folder)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
 
     @pytest.mark.parametrize(
         ("otherwise", "totals"),
@@ -98,33 +99,37 @@ class TestWorkedExample:
     def test_rloo(self, four_rows, otherwise: str, totals: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer=rloo", "trainer.args.beta=0.0")
         expected = [total - (sum(totals) - total) / 3 for total in totals]
-        assert table(folder)["advantage"] == pytest.approx(expected, abs=1e-6)
+        assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
     def test_the_table_says_what_happened_to_each_row(self, four_rows) -> None:
         _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
         rows = table(folder)
-        assert rows["b"][0] == pytest.approx(0.5)
+        assert rows["b"][0] == pytest.approx(0.5, **ARITHMETIC)
         assert rows["b"][1] is None  # never scored
-        assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0])
-        assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0])
+        assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0], **ARITHMETIC)
+        assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0], **ARITHMETIC)
         assert rows["b.closed_by"] == [None, "a", None, "a"]
 
     def test_metrics_are_raw_where_it_applies_and_add_up(self, four_rows) -> None:
         _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
         event = read_metrics(folder.metrics)[0]
-        assert event["rewards/b/mean"] == pytest.approx(0.3)
-        assert event["rewards/b/std"] == pytest.approx(0.4 / 2**0.5)
-        assert event["rewards/b/effective_mean"] == pytest.approx(0.15)
-        assert event["rewards/b/weighted_mean"] == pytest.approx(0.3)
-        assert event["reward"] == pytest.approx(event["rewards/a/weighted_mean"] + event["rewards/b/weighted_mean"])
+        assert event["rewards/b/mean"] == pytest.approx(0.3, **ARITHMETIC)
+        assert event["rewards/b/std"] == pytest.approx(0.4 / 2**0.5, **ARITHMETIC)
+        assert event["rewards/b/effective_mean"] == pytest.approx(0.15, **ARITHMETIC)
+        assert event["rewards/b/weighted_mean"] == pytest.approx(0.3, **ARITHMETIC)
+        assert event["reward"] == pytest.approx(
+            event["rewards/a/weighted_mean"] + event["rewards/b/weighted_mean"], **ARITHMETIC
+        )
         assert event["rewards/b/open_fraction"] == 0.5
         assert (event["rewards/b/calls"], event["rewards/b/calls_saved"]) == (2, 2)
-        assert event["rewards/b/advantage_share"] + event["rewards/a/advantage_share"] == pytest.approx(1.0, abs=1e-5)
+        assert event["rewards/b/advantage_share"] + event["rewards/a/advantage_share"] == pytest.approx(
+            1.0, **ARITHMETIC
+        )
 
     def test_eager_calls_all_rows_and_changes_no_advantage(self, four_rows, monkeypatch) -> None:
         monkeypatch.setenv("ROWS_OF_B", "4")
         _, folder = four_rows(gated("zero"), "trainer.args.scale_rewards=none", "rewards.b.eager=true")
-        assert table(folder)["advantage"] == pytest.approx([0.85, -0.65, 0.45, -0.65], abs=1e-6)
+        assert table(folder)["advantage"] == pytest.approx([0.85, -0.65, 0.45, -0.65], **ARITHMETIC)
         assert read_metrics(folder.metrics)[0]["rewards/b/calls_saved"] == 0
 
 
@@ -147,7 +152,7 @@ def test_none_takes_no_part_in_the_mean(four_rows) -> None:
     """TRL alone would count None beside another reward as 0: advantages 0.33, -1, 2.33, ... instead."""
     rewards = {"h": reward("half"), "zero": reward("c", weight=0.0)}
     _, folder = four_rows(rewards, "trainer.args.scale_rewards=none")
-    assert table(folder)["advantage"] == pytest.approx([-1.0, 0.0, 1.0, 0.0], abs=1e-6)
+    assert table(folder)["advantage"] == pytest.approx([-1.0, 0.0, 1.0, 0.0], **ARITHMETIC)
 
 
 def test_a_schedule_moves_the_weight_and_a_number_does_not(train) -> None:
@@ -157,7 +162,7 @@ def test_a_schedule_moves_the_weight_and_a_number_does_not(train) -> None:
     assert series(events, "rewards/format/weight")[1] == [0.5, 0.5, 0.5]
     for event in events[:3]:
         parts = [event[f"rewards/{name}/weighted_mean"] for name in ("correct", "format", "brevity")]
-        assert event["reward"] == pytest.approx(sum(parts), abs=1e-6)
+        assert event["reward"] == pytest.approx(sum(parts), **ARITHMETIC)
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
@@ -165,8 +170,8 @@ def test_a_custom_aggregate_decides_the_total(four_rows, trainer: str) -> None:
     rewards = {"a": reward("a"), "c": reward("c")}
     _, folder = four_rows(rewards, f"trainer={trainer}", "aggregate=./mine.py:product", "trainer.args.beta=0.0")
     event = read_metrics(folder.metrics)[0]
-    assert event["reward"] == pytest.approx((1 + 0 + 3 + 0) / 4)
-    assert event["rewards/c/mean"] == pytest.approx(2.5)
+    assert event["reward"] == pytest.approx((1 + 0 + 3 + 0) / 4, **ARITHMETIC)
+    assert event["rewards/c/mean"] == pytest.approx(2.5, **ARITHMETIC)
     assert "rewards/a/advantage_share" not in event
 
 
@@ -178,10 +183,10 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
     zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
     total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
     deviation = (sum(value**2 for value in total) / 3) ** 0.5
-    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], abs=1e-5)
+    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], **ARITHMETIC)
     event = read_metrics(folder.metrics)[0]
-    assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5)
-    assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, abs=1e-5)
+    assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5, **ARITHMETIC)
+    assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, **ARITHMETIC)
 
 
 def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -> None:
@@ -191,7 +196,7 @@ def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -
     zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
     total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
     expected = [value - (sum(total) - value) / 3 for value in total]
-    assert table(folder)["advantage"] == pytest.approx(expected, abs=1e-5)
+    assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
 
 def test_running_deviation_is_in_the_checkpoint_and_resumed(four_rows, workplace: Path) -> None:
@@ -236,7 +241,7 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
     assert kept[0]["error"] == "ValueError: odd first token"
     if policy == "0.25":
         errors = event["rewards/mine/errors"]
-        assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8)
+        assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8, **ARITHMETIC)
     else:
         assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
 

@@ -23,9 +23,10 @@ from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import read_status
-from rlhf_cli.trainers.ppo.critic import SeparateCritic
-from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
-from tests.support.random_reward_model import save_random_reward_model
+from rlhf_cli.trainers.critic import SeparateCritic
+from rlhf_cli.trainers.critic_lora import SharedLoraCritic
+from tests.tolerances import MODEL, MODEL_OF_TENSORS
+from tests.trainers.reward_models import save_random_reward_model
 
 Weights = dict[str, torch.Tensor]
 
@@ -184,7 +185,7 @@ class TestOptimizer:
         whole = watch(*settings, *one_window, name="whole")
         halves = watch(*settings, "trainer.args.gradient_accumulation_steps=2", name="halves")
         for name, gradient in whole.gradients[0].items():
-            torch.testing.assert_close(halves.gradients[0][name], gradient, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(halves.gradients[0][name], gradient, **MODEL_OF_TENSORS)
         assert logged(whole.folder, "critic/grad_norm")[0] > 0.01
 
 
@@ -378,7 +379,7 @@ class TestSharedBackbone:
         for name, gradient in gradients.items():
             plainly = name.replace(".critic.", ".").removeprefix("base_model.model.")
             plainly = plainly.replace("critic_head.", "score.modules_to_save.")
-            torch.testing.assert_close(gradient, by_name.pop(plainly), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(gradient, by_name.pop(plainly), **MODEL_OF_TENSORS)
         assert not by_name
         assert max(gradient.abs().max() for gradient in gradients.values()) > 0.01
 
@@ -389,7 +390,7 @@ class TestSharedBackbone:
         loud = watch(*settings, name="loud", on=lambda seen: (spread_head(seen), spread_adapter(seen)))
         for step in (1, 3):
             assert completions(quiet.folder, step) == completions(loud.folder, step)
-        assert logged(loud.folder, "kl/k1_policy_ref") == pytest.approx([0.0, 0.0], abs=1e-7)
+        assert logged(loud.folder, "kl/k1_policy_ref") == pytest.approx([0.0, 0.0], **MODEL)
         assert logged(quiet.folder, "entropy") == logged(loud.folder, "entropy")
         assert abs(logged(loud.folder, "ppo/values_mean")[0]) > 0.1  # it is there
 
@@ -410,7 +411,7 @@ class TestSharedBackbone:
             logits = base(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1]
         by_hand = logits.log_softmax(dim=-1).gather(2, ids[:, -width:].unsqueeze(2)).squeeze(2)
         seen_tokens = batch["completion_mask"].bool()
-        torch.testing.assert_close(reference[seen_tokens], by_hand[seen_tokens], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(reference[seen_tokens], by_hand[seen_tokens], **MODEL_OF_TENSORS)
         assert not torch.allclose(reference[seen_tokens], policy[seen_tokens], atol=1e-2)
 
     def test_ranks_look_for_no_parameter_that_the_policy_s_forward_pass_leaves_out(self, watch) -> None:
@@ -447,7 +448,7 @@ class TestWhatIsSaved:
         seen = watch(*arrangement, "critic.learning_rate=0.01")
         auto = AutoPeftModelForTokenClassification if arrangement else AutoModelForTokenClassification
         loaded = auto.from_pretrained(seen.folder.critic, num_labels=1).eval()
-        torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), **MODEL_OF_TENSORS)
         assert values_of(loaded, seen).abs().max() > 0.001
 
     @BOTH
@@ -459,7 +460,7 @@ class TestWhatIsSaved:
         watch(
             "critic.init=run:quickstart/first", name="second", on=lambda one: seen.append(values_of(one.critic, first))
         )
-        torch.testing.assert_close(seen[0], wanted, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
         assert wanted.abs().max() > 0.001
 
     def test_a_shared_critic_that_lost_its_head_is_refused(self, watch) -> None:
