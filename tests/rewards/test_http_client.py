@@ -76,7 +76,7 @@ def test_500_for_ever_uses_up_the_budget(runner: asyncio.Runner) -> None:
         started = time.monotonic()
         with pytest.raises(RewardError, match=r"within retry_budget_s = 1.2 \(\d tries\)") as caught:
             runner.run(JsonClient(server.url, retry_budget_s=1.2).post({}))
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 3
     assert "500 Internal Server Error" in str(caught.value)
     assert "it is broken" in str(caught.value)
     assert server.url in str(caught.value)
@@ -109,7 +109,7 @@ def test_never_an_answer_in_time(runner: asyncio.Runner) -> None:
         started = time.monotonic()
         with pytest.raises(RewardError, match="did not answer") as caught:
             runner.run(JsonClient(server.url, timeout_s=0.2, retry_budget_s=0.6).post({}))
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 2.5
     assert "no answer within" in str(caught.value)
 
 

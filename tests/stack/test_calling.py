@@ -211,7 +211,7 @@ class TestTimeouts:
     def test_a_hang_ends_after_timeout_s(self, bench: Bench, is_async: bool) -> None:
         started = time.perf_counter()
         found = bench(self.slow(is_async=is_async), on_error=0.25, timeout_s=0.1)
-        assert time.perf_counter() - started < 1.0
+        assert time.perf_counter() - started < 4.0  # it hangs for 5
         assert found.fixed == [0.25] * 4
         assert found.errors == ["no answer within 0.1 s"] * 4
         assert (found.timeouts, found.num_errors, found.calls) == (4, 4, 4)
@@ -230,7 +230,7 @@ class TestTimeouts:
 
     def test_an_async_one_that_will_not_be_cancelled(self, bench: Bench) -> None:
         async def stubborn(**_: Any) -> list[float]:
-            for _ in range(30):
+            for _ in range(300):  # six seconds
                 try:
                     await asyncio.sleep(0.02)
                 except asyncio.CancelledError:
@@ -239,7 +239,7 @@ class TestTimeouts:
 
         started = time.perf_counter()
         assert bench(stubborn, on_error="exclude", timeout_s=0.1).timeouts == 4
-        assert time.perf_counter() - started < 1.0
+        assert time.perf_counter() - started < 4.0
 
     def test_an_async_one_that_blocks_the_loop(self, bench: Bench) -> None:
         """A wait without `await`: no task of the loop could end it, and the next batch must not wait behind it."""
