@@ -449,7 +449,7 @@ class TestWhatIsSaved:
         auto = AutoPeftModelForTokenClassification if arrangement else AutoModelForTokenClassification
         loaded = auto.from_pretrained(seen.folder.critic, num_labels=1).eval()
         torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), **MODEL_OF_TENSORS)
-        assert values_of(loaded, seen).abs().max() > 0.001
+        assert values_of(loaded, seen).abs().max() > 0.01
 
     @BOTH
     def test_another_run_begins_with_it(self, watch, arrangement: list[str]) -> None:
@@ -461,7 +461,7 @@ class TestWhatIsSaved:
             "critic.init=run:quickstart/first", name="second", on=lambda one: seen.append(values_of(one.critic, first))
         )
         torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
-        assert wanted.abs().max() > 0.001
+        assert wanted.abs().max() > 0.01
 
     def test_a_shared_critic_that_lost_its_head_is_refused(self, watch) -> None:
         seen = watch(*SHARED)
