@@ -18,11 +18,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
-from rlhf_cli.json_values import finite_or_none
-from rlhf_cli.rewards.completion import text_of
-from rlhf_cli.rewards.component import Component
-from rlhf_cli.rewards.resolve import required_columns
-from rlhf_cli.rewards.stack import RewardStack
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.stack.reward_functions import required_columns
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.stack.settled_rows import Row, scored_rows
 from rlhf_cli.suggest import did_you_mean
 
 
@@ -79,42 +78,6 @@ def score(
         return _told(stack, len(rows), stack.weights(step, max_steps))
     finally:
         stack.close()
-
-
-def scored_rows(
-    components: Sequence[Component],
-    raw: Sequence[Sequence[float | None]],
-    fixed: Sequence[Sequence[float | None]],
-    weights: Sequence[float],
-) -> list[Row]:
-    """Each row's `total` and by name its raw, effective and weighted reward, None where there is none.
-
-    raw, fixed: one list a row with an entry a component, as the stack's outcomes hold them.
-    """
-    import torch
-
-    from rlhf_cli.trainers.settle import settle_alone
-
-    def matrix(rows: Sequence[Sequence[float | None]]) -> torch.Tensor:
-        return torch.tensor([[_nan(value) for value in row] for row in rows], dtype=torch.float64)
-
-    by_now = torch.tensor(weights, dtype=torch.float64)
-    settled = settle_alone(matrix(raw), matrix(fixed), by_now, components)
-    effective, weighted = settled.unfilled, settled.unfilled * by_now
-    return [
-        {
-            "total": finite_or_none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
-            "rewards": {
-                component.name: {
-                    "raw": raw[row][index],
-                    "effective": finite_or_none(effective[row, index].item()),
-                    "weighted": finite_or_none(weighted[row, index].item()),
-                }
-                for index, component in enumerate(components)
-            },
-        }
-        for row in range(len(raw))
-    ]
 
 
 def _told(stack: RewardStack, num_rows: int, weights: list[float]) -> dict[str, Any]:
@@ -178,10 +141,6 @@ def _tokenizer(experiment: Experiment) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(model.tokenizer or model.path)
-
-
-def _nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _mean(values: list[float]) -> float | None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluate.pairs import Pairs, Row, pairs_of
-from rlhf_cli.evaluate.rewardbench import sections
 from rlhf_cli.json_values import finite_or_none
-from rlhf_cli.models.reward_model import RewardModelScorer
+from rlhf_cli.measure.preference_pairs import Pairs, Row, pairs_of
+from rlhf_cli.measure.rewardbench import sections
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.numerics import calibration
 from rlhf_cli.numerics.intervals import student, wilson
 from rlhf_cli.runs.evaluations import REWARD_MODEL

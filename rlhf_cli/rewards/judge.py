@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.chat_client import ChatClient
-from rlhf_cli.rewards.completion import Completion, content_text, text_of
+from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.http_client import shown, together
 from rlhf_cli.rewards.reply_cache import ReplyCache
 from rlhf_cli.rewards.rubric import Rubric

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.evaluations import REWARD_MODEL
-from rlhf_cli.screen.text import figure, one_line
+from rlhf_cli.screen.one_line import figure, one_line
 
 Content = dict[str, Any]
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.screen.text import figure, one_line
+from rlhf_cli.screen.one_line import figure, one_line
 
 _MAX_ROWS = 20
 

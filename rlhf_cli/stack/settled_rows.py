@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.settling import settle_alone
 
@@ -32,12 +33,12 @@ def scored_rows(
     effective, weighted = settled.unfilled, settled.unfilled * by_now
     return [
         {
-            "total": _none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
+            "total": finite_or_none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
             "rewards": {
                 component.name: {
                     "raw": raw[row][index],
-                    "effective": _none(effective[row, index].item()),
-                    "weighted": _none(weighted[row, index].item()),
+                    "effective": finite_or_none(effective[row, index].item()),
+                    "weighted": finite_or_none(weighted[row, index].item()),
                 }
                 for index, component in enumerate(components)
             },
@@ -48,7 +49,3 @@ def scored_rows(
 
 def _nan(value: float | None) -> float:
     return float("nan") if value is None else value
-
-
-def _none(value: float) -> float | None:
-    return None if value != value else value

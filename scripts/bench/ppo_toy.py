@@ -21,8 +21,8 @@ from pathlib import Path
 
 from rlhf_cli.data.worlds.toy_sums import generate
 from rlhf_cli.numerics.intervals import student
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 RATE = "3e-4"

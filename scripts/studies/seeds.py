@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.numerics.intervals import student
-from rlhf_cli.runs.folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder
 
 SEEDS = range(5)
 

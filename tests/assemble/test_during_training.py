@@ -12,15 +12,11 @@ import pytest
 
 from rlhf_cli.assemble.during_training import metrics_of
 from rlhf_cli.cli import main
-from rlhf_cli.evaluate.during import metrics_of
-from rlhf_cli.runs.folder import RunFolder, read_json
-from rlhf_cli.runs.metrics import held_out_told, read_metrics
-from rlhf_cli.screen.held_out import held_out
-from rlhf_cli.trainers.evaluation import WithEvaluation
-from tests.tolerances import ARITHMETIC
-from tests.trainers.conftest import model_cache, train, train_ppo, workplace
-
-__all__ = ["model_cache", "train", "train_ppo", "workplace"]
+from rlhf_cli.runs.metrics_file import held_out_told, read_metrics
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.screen.held_out_table import held_out
+from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from tests.support.tolerances import ARITHMETIC
 
 EVERY_STEP = ["data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
 FAST = ["trainer.args.learning_rate=0.1", "rewards.sum.fn=./sums.py:sums"]

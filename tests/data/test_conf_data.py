@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.data.files import peek
-from rlhf_cli.data.load import load_split
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.rows import check_rows
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import template_columns

@@ -28,7 +28,7 @@ def test_and_stays_light_when_used(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\nwhy,42\n")
     code = f"""
 from rlhf_cli.data.columns import column_names_after
-from rlhf_cli.data.files import peek
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import render
 found = peek(Source(path={str(tmp_path / "rows.csv")!r}))

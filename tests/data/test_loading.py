@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data.load import load_split
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import toy_sums

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data.files import peek
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 
 GOOD = '{"prompt": "one", "n": 1}\n'

@@ -9,9 +9,9 @@ import datasets
 import pytest
 
 from rlhf_cli.data.columns import column_names_after
-from rlhf_cli.data.files import peek
-from rlhf_cli.data.load import load_split
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.margins import MarginRule
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preferences import PreferenceRules, bad_pairs, judge_pairs, leave_out
 from rlhf_cli.data.rows import hold_out
 from rlhf_cli.data.source import Source

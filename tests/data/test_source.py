@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.data.files import peek
-from rlhf_cli.data.locate import find_files, is_hub
+from rlhf_cli.data.data_files import find_files, is_hub
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 
 

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.files import peek
+from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
-from rlhf_cli.data.worlds.toy_preferences import true_reward, true_score
+from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 

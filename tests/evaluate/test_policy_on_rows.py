@@ -124,7 +124,15 @@ def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> Non
     words = ["--samples", "2", "--rows", "5", "--against", str(other.path)]
     assert main(["eval", str(folder.path), *words]) == 0
     said = capsys.readouterr().out
-    for text in ("policy quickstart/one", "correct", "total", "truncated", "pass@2", "win rate", "against_quickstart_two"):
+    for text in (
+        "policy quickstart/one",
+        "correct",
+        "total",
+        "truncated",
+        "pass@2",
+        "win rate",
+        "against_quickstart_two",
+    ):
         assert text in said, text
     name = "held_out_5_rows_2_samples_against_quickstart_two"
     content = read_json(folder.path / "eval" / f"{name}.json")

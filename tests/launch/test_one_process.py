@@ -15,8 +15,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
-from tests.tolerances import ARITHMETIC
-from tests.trainers.conftest import starting_model
+from tests.support.small_runs import starting_model
+from tests.support.tolerances import ARITHMETIC
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluate.pairs import pairs_of
-from rlhf_cli.evaluate.reward_model import evaluate_reward_model
-from rlhf_cli.evaluate.rewardbench import SECTIONS, sections
-from rlhf_cli.models.reward_model import RewardModelScorer
-from tests.evaluate.golden import save_golden_reward_model
-from tests.tolerances import MODEL
+from rlhf_cli.measure.preference_pairs import pairs_of
+from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
+from rlhf_cli.measure.rewardbench import SECTIONS, sections
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from tests.support.golden_reward_model import save_golden_reward_model
+from tests.support.tolerances import MODEL
 
 LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
 SCORES = {"x": LOG3, "y": 0.0, "z": -LOG3}

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.critic import build_critic
-from tests.tolerances import MODEL
-from tests.trainers.reward_models import save_random_reward_model
+from rlhf_cli.models.critic_model import build_critic
+from tests.support.random_reward_model import save_random_reward_model
+from tests.support.tolerances import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
 IDS = torch.tensor([[5, 9, 70, 33, 200], [1, 2, 3, 4, 5]])

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.reward_model import RewardModelScorer
-from tests.tolerances import MODEL
-from tests.trainers.reward_models import save_random_reward_model
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from tests.support.random_reward_model import save_random_reward_model
+from tests.support.tolerances import MODEL
 
 ROWS = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
 SEQ_CLS = {"task_type": "SEQ_CLS"}

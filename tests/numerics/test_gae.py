@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
-from tests.tolerances import ARITHMETIC_OF_TENSORS
+from tests.support.tolerances import ARITHMETIC_OF_TENSORS
 
 NAN = math.nan
 assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)

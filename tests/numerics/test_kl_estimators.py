@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
-from rlhf_cli.numerics.kl import AdaptiveKl, k1, k2, k3
-from tests.tolerances import ARITHMETIC
+from rlhf_cli.numerics.kl_estimators import AdaptiveKl, k1, k2, k3
+from tests.support.tolerances import ARITHMETIC
 
 P = Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
 NEAR = Categorical(torch.tensor([0.12, 0.19, 0.31, 0.38], dtype=torch.float64))

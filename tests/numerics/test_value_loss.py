@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_cli.numerics.value_loss import value_losses
-from tests.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
+from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
 
 
 @pytest.mark.parametrize(

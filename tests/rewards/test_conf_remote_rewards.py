@@ -39,7 +39,7 @@ def test_resolving_them_imports_nothing_heavy() -> None:
     heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy", "openai"]
     code = f"""
 import sys
-from rlhf_cli.rewards.resolve import resolve
+from rlhf_cli.stack.reward_functions import resolve
 for entry in {entries}:
     resolve(entry["fn"], entry["args"], where="rewards.x")
 print([name for name in {heavy} if name in sys.modules])

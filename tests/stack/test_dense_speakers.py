@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.dense import process_advantages
-from rlhf_cli.rewards.dense import Spread, as_token_values
+from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.rewards.toy import score_speakers, speakers_larger
 from rlhf_cli.stack.token_values import Spread, as_token_values
 
@@ -134,4 +133,4 @@ def test_spread_evenly_the_first_speaker_learns_to_be_the_smaller() -> None:
     learnt = learn(0, is_dense=True, spread="even")
     assert learnt.form > 0.95
     assert learnt.second_larger > 0.95
-    assert learnt.first < 2.0  # 4.5 at random; one seed in ten stays at 1 instead of 0
+    assert learnt.first < 0.5

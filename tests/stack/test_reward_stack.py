@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from rlhf_cli.errors import RewardError, RewardFailed
-from rlhf_cli.rewards.component import Component
-from rlhf_cli.rewards.gates import Gate, GateCycle
-from rlhf_cli.rewards.stack import RewardStack
-from rlhf_cli.rewards.weights import Schedule
-from rlhf_cli.trainers.settle import Settled, settle
-from tests.tolerances import ARITHMETIC
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.gates import Gate, GateCycle
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.stack.settling import Settled, settle
+from rlhf_cli.stack.weight_schedule import Schedule
+from tests.support.tolerances import ARITHMETIC
 
 BATCH: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
 

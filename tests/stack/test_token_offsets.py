@@ -11,9 +11,9 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rlhf_cli.models.tokenizer import byte_tokenizer
-from rlhf_cli.rewards import offsets as module
-from rlhf_cli.rewards.offsets import token_offsets
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.stack import token_offsets as module
+from rlhf_cli.stack.token_offsets import token_offsets
 
 Ranges = list[tuple[int, int]]
 CORPUS = [

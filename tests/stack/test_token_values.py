@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.rewards.dense import Spread, as_token_values, multiply, place_spans, rescale
-from rlhf_cli.rewards.offsets import token_offsets
+from rlhf_cli.stack.token_offsets import token_offsets
+from rlhf_cli.stack.token_values import Spread, as_token_values, multiply, place_spans, rescale
 
 # `a€b` in bytes and EOS; then two tokens that share a character.
 BYTES = [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3), (3, 3)]

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.runs.folder import RunFolder
-from rlhf_cli.runs.metrics import read_metrics, series
-from rlhf_cli.trainers.reward_stack import WithRewardStack
-from rlhf_cli.trainers.truncation import find_truncated
-from tests.tolerances import ARITHMETIC
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.stack.truncation import find_truncated
+from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from tests.support.tolerances import ARITHMETIC
 
 PAD, EOS, OTHER_EOS = 0, 1, 99
 LIMIT = 4

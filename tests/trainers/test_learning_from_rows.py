@@ -20,7 +20,7 @@ from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import read_status
-from tests.tolerances import MODEL
+from tests.support.tolerances import MODEL
 
 TINY = [
     *("model.build.hidden_size=16", "model.build.num_layers=1", "model.build.num_heads=2"),

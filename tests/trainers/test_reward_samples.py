@@ -19,8 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.reward_samples import Pair, table_of, texts_of
-from tests.tolerances import MODEL
-from tests.trainers.reward_runs import from_file, samples, sums
+from tests.support.small_reward_runs import from_file, samples, sums
+from tests.support.tolerances import MODEL
 
 
 def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(learn, capsys) -> None:

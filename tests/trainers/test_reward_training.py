@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
-from tests.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
-from tests.trainers.reward_runs import from_file, losses, samples, sums
+from tests.support.small_reward_runs import from_file, losses, samples, sums
+from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
 
 SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
 

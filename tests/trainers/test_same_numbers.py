@@ -12,9 +12,9 @@ from datasets import Dataset
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
-from rlhf_cli.runs.metrics import read_metrics, series
-from tests.tolerances import ARITHMETIC
-from tests.trainers.conftest import starting_model
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from tests.support.small_runs import starting_model
+from tests.support.tolerances import ARITHMETIC
 
 COMPARED = ("loss", "grad_norm", "reward", "reward_std", "entropy")
 MEANS = {"rewards/correct/mean": "rewards/sums_correct/mean", "rewards/brevity/mean": "rewards/length_ramp/mean"}

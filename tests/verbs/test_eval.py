@@ -13,10 +13,10 @@ import yaml
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.plan.finished_runs import resolve_runs
-from tests.cli.test_light import heavy_after
-from tests.evaluate.golden import save_golden_reward_model
-from tests.tolerances import MODEL
+from rlhf_cli.jobs.prepare import prepare
+from tests.house.test_light import heavy_after
+from tests.support.golden_reward_model import save_golden_reward_model
+from tests.support.tolerances import MODEL
 
 Said = pytest.CaptureFixture[str]
 ROWS = [

@@ -23,10 +23,10 @@ from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import read_status
-from rlhf_cli.trainers.critic import SeparateCritic
-from rlhf_cli.trainers.critic_lora import SharedLoraCritic
-from tests.tolerances import MODEL, MODEL_OF_TENSORS
-from tests.trainers.reward_models import save_random_reward_model
+from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from tests.support.random_reward_model import save_random_reward_model
+from tests.support.tolerances import MODEL, MODEL_OF_TENSORS
 
 Weights = dict[str, torch.Tensor]
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from trl import GRPOTrainer
 
-from rlhf_cli.runs.metrics import read_metrics
-from rlhf_cli.trainers.critic import SeparateCritic
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.trainers.ppo import WithCritic
-from tests.tolerances import ARITHMETIC, MODEL
+from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from tests.support.tolerances import ARITHMETIC, MODEL
 
 PAD, EOS = 0, 1
 ENDINGS = [EOS, *range(2, 60)]
