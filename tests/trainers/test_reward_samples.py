@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import shutil
 import sys
 from importlib.machinery import ModuleSpec
@@ -13,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.trainers.reward_samples import Pair, table_of, texts_of
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import MODEL
 
@@ -83,52 +79,3 @@ def test_a_resumed_run_writes_its_samples_once(learn) -> None:
     folder.status.write_text(json.dumps({**read_json(folder.status), "state": "failed"}))
     assert main(["resume", str(folder.path)]) == 0
     assert samples(folder) == whole
-
-
-# The table
-
-
-def pair(**values: Any) -> Pair:
-    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
-    return Pair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "verdict"),
-    [(1.0, 0.5, "right"), (0.5, 1.0, "wrong"), (0.5, 0.5, "tie"), (math.nan, 0.5, "wrong")],
-)
-def test_verdict(chosen: float, rejected: float, verdict: str) -> None:
-    assert pair(score_chosen=chosen, score_rejected=rejected).verdict == verdict
-
-
-def printed(pairs: list[Pair], width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(table_of(pairs))
-    return captured.get()
-
-
-def test_the_table_has_the_prompts_end_and_a_margin_where_there_is_one() -> None:
-    long = pair(prompt="\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:", chosen="a\nb" * 40, margin=0.25)
-    shown = printed([long, pair(score_chosen=0.0)])
-    assert "step 1: 1 of 2 pairs in the right order" in shown
-    assert "x why?" in shown
-    assert "Human" not in shown
-    assert "0.250" in shown
-    assert "tie" in shown
-    assert "margin" not in printed([pair()])
-    narrow = printed([long], width=80).splitlines()
-    assert len(narrow) == 3
-    assert narrow[2].split()[-2:] == ["0.250", "right"]
-
-
-def test_markup_and_control_characters_in_an_answer_are_text() -> None:
-    shown = printed([pair(chosen="[red]x[/red]", rejected="\x1b[2J")])
-    assert "[red]x[/red]" in shown
-    assert "\\x1b[2J" in shown
-
-
-def test_a_row_of_ids_is_split_where_the_answers_part() -> None:
-    row = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
-    text = {1: "2+2=", 2: "4", 3: "!", 4: "5"}
-    assert texts_of(row, lambda ids, **_: "".join(text[token] for token in ids)) == ("2+2=", "4!", "5")

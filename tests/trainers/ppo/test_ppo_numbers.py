@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from trl import GRPOTrainer
 
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.trainers.ppo import WithCritic
 from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.tolerances import ARITHMETIC, MODEL
 
 PAD, EOS = 0, 1
