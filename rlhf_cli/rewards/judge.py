@@ -13,11 +13,11 @@ from typing import Any
 
 from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.chat_client import ChatClient
+from rlhf_cli.remote.chat_client import ChatClient
+from rlhf_cli.remote.http_client import shown, together
+from rlhf_cli.remote.reply_cache import ReplyCache
+from rlhf_cli.remote.rubric import Rubric
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.rewards.http_client import shown, together
-from rlhf_cli.rewards.reply_cache import ReplyCache
-from rlhf_cli.rewards.rubric import Rubric
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 

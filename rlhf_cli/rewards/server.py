@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.http_client import JsonClient, shown, together
+from rlhf_cli.remote.http_client import JsonClient, shown, together
 
 # What TRL hands to every reward beside the dataset's columns.
 _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_extra", "environments"})

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.remote.rubric import Rubric
 from rlhf_cli.rewards.judge import Judge
-from rlhf_cli.rewards.rubric import Rubric
 from rlhf_cli.stack.reward_functions import required_columns, resolve
 from tests.support.fake_server import Answer, reply, serving
 

@@ -59,14 +59,15 @@ class _Request:
     first: int
     deadline: float
     num_tries: int = 0
+    last: _Busy | None = None
 
 
 class _Busy(Exception):
     """A server, or each in its turn, has not answered: which, what it said, and how long it asks to wait (0 = not)."""
 
-    def __init__(self, url: str, said: str, wait_s: float = 0.0) -> None:
+    def __init__(self, url: str, said: str, wait_s: float = 0.0, *, is_silence: bool = False) -> None:
         super().__init__(said)
-        self.url, self.said, self.wait_s = url, said, wait_s
+        self.url, self.said, self.wait_s, self.is_silence = url, said, wait_s, is_silence
 
 
 class JsonClient:
@@ -154,7 +155,10 @@ class JsonClient:
                 request.num_tries += 1
                 return await self._try(client, url, request.body, max(min(self._timeout_s, left), 0.001))
             except _Busy as error:
-                busy.append(error)
+                # A try that the end of the budget cut short says nothing of the server; what it said before does.
+                if request.last is None or not (error.is_silence and left < self._timeout_s):
+                    request.last = error
+                busy.append(request.last)
         asked = [one.wait_s for one in busy if one.wait_s]
         raise _Busy(busy[-1].url, busy[-1].said, min(asked, default=0.0))
 
@@ -163,7 +167,7 @@ class JsonClient:
             async with asyncio.timeout(timeout_s):
                 answer = await self._send(client, url, body)
         except TimeoutError:
-            raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
+            raise _Busy(url, f"no answer within {timeout_s:.3g} s", is_silence=True) from None
         except httpx2.HTTPError as error:
             raise _Busy(url, self._scrubbed(f"{type(error).__name__}: {error}")) from None
         if answer.status_code == 429 or answer.status_code >= 500:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.http_client import JsonClient
+from rlhf_cli.remote.http_client import JsonClient
 
 _PATH = "/chat/completions"
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards import http_client
-from rlhf_cli.rewards.http_client import JsonClient, together
+from rlhf_cli.remote import http_client
+from rlhf_cli.remote.http_client import JsonClient, together
 from tests.support.fake_server import Answer, serving
 
 KEY = "sk-do-not-tell-6f2a"
