@@ -20,6 +20,12 @@ setup: $(STAMP)  ## the environment alone
 demo: $(STAMP)  ## train the quickstart experiment
 	$(BIN)/rlhf train +exp=quickstart
 
+check: $(STAMP)  ## before a commit: style, types, the house and the tests that import no torch
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/jobs tests/plan tests/runs
+
 test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +46,7 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 clean:  ## the environment and everything made by tools
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help setup demo test test-slow bench lock clean
+structure: $(STAMP)  ## circles of imports, sizes, names that two files share
+	$(BIN)/python scripts/structure.py
+
+.PHONY: help setup demo check structure test test-slow bench lock clean

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.rules.trainer_class_rules import class_file
 from rlhf_cli.config.schema.data_section import Message
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
@@ -77,6 +78,8 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     try:
         columns, num_rows, data = _data(experiment)
         files = _local_files(experiment)
+        if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
+            files["trainer.class"] = file.resolve()
     except UserError as error:
         problems.append(error)
     required: dict[str, list[str]] = {}
@@ -200,7 +203,13 @@ def _reward(
             raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
         return []
     assert reward.fn is not None
-    function = resolve(reward.fn, reward.args, where=composed.origins.where(f"rewards.{name}.fn"))
+    function = resolve(
+        reward.fn,
+        reward.args,
+        where=composed.origins.where(f"rewards.{name}.fn"),
+        args_key=f"rewards.{name}.args",
+        place=composed.origins.where,
+    )
     file = source_file(reward.fn)
     if file is not None:
         files[f"rewards.{name}"] = file

@@ -20,8 +20,9 @@ from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
 from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
-_PER_BATCH = frozenset({"trainer_state", "log_metric", "log_extra"})
+_PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
 """Arguments that are one for the whole batch; every other one has an entry a row."""
 
 Batch = dict[str, Any]

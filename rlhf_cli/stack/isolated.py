@@ -18,11 +18,12 @@ from pebble import ProcessExpired, ProcessPool
 
 from rlhf_cli.stack.calling import RewardTimeout
 from rlhf_cli.stack.reward_functions import resolve
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after so many rows: whatever the function leaks goes with it."""
 _MAX_WORKERS = 8
-_STAYS_HERE = frozenset({"trainer_state", "log_metric", "log_extra", "environments"})
+_STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 class Isolated:

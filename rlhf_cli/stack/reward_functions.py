@@ -14,28 +14,19 @@ from typing import Any
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 RewardFunction = Callable[..., Any]
 
-TRL_SUPPLIES = frozenset(
-    {
-        "prompts",
-        "completions",
-        "completion_ids",
-        "trainer_state",
-        "log_extra",
-        "log_metric",
-        "environments",
-    }
-)
-"""Arguments every reward function may ask for; anything else it requires is a dataset column."""
 
-
-def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
+def resolve(
+    fn: str, args: dict[str, Any], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
+) -> RewardFunction:
     """The reward function that `fn` names, with `args` bound to it.
 
     A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
-    class) is a factory: it is called once with `args`, and what it returns is the reward.
+    class) is a factory: it is called once with `args`, and what it returns is the reward. `where` says in
+    messages where `fn` was written, `args_key` is the key of `args`, and `place` makes of a key where it was written.
 
     Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`.
     """
@@ -52,18 +43,16 @@ def resolve(fn: str, args: dict[str, Any], *, where: str) -> RewardFunction:
         valid = [
             name
             for name, parameter in signature.parameters.items()
-            if name not in TRL_SUPPLIES and parameter.kind is not parameter.VAR_KEYWORD
+            if name not in REWARD_ARGUMENTS and parameter.kind is not parameter.VAR_KEYWORD
         ]
-        key = where.partition(" ")[0].removesuffix(".fn")
-        closest = [f"{key}.args.{close}" for name in args if name not in valid and (close := nearest(name, valid))]
+        unknown = next((name for name in args if name not in valid), None)
+        close = nearest(unknown, valid) if unknown is not None else None
         raise RewardError(
             f"{fn} does not take these arguments",
-            where=f"{where}.args",
+            where=place(args_key if unknown is None else f"{args_key}.{unknown}"),
             got=f"{args} ({error})",
             expected=", ".join(valid) or "no arguments",
-            hint=next(
-                (f"{where.partition(' ')[0].removesuffix('.fn')}.args.{close}" for close in closest if close), None
-            ),
+            hint=f"{args_key}.{close}" if close else None,
         ) from error
     if not callable(reward):
         raise RewardError(
@@ -80,7 +69,7 @@ def required_columns(reward: RewardFunction) -> list[str]:
         for name, parameter in inspect.signature(reward).parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in TRL_SUPPLIES
+        and name not in REWARD_ARGUMENTS
     ]
 
 
@@ -103,7 +92,7 @@ def _refuse_unnamed(args: dict[str, Any], signature: inspect.Signature) -> None:
 
 def _takes_completions(signature: inspect.Signature) -> bool:
     return any(
-        parameter.kind is parameter.VAR_KEYWORD or name in ("prompts", "completions", "completion_ids")
+        parameter.kind is parameter.VAR_KEYWORD or (name in REWARD_ARGUMENTS and REWARD_ARGUMENTS[name].is_text)
         for name, parameter in signature.parameters.items()
     )
 

@@ -51,7 +51,7 @@ def test_origins_of_a_shipped_experiment() -> None:
     assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:18"
     assert origin(composed, "rewards.correct.weight") == "reward/sums_correct.yaml:4"
     assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
-    assert origin(composed, "run.root") == "conf/train.yaml:15"
+    assert origin(composed, "run.root") == "conf/train.yaml:17"
 
 
 def test_origins_of_a_users_experiment(write: Write) -> None:
@@ -152,7 +152,7 @@ class TestAReferenceToWhatIsStillToBeGiven:
 def test_a_trainer_that_brings_sections_of_its_own() -> None:
     """conf/trainer/ppo.yaml is global: what it says of the critic goes with it, and every line is told."""
     composed = compose(["exp=quickstart", "trainer=ppo"])
-    assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:6"
+    assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:9"
     assert origin(composed, "trainer.args.max_steps") == "exp/quickstart.yaml:23"
     assert origin(composed, "critic.init") == "trainer/ppo.yaml:21"
     assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:31)"

@@ -1,0 +1,90 @@
+"""`trainer.class`: what its source says is checked before TRL is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.config.rules.trainer_class_rules import class_file
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError
+
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+QUICK = "exp=quickstart"
+
+
+@pytest.fixture(autouse=True)
+def mine(place: Path) -> Path:
+    file = place / "mine.py"
+    file.write_text(
+        "import trl\n"
+        "from trl import GRPOTrainer, RLOOTrainer as Leave\n"
+        "from elsewhere import Unknown\n"
+        "class Base(GRPOTrainer): pass\n"
+        "class Mine(Base): pass\n"
+        "class Rloo(trl.RLOOTrainer): pass\n"
+        "class Odd(Unknown): pass\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize("name", ["./mine.py:Base", "./mine.py:Mine", "./mine.py:Odd", "mine:Mine"])
+def test_accepted(judged: Judged, name: str) -> None:
+    experiment = judged(QUICK, f"trainer.class={name}")
+    assert experiment.trainer.own_class == name
+    assert experiment.model_dump(mode="json")["trainer"]["class"] == name
+
+
+def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
+    assert judged(QUICK, "trainer=rloo", "trainer.class=./mine.py:Rloo").trainer.trl == "RLOOTrainer"
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "hint"),
+    [
+        ("./mine.py:Min", "mine.py has no class 'Min'", "trainer.class=./mine.py:Mine"),
+        ("./mine.py:Rloo", "Rloo inherits from RLOOTrainer, and trainer.trl is another", "trainer.trl=RLOOTrainer"),
+        ("./nowhere.py:Mine", "there is no such file or module", None),
+        ("no_such_package.x:Mine", "there is no such file or module", None),
+        ("./mine.py", "this is no class name", None),
+    ],
+)
+def test_refused(refused: Refused, name: str, what: str, hint: str | None) -> None:
+    error = refused(QUICK, f"trainer.class={name}")
+    assert (error.what, error.hint) == (what, hint)
+    assert error.where == "trainer.class (command line)"
+
+
+def test_a_file_that_is_no_python(refused: Refused, mine: Path) -> None:
+    mine.write_text("class Mine(:\n")
+    assert refused(QUICK, "trainer.class=./mine.py:Mine").what == "mine.py cannot be read as Python"
+
+
+def test_a_typo_in_the_key_is_told_by_its_alias(refused: Refused) -> None:
+    assert refused(QUICK, "trainer.clas=./mine.py:Mine").hint == "trainer.class"
+
+
+def test_a_module_is_found_without_being_imported(place: Path) -> None:
+    package = place / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (package / "trainers.py").write_text("")
+    assert class_file("package.trainers:Mine") == package / "trainers.py"
+    assert class_file("trl.trainer.grpo_trainer:GRPOTrainer") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("DistillationTrainer", "DistillationTrainer is a trainer of TRL's that rlhf cannot run"),
+        ("OnlineDPOTrainer", "OnlineDPOTrainer is a trainer of TRL's that rlhf cannot run"),
+        ("GRPOTrainr", "TRL ships no trainer 'GRPOTrainr'"),
+    ],
+)
+def test_a_trainer_without_a_row(refused: Refused, name: str, what: str) -> None:
+    error = refused(QUICK, f"trainer.trl={name}")
+    assert error.what == what
+    assert "GRPOTrainer" in str(error.expected)

@@ -1,0 +1,84 @@
+"""A class of the user's in TRL's place, and TRL's experimental trainers: with our seams mixed in, for a few steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+
+OWN = """
+from trl import GRPOTrainer
+
+class Halved(GRPOTrainer):
+    '''Its loss is half of GRPO's.'''
+
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs) / 2
+
+class NotOne:
+    pass
+"""
+
+
+@pytest.fixture
+def mine(workplace: Path) -> Path:
+    file = workplace / "mine.py"
+    file.write_text(OWN)
+    return file
+
+
+def losses(folder: RunFolder) -> list[float]:
+    return series(read_metrics(folder.metrics), "loss")[1]
+
+
+def test_a_class_of_ones_own_runs_with_our_seams(train, mine: Path) -> None:
+    more = ["trainer.args.max_steps=1", "rewards.brevity.gate={by: correct, at_least: 0}", "truncation=eos_penalty"]
+    code, folder = train("trainer.class=./mine.py:Halved", *more)
+    plain_code, plain = train(*more, name="two")
+    assert (code, plain_code) == (0, 0)
+    # The first step's loss is that of the same completions by the same weights.
+    assert losses(folder)[0] == pytest.approx(losses(plain)[0] / 2, abs=1e-4)
+    event = read_metrics(folder.metrics)[0]
+    assert {"rewards/brevity/open_fraction", "rewards/truncation/fraction"} <= event.keys()
+    frozen = folder.read_config()["trainer"]
+    assert frozen["class"] == f"{mine}:Halved"
+    assert read_json(folder.provenance)["sha256"]["trainer.class"]
+    assert (folder.model / "model.safetensors").is_file()
+
+
+def test_a_class_that_is_none_is_told_before_anything_is_loaded(train, mine: Path, capsys: Any) -> None:
+    mine.write_text(OWN + "\nfrom mine_too import Halved as Other\n")
+    (mine.parent / "mine_too.py").write_text("class Halved: pass\n")
+    code, _ = train("trainer.class=./mine.py:Other")
+    assert code == 2
+    assert "this is no GRPOTrainer" in capsys.readouterr().err
+
+
+def test_gmpo_is_grpo_with_another_loss(train) -> None:
+    code, folder = train("trainer=gmpo", "truncation=exclude")
+    assert code == 0
+    assert len(losses(folder)) == 3
+
+
+@pytest.mark.parametrize("name", ["orpo", "cpo", "tpo"])
+def test_experimental_trainers_of_pairs(workplace: Path, name: str) -> None:
+    rows = [
+        {"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"well {n}", "reference": str(n + 1)} for n in range(16)
+    ]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [
+        *(f"trainer={name}", "data=file", "data.path=rows.jsonl", "launch=cpu", "track=none", "run.name=one"),
+        *("model.build.hidden_size=16", "model.build.num_layers=1", "model.build.warm_start=null"),
+        *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=4"),
+    ]
+    assert main(["check", *words]) == 0
+    assert main(["train", *words]) == 0
+    folder = RunFolder(workplace / "runs" / name / "one")
+    assert len(losses(folder)) == 2
+    assert (folder.model / "model.safetensors").is_file()
