@@ -1,4 +1,4 @@
-"""One evaluation from target to files: load model and rows, evaluate, write JSON, picture and completions."""
+"""Runs one evaluation from target to files: loads model and rows, evaluates, writes JSON, picture and completions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -15,21 +14,29 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.held_out_rows import load_held_out
+from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.measure.policy_answers import write_completions
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.preference_pairs import Row
+from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 from rlhf_cli.runs.run_folder import write_json
 from rlhf_cli.runs.status import read_status
 
-Content = dict[str, Any]
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to evaluate. `name` is what the files are called, `data` says on the screen which rows these are."""
+    """Says how to evaluate. `name` is what the files are called, `data` says on the screen which rows these are.
+
+    `out` is the folder of the files, None for the target's; `rows` is the greatest number of rows, None for all;
+    `batch_size` counts completions, None for what suits the kind of model. `slices`, `as_chat` and `with_eos` are for a
+    reward model, `samples` (a prompt) and `against` for a policy.
+    """
 
     name: str
     data: str
@@ -45,9 +52,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came out, as it is written, and the files it lies in."""
+    """Holds an evaluation and the files that it was written into."""
 
-    content: Content
+    evaluation: Evaluation
     files: list[Path]
 
 
@@ -72,32 +79,37 @@ def evaluate(target: Target, experiment: Experiment, options: Options, say: Say)
         limit=options.rows,
         or_training=not is_reward_model,
     )
-    records: list[Content] = []
+    measured: Measured
+    completions: list[Row] = []
     if is_reward_model:
-        content = _reward_model(target, experiment, rows, options, device, say)
+        measured = _reward_model(target, experiment, rows, options, device, say)
     else:
-        content, records = _policy(target, experiment, rows, options, device, say)
-    content = {
-        **{"kind": content["kind"], "name": options.name, "model": target.label, "path": str(target.model)},
-        **{"data": options.data, "time": time.time(), "warnings": [warning] if warning else []},
-        **content,
-    }
+        measured, completions = _policy(target, experiment, rows, options, device, say)
+    heading = Heading(
+        name=options.name,
+        model=target.label,
+        path=str(target.model),
+        data=options.data,
+        time=time.time(),
+        warnings=[warning] if warning else [],
+    )
+    evaluation = Evaluation(heading, measured)
     files = [folder / f"{options.name}.json"]
     if can_draw():
         files.append(folder / f"{options.name}.png")
-        draw(content, files[-1])
+        draw(evaluation, files[-1])
     else:
-        content["warnings"].append(MISSING)
-    if records:
+        evaluation = evaluation.with_warning(MISSING)
+    if completions:
         files.append(folder / f"{options.name}.completions.jsonl")
-        write_completions(files[-1], records)
-    write_json(files[0], content)
-    return Evaluated(content, files)
+        write_completions(files[-1], completions)
+    write_json(files[0], evaluation_json(evaluation))
+    return Evaluated(evaluation, files)
 
 
 def _reward_model(
-    target: Target, experiment: Experiment, rows: list[Content], options: Options, device: str, say: Say
-) -> Content:
+    target: Target, experiment: Experiment, rows: list[Row], options: Options, device: str, say: Say
+) -> RewardModelEvaluation:
     from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 
     say(f"scoring {len(rows)} pairs with {target.label}")
@@ -109,7 +121,7 @@ def _reward_model(
         trust_remote_code=experiment.model.trust_remote_code,
     )
     section = experiment.reward_model
-    content = evaluate_reward_model(
+    return evaluate_reward_model(
         scorer,
         rows,
         slices=options.slices,
@@ -117,18 +129,18 @@ def _reward_model(
         as_chat=options.as_chat,
         with_eos=options.with_eos,
     )
-    return {**content, "with_eos": options.with_eos}
 
 
 def _policy(
-    target: Target, experiment: Experiment, rows: list[Content], options: Options, device: str, say: Say
-) -> tuple[Content, list[Content]]:
+    target: Target, experiment: Experiment, rows: list[Row], options: Options, device: str, say: Say
+) -> tuple[PolicyEvaluation, list[Row]]:
     from rlhf_cli.evaluate.generation import Policy, sampling_settings
-    from rlhf_cli.evaluate.policy_on_rows import evaluate_policy
+    from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
     status = read_status(target.run) if target.run is not None else None
     policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
-    against = Policy(options.against.model, device=device) if options.against is not None else None
+    rival = options.against
+    against = Opponent(Policy(rival.model, device=device), rival.label) if rival is not None else None
     total = len(rows) * (1 + options.samples) * (1 if against is None else 2)
     say(f"{total} completions of {len(rows)} prompts, {1 + options.samples} each")
     done = 0
@@ -139,7 +151,7 @@ def _policy(
             say(f"{done + count} of {total}")
         done += count
 
-    content, records = evaluate_policy(
+    return evaluate_policy(
         policy,
         experiment,
         rows,
@@ -153,6 +165,3 @@ def _policy(
         max_steps=(status.max_steps if status else None) or 1,
         on_batch=on_batch,
     )
-    if options.against is not None:
-        content["win_rate"]["against"] = options.against.label
-    return content, records

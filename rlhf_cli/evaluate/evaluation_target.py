@@ -19,7 +19,7 @@ from rlhf_cli.runs.run_folder import RunFolder, open_run
 
 @dataclass(frozen=True)
 class Target:
-    """A model to evaluate. `run` is None for a folder that stands alone; `folder` takes the results."""
+    """Names a model to evaluate. `run` is None for a folder that stands alone; `folder` takes the results."""
 
     kind: str
     model: Path

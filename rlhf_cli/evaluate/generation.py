@@ -1,4 +1,4 @@
-"""What a policy answers: completions for prompts, greedy or sampled, as its trainer would have sampled them."""
+"""Generates a policy's completions for prompts, greedy or sampled as its trainer would have sampled them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_tem
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer. `ids` end with the end-of-sequence token where the policy wrote one; `is_truncated` where not."""
+    """Holds one answer. `ids` end with the end-of-sequence token unless `is_truncated`: the policy wrote none."""
 
     text: str
     ids: list[int]
@@ -29,13 +29,16 @@ class Completion:
 
 
 def sampling_settings(trainer: Trainer) -> dict[str, Any]:
-    """The trainer's own arguments of generation, by TRL's names; TRL's defaults of GRPO where it has none."""
+    """Return the trainer's own arguments of generation, by TRL's names; TRL's defaults of GRPO where it has none."""
     defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
     return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
 
 
 class Policy:
-    """A causal language model and its tokenizer, loaded from a folder (an adapter too) onto a device."""
+    """Loads a causal language model and its tokenizer from a folder (an adapter too) onto a device, and generates.
+
+    Raises ModelError for a folder that cannot be loaded.
+    """
 
     def __init__(self, path: Path, *, dtype: str = "auto", device: Any = "cpu") -> None:
         self.path, self.device = path, torch.device(device)
@@ -52,7 +55,7 @@ class Policy:
         self._eos = sorted({one for one in [self.tokenizer.eos_token_id, *of_model] if one is not None})
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """Return the text of token ids, special tokens left out."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def complete(
@@ -65,23 +68,23 @@ class Policy:
         seed: int,
         on_batch: Callable[[int], None] = lambda done: None,
     ) -> list[Completion]:
-        """One completion a prompt, in the order of the prompts. Batches are of prompts of about one length.
+        """Return one completion a prompt, in the order of the prompts. Batches are of prompts of about one length.
 
         The same seed gives the same completions; the caller's random state is left as it was.
         """
         encoded = [self._encoded(prompt, settings) for prompt in prompts]
         order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
         config = self._generation(settings, greedy=greedy)
-        found: dict[int, Completion] = {}
+        completions: dict[int, Completion] = {}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode():
             torch.manual_seed(seed)
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
-                    found[row] = self._completion(ids)
+                    completions[row] = self._completion(ids)
                 on_batch(len(rows))
-        return [found[row] for row in range(len(encoded))]
+        return [completions[row] for row in range(len(encoded))]
 
     def _encoded(self, prompt: Any, settings: dict[str, Any]) -> list[int]:
         if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""The rows an evaluation runs on: those the run held out, else a source of their own, else the training rows."""
+"""Loads the rows an evaluation runs on: those the run held out, else a source of their own, else the training rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Row = dict[str, Any]
 def load_held_out(
     experiment: Experiment, *, needs: str, limit: int | None, or_training: bool
 ) -> tuple[list[Row], str | None]:
-    """(rows, a warning about where they come from or None). The column `needs` has something in every row.
+    """Return the rows, and a warning about where they come from or None. Column `needs` has something in every row.
 
-    A fraction that training held out is found again: same data, same seed, same rows; without equal and empty answers
-    where training left these out. `limit`: so many rows, evenly
-    spread over all. `or_training`: where nothing was held out, take the training rows. Raises DataError for rows that
-    cannot be had, ConfigError where none are named.
+    A fraction that training held out is the same again: same data, same seed, same rows; without equal and empty
+    answers where training left these out. `limit`: so many rows, evenly spread over all; None for all of them.
+    `or_training`: where nothing was held out, take the training rows. Raises DataError for rows that cannot be had,
+    ConfigError where none are named.
     """
     data, warning = experiment.data, None
     prompt = data.model_dump()["prompt"]

@@ -1,4 +1,4 @@
-"""What a policy is worth by the rewards of its own run: greedy and sampled, against another run, with intervals.
+"""Evaluates a policy by the rewards of its own run: greedy and sampled, against another run, with intervals.
 
 Rewards are evaluated as in `rlhf score`: the run's stack, the weights of its last step, the weighted sum as the total.
 The truncation policy and KL are the trainer's business and are not in it. Everything is scored in one call, so that
@@ -7,7 +7,8 @@ what normalising divides by is one number for all parts, and totals can be compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
 from typing import Any
@@ -15,13 +16,22 @@ from typing import Any
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.evaluate.generation import Completion, Policy
 from rlhf_cli.evaluate.score_completions import score
-from rlhf_cli.measure.policy_answers import Part, completions_of, policy_content, share
+from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, share, sum_up_answers
+from rlhf_cli.measure.policy_results import PolicyEvaluation, WinRate
 from rlhf_cli.measure.preference_pairs import Row
+from rlhf_cli.measure.scored_rows import SettledRow
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 
-Content = dict[str, Any]
 _OTHERS = "against_"
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Holds the policy to win against, and the `label` that a person knows its run by."""
+
+    policy: Policy
+    label: str
 
 
 def evaluate_policy(
@@ -33,18 +43,19 @@ def evaluate_policy(
     samples: int,
     batch_size: int,
     seed: int,
-    against: Policy | None = None,
+    against: Opponent | None = None,
     step: int = 0,
     max_steps: int = 1,
     on_batch: Callable[[int], None] = lambda done: None,
-) -> tuple[Content, list[Row]]:
-    """(everything about the policy as JSON can hold it, one record a completion).
+) -> tuple[PolicyEvaluation, list[Row]]:
+    """Return everything measured of the policy, and one row a completion.
 
     Each row's prompt is answered once greedily and `samples` times as the trainer sampled; `against` is given the same
-    prompts and settings. Intervals are over prompts: the samples of one are no independent rows.
+    prompts and settings. Intervals are over prompts: the samples of one are no independent rows. `on_batch` is given
+    the number of completions that are new.
     """
-    asked: dict[str, tuple[int, list[Row]]] = {}
-    for prefix, model in (("", policy), (_OTHERS, against)):
+    answered: dict[str, tuple[int, list[AnsweredRow]]] = {}
+    for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
         for name, each in ((GREEDY, 1), (SAMPLED, samples)):
             if model is not None and each:
                 repeated = [row for row in rows for _ in range(each)]
@@ -56,47 +67,51 @@ def evaluate_policy(
                     seed=seed,
                     on_batch=on_batch,
                 )
-                records = [_record(row, one) for row, one in zip(repeated, completions, strict=True)]
-                asked[prefix + name] = each, records
+                answers = [_answer(row, one) for row, one in zip(repeated, completions, strict=True)]
+                answered[prefix + name] = each, answers
     scored = iter(
-        _scores(experiment, [one for _, records in asked.values() for one in records], policy, step, max_steps)
+        _scores(experiment, [one for _, answers in answered.values() for one in answers], policy, step, max_steps)
     )
-    parts = {name: Part(each, records, list(islice(scored, len(records)))) for name, (each, records) in asked.items()}
+    parts = {
+        name: Part(each, answers, list(islice(scored, len(answers)))) for name, (each, answers) in answered.items()
+    }
     own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
-    content = policy_content(own, list(experiment.rewards))
-    content["settings"] = {**settings, "samples": samples, "seed": seed}
-    content["win_rate"] = None if against is None else _wins(parts, samples)
-    return content, completions_of(parts)
+    evaluation = replace(
+        sum_up_answers(own, list(experiment.rewards)),
+        settings={**settings, "samples": samples, "seed": seed},
+        win_rate=None if against is None else _wins(parts, against.label),
+    )
+    return evaluation, completions_of(parts)
 
 
-def _record(row: Row, completion: Completion) -> Row:
+def _answer(row: Row, completion: Completion) -> AnsweredRow:
     text: Any = completion.text
     if isinstance(row["prompt"], list):
         text = [{"role": "assistant", "content": completion.text}]
-    return {**row, "completion": text, "completion_ids": completion.ids, "is_truncated": completion.is_truncated}
+    return AnsweredRow(row, text, completion.ids, completion.is_truncated)
 
 
-def _scores(experiment: Experiment, records: list[Row], policy: Policy, step: int, max_steps: int) -> list[Content]:
+def _scores(
+    experiment: Experiment, answers: list[AnsweredRow], policy: Policy, step: int, max_steps: int
+) -> Sequence[SettledRow]:
     if not experiment.rewards:
-        return [{"total": None, "rewards": {}} for _ in records]
-    asked = [{name: value for name, value in record.items() if name != "is_truncated"} for record in records]
-    result = score(experiment, asked, device=policy.device, decode=policy.decode, step=step, max_steps=max_steps)
-    rows: list[Content] = result["rows"]
-    return rows
+        return [SettledRow(None, {}) for _ in answers]
+    rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
+    return score(experiment, rows, device=policy.device, decode=policy.decode, step=step, max_steps=max_steps).rows
 
 
-def _wins(parts: dict[str, Part], samples: int) -> Content:
+def _wins(parts: dict[str, Part], opponent: str) -> WinRate:
     """The share of prompts on which our total is the higher one, ties a half; sampled: over all pairs of samples."""
 
     def compared(name: str) -> Estimate:
         ours, theirs = parts[name], parts[_OTHERS + name]
         shares = []
-        for start in range(0, len(ours.records), ours.each):
+        for start in range(0, len(ours.answers), ours.each):
             span = range(start, start + ours.each)
-            both = [(ours.scored[a]["total"], theirs.scored[b]["total"]) for a in span for b in span]
+            both = [(ours.scored[a].total, theirs.scored[b].total) for a in span for b in span]
             points = [(1.0 if a > b else 0.5 if a == b else 0.0) for a, b in both if a is not None and b is not None]
             if points:
                 shares.append(fmean(points))
         return share(shares)
 
-    return {name: compared(name).as_dict() for name in ((GREEDY, SAMPLED) if samples else (GREEDY,))}
+    return WinRate(compared(GREEDY), compared(SAMPLED) if SAMPLED in parts else None, opponent)

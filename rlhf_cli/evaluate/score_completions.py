@@ -1,4 +1,4 @@
-"""The reward designer's bench: an experiment's rewards on completions from a file. No policy, no trainer.
+"""Scores completions from a file by an experiment's rewards: the reward designer's bench. No policy, no trainer.
 
 The rows go through the same stack and the same settling as in training. There are no groups here: where training would
 take a group's deviation (`normalize`), the file's is taken, and an excluded component adds nothing to a row's total.
@@ -18,15 +18,17 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
+from rlhf_cli.measure.preference_pairs import Row
+from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, SettledReward
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.stack.settled_rows import Row, scored_rows
+from rlhf_cli.stack.settled_rows import settled_rows
 from rlhf_cli.suggest import did_you_mean
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:
-    """Rows with `prompt` and `completion` from a file, a run folder or its completions/ (the last table of it).
+    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (the last table of it).
 
     Raises DataError for a file that is none, without rows, or without one of the two columns.
     """
@@ -57,8 +59,8 @@ def score(
     decode: Callable[..., str] | None = None,
     step: int = 0,
     max_steps: int = 1,
-) -> dict[str, Any]:
-    """`rows`, each with `total` and by name raw, effective, weighted, open, error; and a `summary` by name.
+) -> CompletionScores:
+    """Score the rows, and sum every reward up over them.
 
     Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans.
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
@@ -75,37 +77,41 @@ def score(
             tokenizer = _tokenizer(experiment)
             batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
         stack.evaluate(**batch)
-        return _told(stack, len(rows), stack.weights(step, max_steps))
+        return _scores(stack, len(rows), stack.weights(step, max_steps))
     finally:
         stack.close()
 
 
-def _told(stack: RewardStack, num_rows: int, weights: list[float]) -> dict[str, Any]:
+def _scores(stack: RewardStack, num_rows: int, weights: list[float]) -> CompletionScores:
     outcomes = stack.outcomes
     raw = [[outcomes[name].raw[row] for name in stack.names] for row in range(num_rows)]
     fixed = [[outcomes[name].fixed[row] for name in stack.names] for row in range(num_rows)]
-    rows = scored_rows(stack.components, raw, fixed, weights)
-    for number, row in enumerate(rows):
-        for name, told in row["rewards"].items():
-            told["open"] = outcomes[name].closed_by[number] is None
-            told["error"] = outcomes[name].errors[number]
 
-    def mean(kind: str, name: str) -> float | None:
-        return _mean([value for row in rows if (value := row["rewards"][name][kind]) is not None])
+    def scored(row: int, name: str, reward: SettledReward) -> ScoredReward:
+        outcome = outcomes[name]
+        return ScoredReward(**vars(reward), open=outcome.closed_by[row] is None, error=outcome.errors[row])
+
+    rows = [
+        ScoredRow(row.total, {name: scored(number, name, reward) for name, reward in row.rewards.items()})
+        for number, row in enumerate(settled_rows(stack.components, raw, fixed, weights))
+    ]
+
+    def mean(value: Callable[[ScoredReward], float | None], name: str) -> float | None:
+        return _mean([one for row in rows if (one := value(row.rewards[name])) is not None])
 
     summary = {
-        name: {
-            "mean": mean("raw", name),
-            "effective_mean": mean("effective", name),
-            "weighted_mean": mean("weighted", name),
-            "open_fraction": outcomes[name].num_open / num_rows,
-            "excluded": outcomes[name].num_excluded,
-            "errors": outcomes[name].num_errors,
-            "calls": outcomes[name].calls,
-        }
+        name: RewardSummary(
+            mean=mean(lambda one: one.raw, name),
+            effective_mean=mean(lambda one: one.effective, name),
+            weighted_mean=mean(lambda one: one.weighted, name),
+            open_fraction=outcomes[name].num_open / num_rows,
+            excluded=outcomes[name].num_excluded,
+            errors=outcomes[name].num_errors,
+            calls=outcomes[name].calls,
+        )
         for name in stack.names
     }
-    return {"rows": rows, "summary": summary}
+    return CompletionScores(rows, summary)
 
 
 def _require_columns(stack: RewardStack, rows: list[Row]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.evaluations import mean_reward
+from rlhf_cli.measure.measured_mean import mean_reward
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
 

@@ -1,1 +1,1 @@
-"""What an evaluation measures, as values: means, intervals, accuracies. Nothing here draws or generates."""
+"""Measures: means, intervals, accuracies, as dataclasses and their JSON. Nothing here draws or generates."""

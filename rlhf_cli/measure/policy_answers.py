@@ -1,4 +1,4 @@
-"""What answers to prompts come to: means with intervals over prompts, pass@k and maj@k.
+"""Sums up what answers to prompts come to: means with intervals over prompts, pass@k and maj@k.
 
 Intervals are over prompts, since the answers to one are not independent of each other.
 """
@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rlhf_cli.measure.policy_results import (
+    Attempts,
+    PartEvaluation,
+    PolicyEvaluation,
+    RewardEstimates,
+    ShownAnswer,
+    TokenEstimate,
+)
+from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
 from rlhf_cli.numerics.intervals import (
     Estimate,
     attempt_counts,
@@ -22,111 +31,126 @@ from rlhf_cli.numerics.intervals import (
     student,
     wilson,
 )
-from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numbers import last_number
-from rlhf_cli.runs.evaluations import POLICY, SAMPLED
+from rlhf_cli.runs.evaluations import SAMPLED
 
-Content = dict[str, Any]
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Part:
-    """One way of answering all prompts, `each` times; entry i of both lists belongs to prompt i // each.
+class AnsweredRow:
+    """Holds a row of the data, its columns by name, and one answer to its prompt.
 
-    A record is the row of the data with `completion`, `completion_ids` (with the end-of-sequence token) and
-    `is_truncated`; what it scored is `total` and, by reward, raw, effective and weighted.
+    `completion` is a text, or the messages of one; `completion_ids` end with the end-of-sequence token where the policy
+    wrote one, and `is_truncated` says that it did not.
     """
 
+    row: Mapping[str, Any]
+    completion: Completion
+    completion_ids: list[int]
+    is_truncated: bool
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the columns of the data, and the answer as three more."""
+        answer = {"completion": self.completion, "completion_ids": self.completion_ids}
+        return {**self.row, **answer, "is_truncated": self.is_truncated}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Holds one way of answering all prompts, `each` times; entry i of both lists belongs to prompt i // each."""
+
     each: int
-    records: list[Content]
-    scored: list[Content]
+    answers: Sequence[AnsweredRow]
+    scored: Sequence[SettledRow]
 
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
-        """The mean over a prompt's completions, prompt by prompt, without those where there is nothing."""
+        """Return the mean over a prompt's completions, prompt by prompt, without the prompts that have no value."""
         means = []
-        for start in range(0, len(self.records), self.each):
-            values = [found for row in range(start, start + self.each) if (found := value(row)) is not None]
+        for start in range(0, len(self.answers), self.each):
+            values = [one for row in range(start, start + self.each) if (one := value(row)) is not None]
             if values:
                 means.append(fmean(values))
         return means
 
 
-def policy_content(parts: dict[str, Part], names: Sequence[str]) -> Content:
-    """What an evaluation says of a policy that answered in these ways; `names` are its rewards."""
+def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str]) -> PolicyEvaluation:
+    """Return the evaluation of a policy that answered in these ways; `names` are its rewards."""
     first = next(iter(parts.values()))
-    shown = zip(first.records[:_SHOWN], first.scored, strict=False)
-    return {
-        "kind": POLICY,
-        "rows": len(first.records) // first.each,
-        "parts": {name: _part(part, names) for name, part in parts.items()},
-        "attempts": _attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
-        "win_rate": None,
-        "shown": [
-            {"prompt": record["prompt"], "completion": record["completion"], "total": one["total"]}
-            for record, one in shown
-        ],
-    }
+    shown = zip(first.answers[:_SHOWN], first.scored, strict=False)
+    return PolicyEvaluation(
+        rows=len(first.answers) // first.each,
+        parts={name: _part(part, names) for name, part in parts.items()},
+        attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
+        win_rate=None,
+        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
+    )
 
 
-def completions_of(parts: dict[str, Part]) -> list[Content]:
-    """One record a completion, with the part, its number among those of its prompt, total and raw rewards."""
+def completions_of(parts: Mapping[str, Part]) -> list[dict[str, Any]]:
+    """Return a row for each completion: the data's columns, the answer, its part and number, total and raw rewards."""
     return [
         {
-            **record,
-            **{"part": name, "sample": index % part.each, "total": one["total"]},
-            "rewards": {reward: value["raw"] for reward, value in one["rewards"].items()},
+            **answer.as_row(),
+            **{"part": name, "sample": index % part.each, "total": scored.total},
+            "rewards": {reward: value.raw for reward, value in scored.rewards.items()},
         }
         for name, part in parts.items()
-        for index, (record, one) in enumerate(zip(part.records, part.scored, strict=True))
+        for index, (answer, scored) in enumerate(zip(part.answers, part.scored, strict=True))
     ]
 
 
-def write_completions(file: Path, records: list[Content]) -> None:
-    """One JSON object a line, as `rlhf score --completions` reads them."""
-    lines = (json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records)
+def write_completions(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, as `rlhf score --completions` reads them."""
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def _part(part: Part, names: Sequence[str]) -> Content:
-    def component(name: str, kind: str) -> Content:
-        return mean_with_interval(part.by_prompt(lambda row: part.scored[row]["rewards"][name][kind])).as_dict()
-
-    lengths = [len(record["completion_ids"]) for record in part.records]
-    return {
-        "rewards": {name: {kind: component(name, kind) for kind in ("raw", "effective", "weighted")} for name in names},
-        "total": mean_with_interval(part.by_prompt(lambda row: part.scored[row]["total"])).as_dict(),
-        "truncated": share(part.by_prompt(lambda row: float(part.records[row]["is_truncated"]))).as_dict(),
-        "tokens": {**student(part.by_prompt(lambda row: float(lengths[row]))).as_dict(), "max": max(lengths)},
-    }
-
-
-def share(shares: list[float]) -> Estimate:
-    """Wilson's interval over prompts; where a prompt has a share of its own, at least as wide as it has to be."""
+def share(shares: Sequence[float]) -> Estimate:
+    """Return the mean of shares, one a prompt, with Wilson's interval: at least as wide as it has to be."""
     return wilson(math.fsum(shares), len(shares))
 
 
-def _attempts(part: Part, names: Sequence[str]) -> Content:
+def _part(part: Part, names: Sequence[str]) -> PartEvaluation:
+    lengths = [len(answer.completion_ids) for answer in part.answers]
+    tokens = student(part.by_prompt(lambda row: float(lengths[row])))
+    return PartEvaluation(
+        rewards={name: _reward(part, name) for name in names},
+        total=mean_with_interval(part.by_prompt(lambda row: part.scored[row].total)),
+        truncated=share(part.by_prompt(lambda row: float(part.answers[row].is_truncated))),
+        tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
+    )
+
+
+def _reward(part: Part, name: str) -> RewardEstimates:
+    def mean(value: Callable[[SettledReward], float | None]) -> Estimate:
+        return mean_with_interval(part.by_prompt(lambda row: value(part.scored[row].rewards[name])))
+
+    return RewardEstimates(mean(lambda one: one.raw), mean(lambda one: one.effective), mean(lambda one: one.weighted))
+
+
+def _attempts(part: Part, names: Sequence[str]) -> dict[str, Attempts]:
     """pass@k and maj@k of every reward whose scores are all 0 or 1. No score (a gate, a failure) is not right.
 
     The answer that maj@k counts is the last number of a completion, or its whole text where it holds none.
     """
-    found: Content = {}
-    answers = [_answer(text_of(record["completion"])) for record in part.records]
+    attempts = {}
+    texts = [_answer(text_of(answer.completion)) for answer in part.answers]
     for name in names:
-        raw = [one["rewards"][name]["raw"] for one in part.scored]
+        raw = [row.rewards[name].raw for row in part.scored]
         if not any(value is not None for value in raw) or any(value not in (None, 0.0, 1.0) for value in raw):
             continue
         right = [value or 0.0 for value in raw]
         spans = [slice(start, start + part.each) for start in range(0, len(right), part.each)]
-        found[name] = {
-            "pass": {
-                str(k): share([pass_at_k(part.each, int(sum(right[span])), k) for span in spans]).as_dict()
+        attempts[name] = Attempts(
+            pass_at={
+                k: share([pass_at_k(part.each, int(sum(right[span])), k) for span in spans])
                 for k in attempt_counts(part.each)
             },
-            "maj": {str(part.each): share([majority(answers[span], right[span]) for span in spans]).as_dict()},
-        }
-    return found
+            maj_at={part.each: share([majority(texts[span], right[span]) for span in spans])},
+        )
+    return attempts
 
 
 def _answer(text: str) -> str:

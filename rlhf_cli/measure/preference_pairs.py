@@ -1,4 +1,4 @@
-"""Preference rows as what a reward model scores: a prompt and two completions, texts or messages.
+"""Makes pairs for a reward model of preference rows: a prompt and two completions, texts or messages.
 
 Known are TRL's shapes (prompt, chosen, rejected; or chosen and rejected whole, each with the prompt in it) and
 RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787), which is the first with a column more.
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Row by row; `prompts` are the beginning both sides share, empty where the rows do not part it off."""
+    """Holds pairs row by row; `prompts` are the beginning both sides share, empty where the rows do not part it off."""
 
     prompts: list[Any]
     chosen: list[Any]
@@ -28,7 +28,7 @@ class Pairs:
 
 
 def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
-    """The pairs of preference rows. `as_chat` makes a user's and an assistant's message of plain texts.
+    """Return the pairs of preference rows. `as_chat` makes a user's and an assistant's message of plain texts.
 
     Raises DataError for a missing column, and for rows that are neither texts nor messages throughout.
     """
@@ -55,8 +55,8 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Any, Any, Any]:
             return prompt or "", chosen, rejected
         if prompt is None:
             raise _odd(row, number, "a prompt of its own, which --chat makes the user's message")
-        said = [{"role": "user", "content": prompt}]
-        return said, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
+        asked = [{"role": "user", "content": prompt}]
+        return asked, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
     if isinstance(prompt, list) and isinstance(chosen, str) and isinstance(rejected, str):
         return prompt, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
     if not all(isinstance(side, list) and side for side in sides):

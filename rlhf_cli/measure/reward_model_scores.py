@@ -1,11 +1,10 @@
-"""What a reward model is worth: accuracy by slice, calibration, length bias, margins, mean, worst disagreements."""
+"""Measures a reward model on preference rows: accuracy by slice, calibration, length bias, margins, disagreements."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +12,25 @@ from torch import Tensor
 from rlhf_cli.errors import DataError
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.preference_pairs import Pairs, Row, pairs_of
+from rlhf_cli.measure.reward_model_results import (
+    SUBSET,
+    Calibration,
+    ConfidenceBin,
+    Disagreement,
+    Histogram,
+    Histograms,
+    LengthBias,
+    LengthBin,
+    MarginAgreement,
+    MarginBin,
+    RewardDistribution,
+    RewardModelEvaluation,
+    SliceAccuracy,
+)
 from rlhf_cli.measure.rewardbench import sections
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.numerics import calibration
-from rlhf_cli.numerics.intervals import student, wilson
-from rlhf_cli.runs.evaluations import REWARD_MODEL
+from rlhf_cli.numerics.intervals import Estimate, student, wilson
 from rlhf_cli.suggest import did_you_mean
 
 _BINS = 10
@@ -26,10 +39,6 @@ _WORST = 5
 _MOST_VALUES = 50
 """A slice by a column of more different values than this is one by a column of numbers or texts: not a table."""
 _MARGINS = (("margin",), ("score_chosen", "score_rejected"))
-SUBSET = "subset"
-"""RewardBench's column."""
-
-Content = dict[str, Any]
 
 
 def evaluate_reward_model(
@@ -40,8 +49,8 @@ def evaluate_reward_model(
     margin: Sequence[str] = (),
     as_chat: bool = False,
     with_eos: bool = False,
-) -> Content:
-    """Everything about a reward model on preference rows, as JSON can hold it.
+) -> RewardModelEvaluation:
+    """Measure everything about a reward model on preference rows.
 
     `slices` are columns; `subset` is one wherever there is such a column. `margin` names the column of margins, or
     the two of the scores; without it `margin`, or score_chosen and score_rejected. `as_chat` scores plain texts as a
@@ -50,7 +59,7 @@ def evaluate_reward_model(
     """
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
-    by_slice = {column: _groups(rows, column) for column in wanted}
+    groups = {column: _groups(rows, column) for column in wanted}
     began, cut_before = time.perf_counter(), scorer.num_truncated
     scores, lengths = scorer.scored(pairs.prompts * 2, pairs.chosen + pairs.rejected, with_eos=with_eos)
     seconds, count = time.perf_counter() - began, len(pairs)
@@ -58,91 +67,86 @@ def evaluate_reward_model(
     chosen, rejected = both[:count], both[count:]
     longer = torch.tensor(lengths[:count]) - torch.tensor(lengths[count:])
     difference = chosen - rejected
-    content: Content = {
-        "kind": REWARD_MODEL,
-        "rows": count,
-        "pairs_per_second": count / seconds,
-        "truncated": scorer.num_truncated - cut_before,
-        "accuracy": _accuracy(difference),
-        "ties": int((difference == 0).sum()),
-        "calibration": _calibration(difference),
-        "rewards": _rewards(chosen, rejected),
-        "length": _length(difference, longer),
-        "slices": {
-            column: {name: _slice(difference[rows_of]) for name, rows_of in found.items()}
-            for column, found in by_slice.items()
-        },
-        "margins": _margins(rows, difference, margin),
-        "worst": _worst(rows, pairs, chosen, rejected),
-        "histogram": {"chosen": _histogram(chosen, both), "rejected": _histogram(rejected, both)},
+    by_slice = {
+        column: {value: _slice(difference[indices]) for value, indices in by_value.items()}
+        for column, by_value in groups.items()
     }
-    if SUBSET in content["slices"]:
-        content["rewardbench"] = sections(content["slices"][SUBSET])
-    return content
+    return RewardModelEvaluation(
+        rows=count,
+        pairs_per_second=count / seconds,
+        truncated=scorer.num_truncated - cut_before,
+        accuracy=_accuracy(difference),
+        ties=int((difference == 0).sum()),
+        calibration=_calibration(difference),
+        rewards=_rewards(chosen, rejected),
+        length=_length(difference, longer),
+        slices=by_slice,
+        margins=_margins(rows, difference, margin),
+        worst=_worst(rows, pairs, chosen, rejected),
+        histogram=Histograms(_histogram(chosen, both), _histogram(rejected, both)),
+        rewardbench=sections(by_slice[SUBSET]) if SUBSET in by_slice else None,
+        with_eos=with_eos,
+    )
 
 
-def _accuracy(difference: Tensor) -> Content:
+def _accuracy(difference: Tensor) -> Estimate:
     """As TRL counts it: a tie is no success."""
-    return wilson(float((difference > 0).sum()), len(difference)).as_dict()
+    return wilson(float((difference > 0).sum()), len(difference))
 
 
-def _slice(difference: Tensor) -> Content:
-    return {**_accuracy(difference), "margin": float(difference.mean())}
+def _slice(difference: Tensor) -> SliceAccuracy:
+    return SliceAccuracy(**vars(_accuracy(difference)), margin=float(difference.mean()))
 
 
-def _calibration(difference: Tensor) -> Content:
+def _calibration(difference: Tensor) -> Calibration:
     bins = calibration.reliability(difference, _BINS)
     count, right = bins.count.tolist(), bins.right.tolist()
-    return {
-        "ece": calibration.expected_calibration_error(bins),
-        "brier": calibration.brier(difference),
-        "log_loss": calibration.log_loss(difference),
-        "bins": [
-            {
-                "from": bins.low[index].item(),
-                "to": bins.high[index].item(),
-                "confidence": finite_or_none(bins.confidence[index].item()),
-                "accuracy": wilson(right[index], int(count[index])).as_dict(),
-            }
+    return Calibration(
+        ece=calibration.expected_calibration_error(bins),
+        brier=calibration.brier(difference),
+        log_loss=calibration.log_loss(difference),
+        bins=[
+            ConfidenceBin(
+                start=bins.low[index].item(),
+                end=bins.high[index].item(),
+                confidence=finite_or_none(bins.confidence[index].item()),
+                accuracy=wilson(right[index], int(count[index])),
+            )
             for index in range(_BINS)
         ],
-    }
+    )
 
 
-def _rewards(chosen: Tensor, rejected: Tensor) -> Content:
-    """The mean over all completions; its interval is over pairs, whose two rewards are not independent."""
+def _rewards(chosen: Tensor, rejected: Tensor) -> RewardDistribution:
     both = torch.cat([chosen, rejected])
-    return {
-        "mean": student(((chosen + rejected) / 2).tolist()).as_dict(),
-        "deviation": finite_or_none(both.std().item()),
-        "chosen": student(chosen.tolist()).as_dict(),
-        "rejected": student(rejected.tolist()).as_dict(),
-        "margin": student((chosen - rejected).tolist()).as_dict(),
-        "min": both.min().item(),
-        "max": both.max().item(),
-    }
+    return RewardDistribution(
+        mean=student(((chosen + rejected) / 2).tolist()),
+        deviation=finite_or_none(both.std().item()),
+        chosen=student(chosen.tolist()),
+        rejected=student(rejected.tolist()),
+        margin=student((chosen - rejected).tolist()),
+        min=both.min().item(),
+        max=both.max().item(),
+    )
 
 
-def _length(difference: Tensor, longer: Tensor) -> Content:
-    """Length bias: a model that likes length is right where the chosen one is longer and wrong where it is shorter."""
-    bins = [
-        {"from": int(longer[rows].min()), "to": int(longer[rows].max()), **_slice(difference[rows])}
-        for rows in calibration.quantile_bins(longer, _QUANTILES)
-    ]
-    return {
-        "unit": "tokens, chosen minus rejected",
-        "chosen_longer": _slice_or_none(difference[longer > 0]),
-        "same": _slice_or_none(difference[longer == 0]),
-        "chosen_shorter": _slice_or_none(difference[longer < 0]),
-        "pearson": finite_or_none(calibration.pearson(difference, longer)),
-        "spearman": finite_or_none(calibration.spearman(difference, longer)),
-        # What a judge would score that always takes the longer one: the bias that is in the data.
-        "longer_wins": wilson(float(calibration.verdicts(longer).sum()), len(longer)).as_dict(),
-        "bins": bins,
-    }
+def _length(difference: Tensor, longer: Tensor) -> LengthBias:
+    return LengthBias(
+        unit="tokens, chosen minus rejected",
+        chosen_longer=_slice_or_none(difference[longer > 0]),
+        same=_slice_or_none(difference[longer == 0]),
+        chosen_shorter=_slice_or_none(difference[longer < 0]),
+        pearson=finite_or_none(calibration.pearson(difference, longer)),
+        spearman=finite_or_none(calibration.spearman(difference, longer)),
+        longer_wins=wilson(float(calibration.verdicts(longer).sum()), len(longer)),
+        bins=[
+            LengthBin(start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(difference[one])))
+            for one in calibration.quantile_bins(longer, _QUANTILES)
+        ],
+    )
 
 
-def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> Content | None:
+def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> MarginAgreement | None:
     """Against the data's margins: a column of them, or the difference of two columns. None where there are none."""
     choices = [one for one in (tuple(named), *_MARGINS) if one and set(one) <= rows[0].keys()]
     if not choices:
@@ -159,45 +163,45 @@ def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> Conte
             expected="a number, written without quotes",
             hint="data.eval.rename={old_margin: margin} takes the column out of the way",
         )
-    found = [math.nan if None in side else float(side[0]) - sum(side[1:]) for side in sides]
-    known = [index for index, value in enumerate(found) if math.isfinite(value)]
+    margins = [math.nan if None in side else float(side[0]) - sum(side[1:]) for side in sides]
+    known = [index for index, value in enumerate(margins) if math.isfinite(value)]
     if not known:
         return None
-    ours, theirs = difference[known], torch.tensor([found[index] for index in known], dtype=torch.float64)
-    return {
-        "count": len(known),
-        "spearman": finite_or_none(calibration.spearman(ours, theirs)),
-        "pearson": finite_or_none(calibration.pearson(ours, theirs)),
-        "bins": [
-            {"from": theirs[one].min().item(), "to": theirs[one].max().item(), **_slice(ours[one])}
+    ours, theirs = difference[known], torch.tensor([margins[index] for index in known], dtype=torch.float64)
+    return MarginAgreement(
+        count=len(known),
+        spearman=finite_or_none(calibration.spearman(ours, theirs)),
+        pearson=finite_or_none(calibration.pearson(ours, theirs)),
+        bins=[
+            MarginBin(start=theirs[one].min().item(), end=theirs[one].max().item(), **vars(_slice(ours[one])))
             for one in calibration.quantile_bins(theirs, _QUANTILES)
         ],
-    }
+    )
 
 
-def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> list[Content]:
+def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> list[Disagreement]:
     """The wrong verdicts the model is surest of, the surest first."""
     difference = chosen - rejected
     order = [int(index) for index in torch.argsort(difference, stable=True)[:_WORST] if difference[index] < 0]
     return [
-        {
-            "row": index,
-            "prompt": pairs.prompts[index],
-            "chosen": pairs.chosen[index],
-            "rejected": pairs.rejected[index],
-            "reward_chosen": chosen[index].item(),
-            "reward_rejected": rejected[index].item(),
-            "confidence": float(calibration.bradley_terry(-difference[index])),
-            **({SUBSET: rows[index][SUBSET]} if SUBSET in rows[index] else {}),
-        }
+        Disagreement(
+            row=index,
+            prompt=pairs.prompts[index],
+            chosen=pairs.chosen[index],
+            rejected=pairs.rejected[index],
+            reward_chosen=chosen[index].item(),
+            reward_rejected=rejected[index].item(),
+            confidence=float(calibration.bradley_terry(-difference[index])),
+            subset=rows[index].get(SUBSET),
+        )
         for index in order
     ]
 
 
-def _histogram(values: Tensor, both: Tensor) -> Content:
+def _histogram(values: Tensor, both: Tensor) -> Histogram:
     low, high = both.min().item(), both.max().item()
     counts = torch.histc(values, 30, low, high) if high > low else torch.tensor([float(len(values))])
-    return {"from": low, "to": high, "counts": [int(count) for count in counts.tolist()]}
+    return Histogram(start=low, end=high, counts=[int(count) for count in counts.tolist()])
 
 
 def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
@@ -220,5 +224,5 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
     return dict(sorted(groups.items()))
 
 
-def _slice_or_none(difference: Tensor) -> Content | None:
+def _slice_or_none(difference: Tensor) -> SliceAccuracy | None:
     return _slice(difference) if len(difference) else None

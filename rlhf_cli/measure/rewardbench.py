@@ -1,4 +1,4 @@
-"""RewardBench's four sections from the accuracies of its subsets (Lambert et al., arXiv 2403.13787).
+"""Computes RewardBench's four sections from the accuracies of its subsets (Lambert et al., arXiv 2403.13787).
 
 A section is the accuracy over all its pairs, but for Reasoning, where mathematics weighs as much as the six subsets of
 code together. The score is the mean of the sections; the paper's has a fifth one at half weight, of older test sets
@@ -7,9 +7,11 @@ that are not in its file.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.measure.reward_model_results import RewardBenchScores
+from rlhf_cli.numerics.intervals import Estimate, wilson
 
 _CODE = ("hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust")
 _MATHS = "math-prm"
@@ -27,30 +29,34 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sections(subsets: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Section -> accuracy of the sections that are there whole, and `score` where all four are.
+def sections(subsets: Mapping[str, Estimate]) -> RewardBenchScores | None:
+    """Return the accuracies of the sections that are there whole, and the score where all four are.
 
-    `subsets`: name -> its accuracy as `mean` and `count`. None where no section is complete: other data with a column
-    of that name.
+    `subsets`: name -> its accuracy. None where no section is complete: other data with a column of that name.
     """
-    found = {
-        name: _section(name, [(subset, subsets[subset]) for subset in members])
+    accuracies = {
+        name: _section(name, {subset: subsets[subset] for subset in members})
         for name, members in SECTIONS.items()
         if set(members) <= subsets.keys()
     }
-    if not found:
+    if not accuracies:
         return None
-    score = sum(one["mean"] for one in found.values()) / len(found) if len(found) == len(SECTIONS) else None
-    return {"sections": found, "score": score}
+    is_whole = len(accuracies) == len(SECTIONS)
+    return RewardBenchScores(accuracies, sum(map(_mean, accuracies.values())) / len(accuracies) if is_whole else None)
 
 
-def _section(name: str, members: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    weights = {subset: float(one["count"]) for subset, one in members}
+def _section(name: str, members: Mapping[str, Estimate]) -> Estimate:
+    weights = {subset: float(accuracy.count) for subset, accuracy in members.items()}
     if name == "Reasoning":
         weights[_MATHS] = sum(weights[subset] for subset in _CODE)
     total = sum(weights.values())
-    mean = sum(weights[subset] * one["mean"] for subset, one in members) / total
+    mean = sum(weights[subset] * _mean(accuracy) for subset, accuracy in members.items()) / total
     # The interval is that of as many unweighted pairs as the weighted mean is worth (Kish's effective size).
-    effective = total**2 / sum(weights[subset] ** 2 / one["count"] for subset, one in members)
+    effective = total**2 / sum(weights[subset] ** 2 / accuracy.count for subset, accuracy in members.items())
     worth = max(1, round(effective))
-    return {**wilson(mean * worth, worth).as_dict(), "count": sum(one["count"] for _, one in members)}
+    return replace(wilson(mean * worth, worth), count=sum(accuracy.count for accuracy in members.values()))
+
+
+def _mean(accuracy: Estimate) -> float:
+    assert accuracy.mean is not None  # a subset has a pair at least
+    return accuracy.mean

@@ -1,4 +1,4 @@
-"""Pairs with the scores that a reward model in training gives their two answers."""
+"""Holds pairs with the scores that a reward model in training gives their two answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IDS = ("chosen_ids", "rejected_ids")
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """One scored pair. `margin` is None where none is configured; the verdict is about the order alone."""
+    """Holds one scored pair. `margin` is None where none is configured; the verdict is about the order alone."""
 
     step: int
     row: int
@@ -26,16 +26,17 @@ class ScoredPair:
 
     @property
     def verdict(self) -> str:
-        """`right` where the chosen answer scores higher, `wrong` where it scores lower or has no number, or `tie`."""
+        """Return `right` where the chosen answer scores higher, `wrong` where lower or without a number, else `tie`."""
         if self.score_chosen == self.score_rejected:
             return "tie"
         return "right" if self.score_chosen > self.score_rejected else "wrong"
 
 
 def texts_of(row: Mapping[str, Any], decode: Any) -> tuple[str, str, str]:
-    """`(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
+    """Return `(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
 
-    Of a conversation the last messages. Token ids are decoded, also where there are texts: that is what is scored.
+    Of a conversation these are the last messages. Token ids are decoded, also where there are texts: these ids are what
+    is scored.
     """
     asked, chosen, rejected = (_messages(row.get(column)) for column in ("prompt", "chosen", "rejected"))
     if chosen and rejected:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
 from rlhf_cli.json_values import finite_or_none
@@ -19,17 +19,15 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of `count` values with its interval. Without a single value all three are NaN; the bounds are infinite
-    where one value tells nothing of the deviation."""
+    """Holds a mean of `count` values with its interval.
 
-    mean: float
-    low: float
-    high: float
+    Without a single value all three are None; without a deviation that can be estimated both bounds are.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
     count: int
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON: None for what is no finite number."""
-        return {name: finite_or_none(value) for name, value in asdict(self).items()}
 
 
 def wilson(successes: float, count: int) -> Estimate:
@@ -40,7 +38,7 @@ def wilson(successes: float, count: int) -> Estimate:
     the same interval for whole successes only.)
     """
     if count == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return Estimate(None, None, None, 0)
     z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
     share = successes / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
@@ -48,31 +46,35 @@ def wilson(successes: float, count: int) -> Estimate:
     # At 0 and 1 the bound is the share itself; rounding would put it beside.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == count else min(1.0, centre + half)
-    return Estimate(share, low, high, count)
+    return _finite(share, low, high, count)
 
 
 def student(values: Sequence[float]) -> Estimate:
     """The t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1."""
     count = len(values)
     if count == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return Estimate(None, None, None, 0)
     mean = fmean(values)
     if count == 1:
-        return Estimate(mean, -math.inf, math.inf, 1)
+        return _finite(mean, -math.inf, math.inf, 1)
     half = t_quantile((1 + _LEVEL) / 2, count - 1) * stdev(values, mean) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
+    return _finite(mean, mean - half, mean + half, count)
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:
     """Wilson's interval where every value is 0 or 1, else Student's.
 
-    That one has no width where all values are equal, which is not certainty: there the bounds are infinite.
+    That one has no width where all values are equal, which is not certainty: there the interval has no bounds.
     """
     if values and all(value in (0.0, 1.0) for value in values):
         return wilson(sum(values), len(values))
     if values and min(values) == max(values):
-        return Estimate(values[0], -math.inf, math.inf, len(values))
+        return _finite(values[0], -math.inf, math.inf, len(values))
     return student(values)
+
+
+def _finite(mean: float, low: float, high: float, count: int) -> Estimate:
+    return Estimate(finite_or_none(mean), finite_or_none(low), finite_or_none(high), count)
 
 
 def t_quantile(probability: float, degrees: int) -> float:
@@ -93,7 +95,7 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
 
 
 def attempt_counts(num_samples: int) -> list[int]:
-    """The k for which pass@k is told: 1, 2, 4, ... and the number of samples itself."""
+    """The k for which pass@k is measured: 1, 2, 4, ... and the number of samples itself."""
     return sorted({num_samples, *(2**power for power in range(num_samples.bit_length()))})
 
 

@@ -1,1 +1,1 @@
-"""Pictures of what was measured, as files."""
+"""Draws pictures of what was measured, as files."""

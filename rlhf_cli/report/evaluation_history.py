@@ -1,17 +1,21 @@
-"""The picture of all evaluations of a training: each measure by step, with its 95 % band."""
+"""Draws all evaluations of a training into one picture: each measure by step, with its 95 % band."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf_cli.measure.evaluation_files import Heading, read_evaluation
+from rlhf_cli.measure.policy_results import PartEvaluation, PolicyEvaluation
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.report.evaluation_picture import BLUE, DPI, GREEN, ORANGE
-from rlhf_cli.runs.run_folder import read_json
 
-Content = dict[str, Any]
-Panels = dict[str, dict[str, tuple[str, ...]]]
-"""Title -> label of a line -> where its estimate is found in an evaluation's content."""
+Measure = Callable[[PolicyEvaluation], Estimate | None]
+Panels = dict[str, dict[str, Measure]]
+"""Title -> label of a line -> what it shows of an evaluation, None where that evaluation lacks it."""
+Point = tuple[Heading, PolicyEvaluation]
 _COLUMNS = 3
 _LEAST_SPAN = 0.1
 _COLOURS = {"greedy": BLUE, "sampled": ORANGE}
@@ -22,16 +26,17 @@ def draw_history(folder: Path, file: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    contents = sorted((read_json(one) for one in folder.glob("step-*.json")), key=lambda content: int(content["step"]))
-    panels = _panels(contents[-1])
+    points = _points(folder)
+    heading, newest = points[-1]
+    panels = _panels(newest)
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(4.3 * columns, 0.5 + 2.8 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (title, lines) in zip(grid, panels.items(), strict=False):
-        for label, path in lines.items():
-            _line(axes, contents, label, path)
+        for label, measure in lines.items():
+            _line(axes, points, label, measure)
         low, high = axes.get_ylim()
         if high - low < _LEAST_SPAN:  # else what does not move at all would look like a mountain range
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
@@ -42,42 +47,62 @@ def draw_history(folder: Path, file: Path) -> None:
             axes.legend(frameon=False, fontsize=8)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    last = contents[-1]
     figure.suptitle(
-        f"{last['model']} on {last['data']} ({last['rows']} prompts, 95 % intervals)", fontsize=10, parse_math=False
+        f"{heading.model} on {heading.data} ({newest.rows} prompts, 95 % intervals)", fontsize=10, parse_math=False
     )
     figure.savefig(file, dpi=DPI)
 
 
-def _panels(content: Content) -> Panels:
-    parts = list(content["parts"])
-    panels: Panels = {"total": {part: ("parts", part, "total") for part in parts}}
-    for reward in content["parts"][parts[0]]["rewards"]:
-        panels[f"{reward} (raw)"] = {part: ("parts", part, "rewards", reward, "raw") for part in parts}
-    for reward, attempts in content["attempts"].items():
-        most = max(attempts["pass"], key=int)
+def _points(folder: Path) -> list[Point]:
+    """The evaluations in the order of their steps."""
+    evaluations = map(read_evaluation, folder.glob("step-*.json"))
+    points = [(one.heading, one.measured) for one in evaluations if isinstance(one.measured, PolicyEvaluation)]
+    return sorted(points, key=lambda point: _step(point[0]))
+
+
+def _step(heading: Heading) -> int:
+    if heading.step is None:
+        raise ValueError(f"{heading.name} is no evaluation of a training: it has no step")
+    return heading.step
+
+
+def _panels(newest: PolicyEvaluation) -> Panels:
+    parts = list(newest.parts)
+    panels: Panels = {"total": {part: _of_part(part, lambda one: one.total) for part in parts}}
+    for reward in newest.parts[parts[0]].rewards:
+        panels[f"{reward} (raw)"] = {part: _of_part(part, _raw(reward)) for part in parts}
+    for reward, attempts in newest.attempts.items():
+        most = max(attempts.pass_at)
         panels[f"{reward}: {most} attempts"] = {
-            f"pass@{most}": ("attempts", reward, "pass", most),
-            f"maj@{most}": ("attempts", reward, "maj", most),
+            f"{kind}@{most}": _of_attempts(reward, kind, most) for kind in attempts.by_name()
         }
-    panels["truncated"] = {part: ("parts", part, "truncated") for part in parts}
+    panels["truncated"] = {part: _of_part(part, lambda one: one.truncated) for part in parts}
     return panels
 
 
-def _line(axes: Any, contents: list[Content], label: str, path: tuple[str, ...]) -> None:
+def _of_part(part: str, measure: Callable[[PartEvaluation], Estimate | None]) -> Measure:
+    return lambda evaluation: measure(evaluation.parts[part]) if part in evaluation.parts else None
+
+
+def _raw(reward: str) -> Callable[[PartEvaluation], Estimate | None]:
+    return lambda part: part.rewards[reward].raw if reward in part.rewards else None
+
+
+def _of_attempts(reward: str, kind: str, count: int) -> Measure:
+    def measure(evaluation: PolicyEvaluation) -> Estimate | None:
+        attempts = evaluation.attempts.get(reward)
+        return attempts.by_name()[kind].get(count) if attempts is not None else None
+
+    return measure
+
+
+def _line(axes: Any, points: list[Point], label: str, measure: Measure) -> None:
     """A line with its band, over the evaluations that have the measure."""
-    points = [(content["step"], one) for content in contents if (one := _at(content, path)) is not None]
-    known = [(step, one) for step, one in points if one["mean"] is not None]
+    estimates = [(_step(heading), one) for heading, evaluation in points if (one := measure(evaluation)) is not None]
+    known = [(step, one) for step, one in estimates if one.mean is not None]
     colour = _COLOURS.get(label, GREEN if label.startswith("pass") else BLUE)
     steps = [step for step, _ in known]
-    axes.plot(steps, [one["mean"] for _, one in known], "o-", color=colour, markersize=3, linewidth=1.4, label=label)
-    banded = [(step, one["low"], one["high"]) for step, one in known if None not in (one["low"], one["high"])]
+    axes.plot(steps, [one.mean for _, one in known], "o-", color=colour, markersize=3, linewidth=1.4, label=label)
+    banded = [(step, one.low, one.high) for step, one in known if None not in (one.low, one.high)]
     if banded:
         axes.fill_between(*zip(*banded, strict=True), color=colour, alpha=0.15, linewidth=0)
-
-
-def _at(content: Content, path: tuple[str, ...]) -> Any:
-    found: Any = content
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found

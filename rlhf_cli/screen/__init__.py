@@ -1,1 +1,1 @@
-"""What a person sees at the terminal: panels before and after a run, tables of runs."""
+"""Prints what a person sees at the terminal: panels before and after a run, tables of runs and evaluations."""

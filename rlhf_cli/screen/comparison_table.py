@@ -1,4 +1,4 @@
-"""Runs as the rows of a table: each reward at start and end, and what differs in the configurations."""
+"""Prints runs as the rows of a table: each reward at start and end, and what differs in the configurations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEW = 3
 
 
 def show_comparison(console: Console, runs: list[RunSummary]) -> None:
-    """One row a run, `start→end`: raw (unweighted) rewards and their total, or loss and accuracy where none are."""
+    """Print one row a run, `start→end`: raw (unweighted) rewards and their total, else loss and accuracy."""
     keys = differences(runs)
     as_columns = keys if len(keys) <= _FEW else []
     names: dict[str, None] = {}

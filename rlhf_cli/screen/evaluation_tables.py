@@ -1,4 +1,4 @@
-"""The tables of `rlhf eval`: what a reward model or a policy is worth."""
+"""Prints the tables of `rlhf eval`: everything that was measured of a reward model or a policy."""
 
 from __future__ import annotations
 
@@ -10,24 +10,35 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.runs.evaluations import REWARD_MODEL
+from rlhf_cli.measure.evaluation_files import Evaluation
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.reward_model_results import (
+    Calibration,
+    Disagreement,
+    LengthBias,
+    MarginAgreement,
+    RewardModelEvaluation,
+    SliceAccuracy,
+)
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.screen.one_line import figure, one_line
 
-Content = dict[str, Any]
+_ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}
 
 
-def show_evaluation(console: Console, content: Content, files: list[Path]) -> None:
-    """Everything worth reading of an evaluation, then where it is written."""
-    what = content["kind"].replace("_", " ")
-    console.print(f"[bold]{what} {content['model']}[/] on {content['data']}: {content['rows']} rows", highlight=False)
-    if content.get("with_eos"):
+def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path]) -> None:
+    """Print everything worth reading of an evaluation, then where it is written."""
+    heading, measured = evaluation.heading, evaluation.measured
+    what = measured.kind.replace("_", " ")
+    console.print(f"[bold]{what} {heading.model}[/] on {heading.data}: {measured.rows} rows", highlight=False)
+    if isinstance(measured, RewardModelEvaluation) and measured.with_eos:
         console.print("[dim]plain texts end with the end-of-sequence token")
-    for warning in content["warnings"]:
+    for warning in heading.warnings:
         console.print(Text(f"warning: {warning}", style="bold yellow"))
-    if content["kind"] == REWARD_MODEL:
-        _reward_model(console, content)
+    if isinstance(measured, RewardModelEvaluation):
+        _reward_model(console, measured)
     else:
-        _policy(console, content)
+        _policy(console, measured)
     console.print("\n[dim]in brackets: 95 % intervals; Wilson's for proportions, Student's for means")
     for file in files:
         console.print(
@@ -35,124 +46,130 @@ def show_evaluation(console: Console, content: Content, files: list[Path]) -> No
         )
 
 
-def _reward_model(console: Console, content: Content) -> None:
-    _accuracies(console, content)
-    calibration, rewards = content["calibration"], content["rewards"]
+def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
+    _accuracies(console, evaluation)
+    calibration, rewards = evaluation.calibration, evaluation.rewards
     table = _table("rewards", "", "")
     table.columns[2].justify, table.columns[2].no_wrap = "left", False
-    table.add_row("mean of all", _with_interval(rewards["mean"]), _centred(rewards["mean"]))
-    table.add_row("deviation", figure(rewards["deviation"]), "")
-    table.add_row("chosen - rejected", _with_interval(rewards["margin"]), "")
-    table.add_row("calibration error", figure(calibration["ece"]), "as sure as it is right: 0")
-    table.add_row("log loss", figure(calibration["log_loss"]), "a coin: 0.693")
-    table.add_row("Brier score", figure(calibration["brier"]), "a coin: 0.250")
+    table.add_row("mean of all", _with_interval(rewards.mean), _centred(rewards.mean))
+    table.add_row("deviation", figure(rewards.deviation), "")
+    table.add_row("chosen - rejected", _with_interval(rewards.margin), "")
+    table.add_row("calibration error", figure(calibration.ece), "as sure as it is right: 0")
+    table.add_row("log loss", figure(calibration.log_loss), "a coin: 0.693")
+    table.add_row("Brier score", figure(calibration.brier), "a coin: 0.250")
     _print(console, table)
     _confidences(console, calibration)
-    _length(console, content["length"])
-    if content["margins"] is not None:
-        _margins(console, content["margins"])
-    _worst(console, content["worst"])
-    if content["truncated"]:
-        console.print(f"[yellow]{content['truncated']} texts were longer than the model takes and lost their beginning")
+    _length(console, evaluation.length)
+    if evaluation.margins is not None:
+        _margins(console, evaluation.margins)
+    _worst(console, evaluation.worst)
+    if evaluation.truncated:
+        console.print(f"[yellow]{evaluation.truncated} texts were longer than the model takes and lost their beginning")
 
 
-def _accuracies(console: Console, content: Content) -> None:
+def _accuracies(console: Console, evaluation: RewardModelEvaluation) -> None:
     table = _table("accuracy", "", "pairs", "mean margin")
-    ties = f", {content['ties']} ties" if content["ties"] else ""
-    margin = content["rewards"]["margin"]["mean"]
-    table.add_row("all", _with_interval(content["accuracy"]), f"{content['rows']}{ties}", figure(margin))
-    for column, found in content["slices"].items():
-        for name, one in found.items():
-            table.add_row(Text(f"{column}={name}"), _with_interval(one), str(one["count"]), figure(one["margin"]))
+    ties = f", {evaluation.ties} ties" if evaluation.ties else ""
+    margin = evaluation.rewards.margin.mean
+    table.add_row("all", _with_interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(margin))
+    for column, by_value in evaluation.slices.items():
+        for value, accuracy in by_value.items():
+            _slice(table, Text(f"{column}={value}"), accuracy)
     _print(console, table)
-    bench = content.get("rewardbench")
-    if bench:
+    bench = evaluation.rewardbench
+    if bench is not None:
         sections = _table("RewardBench", "", "pairs")
-        for name, one in bench["sections"].items():
-            sections.add_row(name, _with_interval(one), str(one["count"]))
-        if bench["score"] is not None:
-            sections.add_row("score", figure(bench["score"]), "")
+        for name, one in bench.sections.items():
+            sections.add_row(name, _with_interval(one), str(one.count))
+        if bench.score is not None:
+            sections.add_row("score", figure(bench.score), "")
         _print(console, sections)
 
 
-def _confidences(console: Console, calibration: Content) -> None:
+def _slice(table: Table, name: str | Text, accuracy: SliceAccuracy) -> None:
+    table.add_row(name, _with_interval(accuracy), str(accuracy.count), figure(accuracy.margin))
+
+
+def _confidences(console: Console, calibration: Calibration) -> None:
     table = _table("confidence", "mean", "accuracy", "pairs")
-    for one in calibration["bins"]:
-        if one["accuracy"]["count"]:
-            span = f"{one['from']:.2f} to {one['to']:.2f}"
-            accuracy = one["accuracy"]
-            table.add_row(span, figure(one["confidence"]), _with_interval(accuracy), str(accuracy["count"]))
+    for one in calibration.bins:
+        if one.accuracy.count:
+            span = f"{one.start:.2f} to {one.end:.2f}"
+            table.add_row(span, figure(one.confidence), _with_interval(one.accuracy), str(one.accuracy.count))
     _print(console, table)
 
 
-def _length(console: Console, length: Content) -> None:
+def _length(console: Console, length: LengthBias) -> None:
     table = _table("length (tokens)", "accuracy", "pairs", "mean margin")
-    for name in ("chosen_longer", "same", "chosen_shorter"):
-        if length[name] is not None:
-            one = length[name]
-            table.add_row(name.replace("_", " "), _with_interval(one), str(one["count"]), figure(one["margin"]))
-    for one in length["bins"]:
-        span = f"{one['from']:+d} to {one['to']:+d}"
-        table.add_row(span, _with_interval(one), str(one["count"]), figure(one["margin"]))
+    slices = {
+        "chosen longer": length.chosen_longer,
+        "same": length.same,
+        "chosen shorter": length.chosen_shorter,
+    }
+    for name, accuracy in slices.items():
+        if accuracy is not None:
+            _slice(table, name, accuracy)
+    for one in length.bins:
+        _slice(table, f"{one.start:+d} to {one.end:+d}", one)
     _print(console, table)
     console.print(
-        f"[dim]difference of rewards with difference of lengths: correlation {figure(length['pearson'])}, of ranks "
-        f"{figure(length['spearman'])}; whoever always takes the longer one is right in "
-        f"{_with_interval(length['longer_wins'])}"
+        f"[dim]difference of rewards with difference of lengths: correlation {figure(length.pearson)}, of ranks "
+        f"{figure(length.spearman)}; whoever always takes the longer one is right in "
+        f"{_with_interval(length.longer_wins)}"
     )
 
 
-def _margins(console: Console, margins: Content) -> None:
+def _margins(console: Console, margins: MarginAgreement) -> None:
     table = _table("margin in the data", "accuracy", "pairs", "mean margin")
-    for one in margins["bins"]:
-        span = f"{one['from']:.2f} to {one['to']:.2f}"
-        table.add_row(span, _with_interval(one), str(one["count"]), figure(one["margin"]))
+    for one in margins.bins:
+        _slice(table, f"{one.start:.2f} to {one.end:.2f}", one)
     _print(console, table)
-    ranks, linear = figure(margins["spearman"]), figure(margins["pearson"])
+    ranks, linear = figure(margins.spearman), figure(margins.pearson)
     console.print(f"[dim]margin agreement: correlation of ranks {ranks}, linear {linear}")
 
 
-def _worst(console: Console, worst: list[Content]) -> None:
+def _worst(console: Console, worst: list[Disagreement]) -> None:
     if not worst:
         return
     table = _table("worst disagreements", "chosen", "rejected", "rewards", "sure by")
     for column in table.columns[:3]:
         column.justify, column.no_wrap = "left", False
     for one in worst:
-        rewards = f"{one['reward_chosen']:.2f} < {one['reward_rejected']:.2f}"
-        texts = [Text(_shortened(one[name])) for name in ("prompt", "chosen", "rejected")]
-        table.add_row(*texts, rewards, f"{one['confidence']:.2f}")
+        rewards = f"{one.reward_chosen:.2f} < {one.reward_rejected:.2f}"
+        texts = [Text(_shortened(text)) for text in (one.prompt, one.chosen, one.rejected)]
+        table.add_row(*texts, rewards, f"{one.confidence:.2f}")
     _print(console, table)
 
 
-def _policy(console: Console, content: Content) -> None:
-    for name, part in content["parts"].items():
+def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
+    for name, part in evaluation.parts.items():
         table = _table(name, "raw", "weighted")
-        for reward, one in part["rewards"].items():
-            table.add_row(reward, _with_interval(one["raw"]), _with_interval(one["weighted"]))
-        table.add_row("total", "", _with_interval(part["total"]))
-        table.add_row("truncated", _with_interval(part["truncated"]), "")
-        table.add_row("tokens", _with_interval(part["tokens"]), f"at most {part['tokens']['max']}")
+        for reward, one in part.rewards.items():
+            table.add_row(reward, _with_interval(one.raw), _with_interval(one.weighted))
+        table.add_row("total", "", _with_interval(part.total))
+        table.add_row("truncated", _with_interval(part.truncated), "")
+        table.add_row("tokens", _with_interval(part.tokens), f"at most {part.tokens.max}")
         _print(console, table)
-    for name, one in content["attempts"].items():
+    for name, attempts in evaluation.attempts.items():
         table = _table(f"{name}: right in k", "", "")
         table.columns[2].justify = "left"
-        for kind, what in (("pass", "one of the k"), ("maj", "the most frequent answer of the k")):
-            for k, found in one[kind].items():
-                table.add_row(f"{kind}@{k}", _with_interval(found), what)
+        for kind, by_count in attempts.by_name().items():
+            for k, estimate in by_count.items():
+                table.add_row(f"{kind}@{k}", _with_interval(estimate), _ATTEMPTS[kind])
         _print(console, table)
-    if content["win_rate"] is not None:
-        wins = dict(content["win_rate"])
+    wins = evaluation.win_rate
+    if wins is not None:
         table = _table("win rate", "")
-        opponent = wins.pop("against")
-        for part, one in wins.items():
-            table.add_row(part, _with_interval(one))
+        for name, estimate in wins.by_part().items():
+            table.add_row(name, _with_interval(estimate))
         _print(console, table)
-        console.print(f"[dim]prompts on which the total beats that of {opponent}; ties count a half", highlight=False)
+        console.print(
+            f"[dim]prompts on which the total beats that of {wins.against}; ties count a half", highlight=False
+        )
     shown = _table("prompt", "greedy completion", "total")
     shown.columns[1].justify = "left"
-    for one in content["shown"]:
-        shown.add_row(Text(_shortened(one["prompt"])), Text(_shortened(one["completion"])), figure(one["total"]))
+    for answer in evaluation.shown:
+        shown.add_row(Text(_shortened(answer.prompt)), Text(_shortened(answer.completion)), figure(answer.total))
     _print(console, shown)
 
 
@@ -168,10 +185,10 @@ def _print(console: Console, table: Table) -> None:
     console.print(table)
 
 
-def _centred(mean: Content) -> str:
-    if mean["low"] is None:
+def _centred(mean: Estimate) -> str:
+    if mean.low is None or mean.high is None:
         return ""
-    return "centred" if mean["low"] <= 0 <= mean["high"] else "not centred: see offset: auto"
+    return "centred" if mean.low <= 0 <= mean.high else "not centred: see offset: auto"
 
 
 def _shortened(value: Any) -> str:
@@ -179,7 +196,7 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _with_interval(one: Content) -> str:
-    if one["low"] is None or one["high"] is None:
-        return figure(one["mean"])
-    return f"{one['mean']:.3f} \\[{one['low']:.3f}, {one['high']:.3f}]"
+def _with_interval(one: Estimate) -> str:
+    if one.mean is None or one.low is None or one.high is None:
+        return figure(one.mean)
+    return f"{one.mean:.3f} \\[{one.low:.3f}, {one.high:.3f}]"

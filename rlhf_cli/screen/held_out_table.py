@@ -1,4 +1,4 @@
-"""A policy's evaluations while it trained, as rows of a table: totals with intervals, attempts, truncation."""
+"""Draws a policy's evaluations while it trained as a table: totals with intervals, attempts, truncation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _MOST_ROWS = 6
 
 
 def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | None:
-    """None where no evaluation of a policy was logged. `best_step` is the one whose checkpoint was kept as the best."""
+    """Return a table of the evaluations among the log events, None where no evaluation of a policy was logged.
+
+    `best_step` is the one whose checkpoint was kept as the best, None where none was.
+    """
     evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
     if not evaluations:
         return None
@@ -30,7 +33,7 @@ def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | Non
         table.add_column(column, justify="right", no_wrap=name.endswith("/total"))
     for event in _some(evaluations, best):
         mark = " best" if event is best else ""
-        table.add_row(f"step {event['step']}{mark}", *(_told(event, name) for name in columns.values()))
+        table.add_row(f"step {event['step']}{mark}", *(_cell(event, name) for name in columns.values()))
     return table
 
 
@@ -43,7 +46,7 @@ def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> lis
     return [event for place, event in enumerate(evaluations) if place in kept or event is best]
 
 
-def _told(event: dict[str, Any], name: str) -> str:
+def _cell(event: dict[str, Any], name: str) -> str:
     mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
     if mean is None:
         return "-"

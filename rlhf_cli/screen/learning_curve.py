@@ -1,4 +1,4 @@
-"""How a run without rewards went: its loss, and what TRL measures of pairs, answers and tokens beside it."""
+"""Draws how a run without rewards went: its loss, and what TRL measures of pairs, answers and tokens beside it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rlhf_cli.runs.training_measures import measures
 
 
 def learning(events: list[dict[str, Any]]) -> Table | None:
-    """Start and end of each measure, of the training rows and of the held-out ones; None where there are none."""
-    found = measures(events)
-    if not found:
+    """Return start and end of each measure, of the training rows and the held-out ones; None where there are none."""
+    curves = measures(events)
+    if not curves:
         return None
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("measure", style="bold")
     for column in ("start", "end", "change"):
         table.add_column(column, justify="right")
-    for one in found:
+    for one in curves:
         change = (one.end - one.start) * one.sign
         colour = "green" if change > 0 else "red" if change < 0 else "dim"
         table.add_row(one.label, f"{one.start:.3f}", f"{one.end:.3f}", f"[{colour}]{one.end - one.start:+.3f}")

@@ -1,4 +1,4 @@
-"""How a cell of a table is written: a prompt or completion on one line, a figure."""
+"""Writes the cells of a table: a prompt or completion on one line, a figure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def one_line(value: Any) -> str:
-    """Line breaks and the like as escapes; of a conversation the last message."""
+    """Return a text with line breaks and the like as escapes; of a conversation the last message."""
     if isinstance(value, list):
         value = value[-1]["content"] if value else ""
     return repr(str(value))[1:-1]
 
 
 def figure(value: float | None) -> str:
-    """Three digits after the point; a dash where there is no value."""
+    """Return a number with three digits after the point, a dash for None."""
     return "-" if value is None else f"{value:.3f}"

@@ -14,7 +14,7 @@ _STYLE = {"right": "green", "wrong": "red", "tie": "yellow"}
 
 
 def pair_table(pairs: Sequence[ScoredPair]) -> Table:
-    """What a person looks at: the end of the prompt, the beginnings of both answers, scores and verdict."""
+    """Return a table of scored pairs of one step, with their verdicts counted in its title."""
     right = sum(pair.verdict == "right" for pair in pairs)
     title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")

@@ -1,4 +1,4 @@
-"""The panel after a run: each reward at start and end, the curve, some completions, what to type next."""
+"""Prints the panel after a run: each reward at start and end, the curve, some completions, what to type next."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
     samples = _samples(folder)
     if samples is not None:
         parts += ["", samples]
-    for which, told in read_json(folder.provenance).get("lengths", {}).items():
-        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told['told']}", style="dim")]
+    for which, lengths in read_json(folder.provenance).get("lengths", {}).items():
+        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {lengths['told']}", style="dim")]
     if run.status.warnings:
         parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
     title = f"[bold]{run.status.state} after {run.status.step} steps"
@@ -110,8 +110,8 @@ def _show_next(console: Console, folder: RunFolder) -> None:
     path = folder.shown
     picture = in_training(folder) / PICTURE
     if picture.is_file():
-        told = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
-        console.print(told, soft_wrap=True, highlight=False)
+        command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
+        console.print(command, soft_wrap=True, highlight=False)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",

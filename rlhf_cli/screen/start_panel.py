@@ -1,4 +1,4 @@
-"""The panel before a run: what will happen, so that a mistake is seen before it costs anything."""
+"""Prints the panel before a run: what will happen, so that a mistake is seen before it costs anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from rlhf_cli.plan.preflight import Plan
 
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """`title` names the experiment; `folder` is where it will write, None when nothing is written (`rlhf check`)."""
+    """Print what the plan of an experiment comes to.
+
+    `title` names the experiment; `folder` is where it will write, None when nothing is written (`rlhf check`).
+    """
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()

@@ -1,4 +1,4 @@
-"""What is drawn at the terminal while a run goes on: a spinner before the first step, a bar from then on."""
+"""Draws at the terminal while a run goes on: a spinner before the first step, a bar from then on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from rich.progress import (
 
 
 class Spinner:
-    """What happens before the first step: importing, building, loading. A context; silent unless on a terminal."""
+    """Shows that something happens before the first step: importing, building, loading. Silent unless on a terminal.
+
+    It is a context, and turns while that is open.
+    """
 
     def __init__(self, *, shown: bool) -> None:
         self._progress = Progress(
@@ -43,7 +46,7 @@ class Spinner:
 
 
 class TrainingBar:
-    """A bar with the latest total reward (or loss); a line every tenth of the run where there is no terminal."""
+    """Draws a bar with the latest total reward (or loss); a line every tenth of the run where there is no terminal."""
 
     def __init__(self) -> None:
         # Bound to the terminal as it is now: stdout is redirected while TRL prints its tables.

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from rlhf_cli.json_values import finite_or_none
+from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.settling import settle_alone
 
-Row = dict[str, Any]
 
-
-def scored_rows(
+def settled_rows(
     components: Sequence[Component],
     raw: Sequence[Sequence[float | None]],
     fixed: Sequence[Sequence[float | None]],
     weights: Sequence[float],
-) -> list[Row]:
-    """Each row's `total` and by name its raw, effective and weighted reward, None where there is none.
+) -> list[SettledRow]:
+    """Return each row's total and by name its raw, effective and weighted reward.
 
     raw, fixed: one list a row with an entry a component, as the stack's outcomes hold them.
     """
@@ -32,17 +30,17 @@ def scored_rows(
     settled = settle_alone(matrix(raw), matrix(fixed), by_now, components)
     effective, weighted = settled.unfilled, settled.unfilled * by_now
     return [
-        {
-            "total": finite_or_none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
-            "rewards": {
-                component.name: {
-                    "raw": raw[row][index],
-                    "effective": finite_or_none(effective[row, index].item()),
-                    "weighted": finite_or_none(weighted[row, index].item()),
-                }
+        SettledRow(
+            total=finite_or_none(weighted[row].nansum().item()) if not settled.is_unscorable[row] else None,
+            rewards={
+                component.name: SettledReward(
+                    raw=raw[row][index],
+                    effective=finite_or_none(effective[row, index].item()),
+                    weighted=finite_or_none(weighted[row, index].item()),
+                )
                 for index, component in enumerate(components)
             },
-        }
+        )
         for row in range(len(raw))
     ]
 

@@ -40,6 +40,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_target, words_for_model_alone
 from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import find_run, is_run_name
+from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.data_sources import eval_rows_told
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.screen.evaluation_tables import show_evaluation
@@ -53,7 +54,7 @@ _LONGEST_NAME = 100
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate one model, write what was found and show it; returns the exit code."""
+    """Evaluate one model, write the results and show them; returns the exit code."""
     options, words = _parse(argv)
     named = next((word for word in words if "=" not in word and not word.startswith(("-", "~"))), None)
     if named is None:
@@ -99,10 +100,10 @@ def run(argv: list[str]) -> int:
         lambda what: screen.print(f"[dim]{what}", highlight=False),
     )
     if options.json:
-        json.dump(evaluated.content, sys.stdout, indent=2)
+        json.dump(evaluation_json(evaluated.evaluation), sys.stdout, indent=2)
         print()
     else:
-        show_evaluation(screen, evaluated.content, evaluated.files)
+        show_evaluation(screen, evaluated.evaluation, evaluated.files)
     return EXIT_OK
 
 
@@ -202,7 +203,7 @@ def _rows_name(data: str | None) -> str:
 def _as_name(word: str) -> str:
     """`trainer.args.temperature=0.5` -> `temperature_0.5`; of a path in it the last part."""
     key, equals, value = word.lstrip("+~").partition("=")
-    told = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
+    name = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
     if key == "model.path":
-        told = Path(value).name
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", told).strip("_")
+        name = Path(value).name
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")

@@ -22,6 +22,7 @@ from rlhf_cli.screen.score_tables import show_scores
 
 
 def run(argv: list[str]) -> int:
+    """Score given completions and print what they come to; returns the exit code."""
     parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--completions", type=Path)
     parser.add_argument("--limit", type=int)
@@ -42,9 +43,9 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
 
     rows = read_completions(options.completions, limit=options.limit)
-    result = score(experiment, rows)
+    scores = score(experiment, rows)
     if options.json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(scores.as_json(), indent=2))
     else:
-        show_scores(Console(), rows, result)
+        show_scores(Console(), rows, scores)
     return EXIT_OK

@@ -105,7 +105,7 @@ def main() -> None:
             return float(trainer.evaluate(Dataset.from_list(rows))["eval_accuracy"])
 
         def ours() -> float:
-            return float(evaluate_reward_model(scorer, rows, with_eos=True)["accuracy"]["mean"])
+            return evaluate_reward_model(scorer, rows, with_eos=True).accuracy.mean
 
         scorer(*first_texts(rows))
         took: dict[Any, list[float]] = {theirs: [], ours: []}

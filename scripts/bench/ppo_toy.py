@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -55,9 +56,10 @@ def line(name: str, rows: list[list[float]]) -> str:
     """The last two rounds of every seed, their mean and its Student interval."""
     ends = [statistics.mean(row[-2:]) for row in rows]
     end = student(ends)
+    half = math.inf if end.high is None else end.high - end.mean
     start = statistics.mean(row[0] for row in rows)
     seeds = "  ".join(f"{one:.3f}" for one in ends)
-    return f"{name:<10} start {start:.3f}   end {end.mean:.3f} +- {end.high - end.mean:.3f}   by seed {seeds}"
+    return f"{name:<10} start {start:.3f}   end {end.mean:.3f} +- {half:.3f}   by seed {seeds}"
 
 
 def main() -> None:

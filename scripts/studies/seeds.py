@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -30,8 +31,8 @@ class Interval:
 
 def interval(values: Sequence[float]) -> Interval:
     """Student's interval for the mean of one value a seed."""
-    found = student(values)
-    return Interval(found.mean, found.high - found.mean)
+    estimate = student(values)
+    return Interval(estimate.mean, math.inf if estimate.high is None else estimate.high - estimate.mean)
 
 
 def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> Path:

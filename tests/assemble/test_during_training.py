@@ -12,6 +12,14 @@ import pytest
 
 from rlhf_cli.assemble.during_training import metrics_of
 from rlhf_cli.cli import main
+from rlhf_cli.measure.policy_results import (
+    Attempts,
+    PartEvaluation,
+    PolicyEvaluation,
+    RewardEstimates,
+    TokenEstimate,
+)
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metrics_file import held_out_told, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.screen.held_out_table import held_out
@@ -180,21 +188,27 @@ def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> Non
     assert (part["mean"], part["count"]) == (None, 0)
 
 
-CONTENT = {
-    "parts": {
-        "greedy": {
-            "total": {"mean": 1.0, "low": 0.5, "high": 1.5},
-            "rewards": {"a": {"raw": {"mean": None}}},
-            "truncated": {"mean": 0.25},
-            "tokens": {"mean": 3.0},
-        }
-    },
-    "attempts": {"b": {"pass": {"1": {"mean": 0.5}, "2": {"mean": 0.75}}, "maj": {"2": {"mean": 0.4}}}},
-}
+def share(mean: float | None) -> Estimate:
+    return Estimate(mean, None, None, 4)
+
+
+PART = PartEvaluation(
+    rewards={"a": RewardEstimates(share(None), share(1.0), share(2.0))},
+    total=Estimate(1.0, 0.5, 1.5, 4),
+    truncated=share(0.25),
+    tokens=TokenEstimate(3.0, None, None, 4, max=7),
+)
+EVALUATION = PolicyEvaluation(
+    rows=4,
+    parts={"greedy": PART},
+    attempts={"b": Attempts(pass_at={1: share(0.5), 2: share(0.75)}, maj_at={2: share(0.4)})},
+    win_rate=None,
+    shown=[],
+)
 
 
 def test_names_of_metrics() -> None:
-    assert metrics_of(CONTENT) == {
+    assert metrics_of(EVALUATION) == {
         "greedy/total": 1.0,
         "greedy/total/low": 0.5,
         "greedy/total/high": 1.5,
@@ -208,7 +222,7 @@ def test_names_of_metrics() -> None:
 
 
 def events(*totals: float) -> list[dict[str, Any]]:
-    metrics = [metrics_of(CONTENT) | {"greedy/total": total} for total in totals]
+    metrics = [metrics_of(EVALUATION) | {"greedy/total": total} for total in totals]
     return [
         {"step": step, **{f"eval_{name}": value for name, value in one.items()}} for step, one in enumerate(metrics, 1)
     ]

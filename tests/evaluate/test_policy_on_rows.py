@@ -13,7 +13,8 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.evaluate.generation import Completion, Policy, sampling_settings
-from rlhf_cli.evaluate.policy_on_rows import evaluate_policy
+from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
+from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
@@ -57,7 +58,7 @@ ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a
 
 def evaluated(
     policy: Any, *, samples: int = 4, against: Any = None, **rewards: Any
-) -> tuple[dict[str, Any], list[Any]]:
+) -> tuple[PolicyEvaluation, list[Any]]:
     settings = sampling_settings(experiment().trainer)
     given = SimpleNamespace(samples=samples, batch_size=8, seed=0, against=against)
     return evaluate_policy(policy, experiment(**rewards), ROWS, settings, **vars(given))
@@ -65,20 +66,20 @@ def evaluated(
 
 def test_by_hand() -> None:
     """Four samples a prompt: 2, 2, it is 3., 2. The first prompt's answer is 2, the second's is 3."""
-    found, records = evaluated(Says("2", "2", "it is 3.", "2"), correct=CORRECT, short=SHORT)
-    greedy, sampled = found["parts"]["greedy"], found["parts"]["sampled"]
-    assert greedy["rewards"]["correct"]["raw"] == wilson(1, 2).as_dict()
-    assert greedy["rewards"]["correct"]["weighted"]["mean"] == 1.0
-    assert greedy["total"]["mean"] == pytest.approx(2 * 0.5 + 1.0)
-    assert sampled["rewards"]["correct"]["raw"]["mean"] == (3 / 4 + 1 / 4) / 2
-    assert sampled["rewards"]["correct"]["raw"]["count"] == 2  # prompts, not samples
-    assert sampled["truncated"]["mean"] == 0.25
-    assert (sampled["tokens"]["mean"], sampled["tokens"]["max"]) == ((3 * 1 + 8) / 4, 8)
+    measured, records = evaluated(Says("2", "2", "it is 3.", "2"), correct=CORRECT, short=SHORT)
+    greedy, sampled = measured.parts["greedy"], measured.parts["sampled"]
+    assert greedy.rewards["correct"].raw == wilson(1, 2)
+    assert greedy.rewards["correct"].weighted.mean == 1.0
+    assert greedy.total.mean == pytest.approx(2 * 0.5 + 1.0)
+    assert sampled.rewards["correct"].raw.mean == (3 / 4 + 1 / 4) / 2
+    assert sampled.rewards["correct"].raw.count == 2  # prompts, not samples
+    assert sampled.truncated.mean == 0.25
+    assert (sampled.tokens.mean, sampled.tokens.max) == ((3 * 1 + 8) / 4, 8)
     # pass@2 of 3 right in 4 is 1, of 1 right in 4 is 1 - C(3,2)/C(4,2) = 1/2; the majority says 2.
-    attempts = found["attempts"]["correct"]
-    assert {k: one["mean"] for k, one in attempts["pass"].items()} == {"1": 0.5, "2": 0.75, "4": 1.0}
-    assert attempts["maj"]["4"]["mean"] == 0.5
-    assert "short" not in found["attempts"]
+    attempts = measured.attempts["correct"]
+    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.75, 4: 1.0}
+    assert attempts.maj_at[4].mean == 0.5
+    assert "short" not in measured.attempts
     assert len(records) == 2 * (1 + 4)
     assert records[4]["prompt"] == "1+1="
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
@@ -86,19 +87,21 @@ def test_by_hand() -> None:
 
 def test_win_rate_by_hand() -> None:
     """Greedy: 2 against 3 wins the first prompt and loses the second. Sampled 2, 3 against 3, 3: 1/4 + 1/2, and 1/4."""
-    found, _ = evaluated(Says("2", "3"), samples=2, against=Says("3"), correct=CORRECT)
-    wins = found["win_rate"]
-    assert wins["greedy"]["mean"] == 0.5
+    measured, _ = evaluated(Says("2", "3"), samples=2, against=Opponent(Says("3"), "the other"), correct=CORRECT)
+    wins = measured.win_rate
+    assert wins is not None
+    assert wins.sampled is not None
+    assert wins.greedy.mean == 0.5
     # First prompt: of 4 pairs two win (2 against 3), two tie. Second: two lose, two tie.
-    assert wins["sampled"]["mean"] == pytest.approx(((2 + 2 * 0.5) / 4 + (2 * 0.5) / 4) / 2)
-    assert set(found["parts"]) == {"greedy", "sampled"}
+    assert wins.sampled.mean == pytest.approx(((2 + 2 * 0.5) / 4 + (2 * 0.5) / 4) / 2)
+    assert set(measured.parts) == {"greedy", "sampled"}
 
 
 def test_without_rewards_there_are_lengths() -> None:
-    found, _ = evaluated(Says("2"), samples=0)
-    assert found["parts"]["greedy"]["tokens"]["mean"] == 1.0
-    assert found["parts"]["greedy"]["total"]["mean"] is None
-    assert found["attempts"] == {}
+    measured, _ = evaluated(Says("2"), samples=0)
+    assert measured.parts["greedy"].tokens.mean == 1.0
+    assert measured.parts["greedy"].total.mean is None
+    assert measured.attempts == {}
 
 
 def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path) -> None:
@@ -157,7 +160,7 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["eval", str(folder.path), "--samples", "0"]) == 0
     written = (folder.path / "eval" / "held_out_0_samples.completions.jsonl").read_text().splitlines()
-    told = [one["completion_ids"] for one in map(json.loads, written)]
+    ours = [one["completion_ids"] for one in map(json.loads, written)]
     with torch.inference_mode():
         merged = AutoPeftModelForCausalLM.from_pretrained(folder.model).merge_and_unload().eval()
         base = type(merged).from_pretrained(merged.config.name_or_path).eval()
@@ -170,8 +173,8 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
             found.append(model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :].tolist())
         return found
 
-    assert told == answers(merged)
-    assert told != answers(base)
+    assert ours == answers(merged)
+    assert ours != answers(base)
 
 
 def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from rlhf_cli.numerics.intervals import majority, mean_with_interval, pass_at_k, student, t_quantile, wilson
+from rlhf_cli.numerics.intervals import Estimate, majority, mean_with_interval, pass_at_k, student, t_quantile, wilson
 
 
 def test_wilson_solves_its_own_equation() -> None:
@@ -53,8 +53,8 @@ def test_student_by_hand() -> None:
 
 
 def test_one_value_tells_nothing_and_none_even_less() -> None:
-    assert student([4.0]).as_dict() == {"mean": 4.0, "low": None, "high": None, "count": 1}
-    assert wilson(0, 0).as_dict() == student([]).as_dict() == {"mean": None, "low": None, "high": None, "count": 0}
+    assert student([4.0]) == Estimate(4.0, None, None, 1)
+    assert wilson(0, 0) == student([]) == Estimate(None, None, None, 0)
 
 
 def test_values_of_0_and_1_get_wilsons_interval() -> None:
@@ -63,7 +63,7 @@ def test_values_of_0_and_1_get_wilsons_interval() -> None:
 
 
 def test_equal_values_are_no_certainty() -> None:
-    assert mean_with_interval([0.5, 0.5, 0.5]).as_dict() == {"mean": 0.5, "low": None, "high": None, "count": 3}
+    assert mean_with_interval([0.5, 0.5, 0.5]) == Estimate(0.5, None, None, 3)
 
 
 @pytest.mark.parametrize("right", range(6))

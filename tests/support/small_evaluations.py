@@ -1,4 +1,4 @@
-"""Small evaluations through the whole command, with models whose scores and answers are known: what they write and print.
+"""Runs small evaluations through the whole command, of models whose scores and answers are known.
 
 What differs from run to run, the clock, the speed and the folder, stands as zero and `PLACE`.
 """

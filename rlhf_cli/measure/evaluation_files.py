@@ -1,0 +1,95 @@
+"""Holds an evaluation together with what it is of, and turns it into the JSON of its file and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from rlhf_cli.measure.policy_results import PolicyEvaluation, is_none
+from rlhf_cli.measure.reward_model_results import SUBSET, RewardModelEvaluation
+
+Measured = RewardModelEvaluation | PolicyEvaluation
+_CLASSES: dict[str, type[Any]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heading:
+    """Says what an evaluation is of: the files' `name`, the `model` and the `data` as a person reads them.
+
+    `step` is the training step, None for an evaluation by `rlhf eval`; `path` is the model's folder, None for an
+    evaluation while the model trained. `time` is in seconds since 1970.
+    """
+
+    name: str
+    step: Annotated[int | None, Field(exclude_if=is_none)] = None
+    model: str
+    path: Annotated[str | None, Field(exclude_if=is_none)] = None
+    data: str
+    time: float
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Holds what was measured, of a reward model or of a policy, under its heading."""
+
+    heading: Heading
+    measured: Measured
+
+    def with_warning(self, warning: str) -> Evaluation:
+        """Return the same evaluation with one more warning."""
+        return replace(self, heading=replace(self.heading, warnings=[*self.heading.warnings, warning]))
+
+
+def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the object that the file of an evaluation holds; `rlhf eval --json` prints the same."""
+    kind = {"kind": evaluation.measured.kind}
+    heading = _heading().dump_python(evaluation.heading, mode="json", by_alias=True)
+    head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
+    return {**head, **measured_json(evaluation.measured)}
+
+
+def measured_json(measured: Measured) -> dict[str, Any]:
+    """Return what was measured as JSON can hold it, without a heading."""
+    content: dict[str, Any] = _measured(measured.kind).dump_python(measured, mode="json", by_alias=True)
+    if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
+        # What is about the column `subset` stands only where there is one.
+        del content["rewardbench"]
+        for disagreement in content["worst"]:
+            del disagreement[SUBSET]
+    return content
+
+
+def evaluation_of_json(content: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluation that a file's object describes; keys that are not known here are left out.
+
+    Raises ValueError where the object is no evaluation, or lacks a part of one.
+    """
+    kind = content.get("kind")
+    if kind not in _CLASSES:
+        raise ValueError(f"an evaluation is of a {' or a '.join(_CLASSES)}, not of {kind!r}")
+    return Evaluation(_heading().validate_python(dict(content)), _measured(kind).validate_python(dict(content)))
+
+
+def read_evaluation(file: Path) -> Evaluation:
+    """Read the evaluation in a JSON file. Raises ValueError for a file that holds none."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no evaluation")
+    return evaluation_of_json(content)
+
+
+@cache
+def _heading() -> TypeAdapter[Heading]:
+    return TypeAdapter(Heading)
+
+
+@cache
+def _measured(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_CLASSES[kind])

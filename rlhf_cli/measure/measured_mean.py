@@ -1,0 +1,49 @@
+"""Reads the mean reward of a reward model back from the evaluations of it, for `offset: auto`. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.measure.evaluation_files import Heading, read_evaluation
+from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
+from rlhf_cli.runs.evaluations import HELD_OUT, evaluations_of, run_of
+
+
+def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
+    """Return the mean reward that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
+
+    `with_eos`: of texts that end in the end-of-sequence token, as the reward is to score them. Raises RunError, with
+    the command that measures it, when there is none since the model was written.
+    """
+    folder = Path(model).expanduser().resolve()
+    ever = [(heading, mean) for heading, mean, ended in _means(evaluations_of(folder)) if ended == with_eos]
+    written_at_s = max((file.stat().st_mtime for file in folder.glob("*.safetensors")), default=0.0)
+    valid = [(heading, mean) for heading, mean in ever if heading.time >= written_at_s]
+    if not valid:
+        run = run_of(folder)
+        typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"
+        raise RunError(
+            "the mean of this reward model has not been measured",
+            where=where,
+            got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
+            + (" since the model was written" if ever else ""),
+            expected="what `rlhf eval` writes, or a number",
+            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + " --eos" * with_eos,
+        )
+    _, mean = max(valid, key=lambda one: (one[0].name == HELD_OUT, one[0].time))
+    return mean
+
+
+def _means(folder: Path) -> Iterator[tuple[Heading, float, bool]]:
+    """(heading, mean reward, whether texts ended with the end-of-sequence token) of every evaluation that has one."""
+    for file in folder.glob("*.json"):
+        try:
+            evaluation = read_evaluation(file)
+        except ValueError:
+            continue  # somebody else's file
+        measured = evaluation.measured
+        if isinstance(measured, RewardModelEvaluation) and measured.rewards.mean.mean is not None:
+            yield evaluation.heading, measured.rewards.mean.mean, measured.with_eos

@@ -1,0 +1,68 @@
+"""Holds what the rewards of an experiment come to on rows of completions: row by row, and a summary by reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SettledReward:
+    """Holds one reward of one row: as scored, after its rules, and times its weight; None where there is none."""
+
+    raw: float | None
+    effective: float | None
+    weighted: float | None
+
+
+@dataclass(frozen=True)
+class SettledRow:
+    """Holds one row's rewards by name and their weighted sum, None where no reward applies to the row."""
+
+    total: float | None
+    rewards: Mapping[str, SettledReward]
+
+
+@dataclass(frozen=True)
+class ScoredReward(SettledReward):
+    """Holds one reward of one row and how it came about: whether its gate was open, and the error where it failed."""
+
+    open: bool
+    error: str | None
+
+
+@dataclass(frozen=True)
+class ScoredRow(SettledRow):
+    """Holds one row of `rlhf score`."""
+
+    rewards: Mapping[str, ScoredReward]
+
+
+@dataclass(frozen=True)
+class RewardSummary:
+    """Sums one reward up over all rows. A mean is None where no row was scored.
+
+    `open_fraction` is the share of rows whose gate was open, in [0, 1]; the others count rows, `calls` those that the
+    function was given.
+    """
+
+    mean: float | None
+    effective_mean: float | None
+    weighted_mean: float | None
+    open_fraction: float
+    excluded: int
+    errors: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class CompletionScores:
+    """Holds everything that `rlhf score` says: the rows in their order, and the summary by reward."""
+
+    rows: list[ScoredRow]
+    summary: dict[str, RewardSummary]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `rlhf score --json` prints."""
+        return asdict(self)
