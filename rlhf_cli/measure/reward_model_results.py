@@ -70,7 +70,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class RewardDistribution:
-    """Holds the rewards of all completions. `deviation` is None where one completion alone was scored.
+    """Holds the rewards of all completions. `deviation` is None where it is no finite number.
 
     `margin` is the mean of chosen minus rejected. All intervals are over pairs, whose two rewards are not independent.
     """

@@ -1,0 +1,105 @@
+"""Evaluations as the JSON of their files: there and back, older files, files of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.measure.evaluation_files import (
+    Evaluation,
+    evaluation_json,
+    evaluation_of_json,
+    measured_json,
+    read_evaluation,
+)
+from tests.support import measured
+
+EVALUATIONS = {
+    "reward model": measured.headed(measured.reward_model(), path="/runs/model", warnings=["small"]),
+    "rewardbench": measured.headed(measured.with_rewardbench(), path="/runs/model"),
+    "policy": measured.headed(
+        measured.policy(settings={"temperature": 0.5, "seed": 1}, win_rate=measured.win_rate()), path="/runs/model"
+    ),
+    "policy in training": measured.headed(measured.policy(), name="step-3", step=3),
+}
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS)
+def test_there_and_back(evaluation: Evaluation, tmp_path: Path) -> None:
+    file = tmp_path / "held_out.json"
+    file.write_text(json.dumps(evaluation_json(evaluation)))
+    assert read_evaluation(file) == evaluation
+
+
+def test_the_heading_comes_first_and_has_only_what_there_is() -> None:
+    by_hand = evaluation_json(EVALUATIONS["policy"])
+    assert list(by_hand)[:8] == ["kind", "name", "model", "path", "data", "time", "warnings", "rows"]
+    assert list(by_hand["win_rate"]) == ["greedy", "sampled", "against"]
+    in_training = evaluation_json(EVALUATIONS["policy in training"])
+    assert list(in_training)[:8] == ["name", "step", "model", "data", "time", "warnings", "kind", "rows"]
+    assert "settings" not in in_training
+    assert in_training["win_rate"] is None
+
+
+def test_bins_begin_with_their_span() -> None:
+    content = measured_json(measured.reward_model())
+    assert content["length"]["bins"] == [
+        {"from": -3, "to": 7, "mean": 1.0, "low": 0.25, "high": 1.0, "count": 2, "margin": 2.5}
+    ]
+    assert list(content["margins"]["bins"][0])[:3] == ["from", "to", "mean"]
+    assert content["calibration"]["bins"][0] == {
+        "from": 0.5,
+        "to": 0.75,
+        "confidence": None,
+        "accuracy": {"mean": None, "low": None, "high": None, "count": 0},
+    }
+
+
+def test_attempts_are_by_k_as_text() -> None:
+    attempts = measured_json(measured.policy())["attempts"]["correct"]
+    assert list(attempts) == ["pass", "maj"]
+    assert {k: one["mean"] for k, one in attempts["pass"].items()} == {"1": 0.25, "2": 0.375}
+
+
+def test_what_is_about_subsets_stands_only_where_there_are_some() -> None:
+    without, with_them = measured_json(measured.reward_model()), measured_json(measured.with_rewardbench())
+    assert "rewardbench" not in without
+    assert "subset" not in without["worst"][0]
+    assert list(with_them)[-2:] == ["rewardbench", "with_eos"]
+    assert with_them["worst"][0]["subset"] == "mt-bench-easy"
+    # A column of that name which is somebody else's.
+    other = measured_json(measured.reward_model(slices={"subset": {}}))
+    assert other["rewardbench"] is None
+    assert other["worst"][0]["subset"] is None
+
+
+def test_keys_of_other_versions() -> None:
+    """More than is known here is left out; what was added since then has a default."""
+    content = evaluation_json(EVALUATIONS["reward model"])
+    del content["with_eos"], content["warnings"]
+    content["novelty"] = content["length"]["novelty"] = {"a": 1}
+    evaluation = evaluation_of_json(content)
+    assert evaluation.measured == EVALUATIONS["reward model"].measured
+    assert evaluation.heading.warnings == []
+
+
+@pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": "policy", "rows": 3}])
+def test_what_is_no_evaluation(content: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"evaluation is of a reward_model or a policy|Field required"):
+        evaluation_of_json(content)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{"])
+def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=r"no evaluation|Expecting"):
+        read_evaluation(tmp_path / "a.json")
+
+
+def test_one_more_warning() -> None:
+    evaluation = EVALUATIONS["reward model"]
+    assert evaluation.with_warning("late").heading.warnings == ["small", "late"]
+    assert evaluation.heading.warnings == ["small"]

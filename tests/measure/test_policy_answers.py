@@ -1,0 +1,80 @@
+"""Answers summed up by prompt, and as rows of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, sum_up_answers, write_completions
+from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
+from rlhf_cli.numerics.intervals import wilson
+
+
+def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredRow:
+    return AnsweredRow({"prompt": prompt, "answer": "2"}, text, list(range(ids)), is_truncated)
+
+
+def settled(raw: float | None) -> SettledRow:
+    return SettledRow(
+        raw if raw is None else 2 * raw, {"right": SettledReward(raw, raw, raw if raw is None else 2 * raw)}
+    )
+
+
+PART = Part(
+    each=2,
+    answers=[
+        answered("a", "2", 1),
+        answered("a", "it is 2", 7, is_truncated=True),
+        answered("b", "3", 1),
+        answered("b", "4", 3),
+    ],
+    scored=[settled(1.0), settled(1.0), settled(0.0), settled(None)],
+)
+
+
+def test_by_hand() -> None:
+    evaluation = sum_up_answers({"sampled": PART}, ["right"])
+    part = evaluation.parts["sampled"]
+    assert evaluation.rows == 2
+    assert (part.tokens.mean, part.tokens.max) == ((4 + 2) / 2, 7)
+    assert part.truncated.mean == (0.5 + 0) / 2
+    # Where nothing was scored the answer does not count, and the prompt has another one.
+    assert part.rewards["right"].raw == wilson(1, 2)
+    assert part.rewards["right"].weighted.mean == part.total.mean == 1.0
+    # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
+    attempts = evaluation.attempts["right"]
+    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.5}
+    assert attempts.maj_at[2].mean == 0.5
+    assert [(one.prompt, one.completion, one.total) for one in evaluation.shown][:2] == [
+        ("a", "2", 2.0),
+        ("a", "it is 2", 2.0),
+    ]
+
+
+def test_without_samples_there_are_no_attempts() -> None:
+    assert sum_up_answers({"greedy": PART}, ["right"]).attempts == {}
+
+
+def test_rows_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "some.completions.jsonl"
+    write_completions(file, completions_of({"sampled": PART}))
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows[1] == {
+        "prompt": "a",
+        "answer": "2",
+        "completion": "it is 2",
+        "completion_ids": [0, 1, 2, 3, 4, 5, 6],
+        "is_truncated": True,
+        "part": "sampled",
+        "sample": 1,
+        "total": 2.0,
+        "rewards": {"right": 1.0},
+    }
+    assert (rows[3]["total"], rows[3]["rewards"]) == (None, {"right": None})
+
+
+def test_an_answer_for_each_score() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        completions_of({"greedy": Part(1, PART.answers, PART.scored[:1])})

@@ -1,0 +1,23 @@
+"""What `rlhf score` says, as the object that it prints."""
+
+from __future__ import annotations
+
+import json
+
+from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+
+
+def test_as_json() -> None:
+    rows = [
+        ScoredRow(1.0, {"a": ScoredReward(raw=0.5, effective=0.5, weighted=1.0, open=True, error=None)}),
+        ScoredRow(None, {"a": ScoredReward(raw=None, effective=None, weighted=None, open=False, error="no")}),
+    ]
+    summary = RewardSummary(
+        mean=0.5, effective_mean=0.5, weighted_mean=1.0, open_fraction=0.5, excluded=1, errors=0, calls=1
+    )
+    assert json.dumps(CompletionScores(rows, {"a": summary}).as_json()) == (
+        '{"rows": [{"total": 1.0, "rewards": {"a": {"raw": 0.5, "effective": 0.5, "weighted": 1.0, "open": true, '
+        '"error": null}}}, {"total": null, "rewards": {"a": {"raw": null, "effective": null, "weighted": null, '
+        '"open": false, "error": "no"}}}], "summary": {"a": {"mean": 0.5, "effective_mean": 0.5, "weighted_mean": 1.0, '
+        '"open_fraction": 0.5, "excluded": 1, "errors": 0, "calls": 1}}}'
+    )
