@@ -22,7 +22,6 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metrics_file import held_out_told, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from tests.support.tolerances import ARITHMETIC
 
@@ -111,9 +110,9 @@ def test_the_model_stays_in_evaluation_mode_whatever_generating_does(train, monk
     plain = GRPOTrainer._generate_single_turn
 
     def careless(self: Any, *args: Any, **named: Any) -> Any:
-        found = plain(self, *args, **named)
+        generated = plain(self, *args, **named)
         self.model.train()
-        return found
+        return generated
 
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", careless)
     code, folder = train(*EVERY_STEP, "trainer.args.num_generations_eval=2")
@@ -221,26 +220,8 @@ def test_names_of_metrics() -> None:
     }
 
 
-def events(*totals: float) -> list[dict[str, Any]]:
-    metrics = [metrics_of(EVALUATION) | {"greedy/total": total} for total in totals]
-    return [
-        {"step": step, **{f"eval_{name}": value for name, value in one.items()}} for step, one in enumerate(metrics, 1)
-    ]
-
-
-@pytest.mark.parametrize("best", [None, 1, 3])
-def test_the_table_has_first_last_and_best(best: int | None) -> None:
-    table = held_out(events(0.1, 0.2, 0.9, *[0.3] * 20), best)
-    assert table is not None
-    steps = [str(cell) for cell in table.columns[0].cells]
-    assert (steps[0].removesuffix(" best"), steps[-1]) == ("step 1", "step 23")
-    assert len(steps) <= 7
-    assert [step for step in steps if "best" in step] == ([f"step {best} best"] if best else [])
-    assert held_out([{"step": 1, "loss": 0.1}], best) is None
-
-
 def test_an_evaluation_in_a_line() -> None:
-    (event,) = events(1.0)
+    event = {f"eval_{name}": value for name, value in metrics_of(EVALUATION).items()}
     assert held_out_told(event) == "greedy 1.000 [0.500, 1.500]"
     assert held_out_told({"eval_loss": 0.5, "eval_accuracy": 0.75}) == "loss 0.500, accuracy 0.750"
     assert held_out_told({"eval_loss": None}) == ""

@@ -167,11 +167,11 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
 
     def answers(model: Any) -> list[list[int]]:
         tokenizer = Policy(folder.model).tokenizer
-        found = []
+        generated = []
         for one in map(json.loads, written):
             ids = torch.tensor([tokenizer(one["prompt"])["input_ids"]])
-            found.append(model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :].tolist())
-        return found
+            generated.append(model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :].tolist())
+        return generated
 
     assert ours == answers(merged)
     assert ours != answers(base)

@@ -16,18 +16,18 @@ def test_wilson_solves_its_own_equation() -> None:
     """The bounds are the p with |share - p| = z sqrt(p (1 - p) / n): Wilson's definition."""
     z = 1.959963984540054
     for successes, count in ((1, 10), (5, 9), (81, 263), (0.5, 3)):
-        found = wilson(successes, count)
-        for bound in (found.low, found.high):
-            assert abs(found.mean - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / count), abs=1e-12)
+        estimate = wilson(successes, count)
+        for bound in (estimate.low, estimate.high):
+            assert abs(estimate.mean - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / count), abs=1e-12)
 
 
 def test_wilson_as_published() -> None:
     """Newcombe (1998, Stat. Med. 17:857), table I, method 3."""
     for successes, count, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (1, 29, 0.0061, 0.1718)):
-        found = wilson(successes, count)
-        assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-    found = wilson(0, 20)
-    assert (found.low, found.high) == (0.0, pytest.approx(0.1611, abs=5e-5))
+        estimate = wilson(successes, count)
+        assert (estimate.low, estimate.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+    estimate = wilson(0, 20)
+    assert (estimate.low, estimate.high) == (0.0, pytest.approx(0.1611, abs=5e-5))
     assert wilson(20, 20).high == 1.0
 
 
@@ -48,8 +48,8 @@ def test_t_in_closed_form() -> None:
 
 def test_student_by_hand() -> None:
     """1, 2, 3: mean 2, s = 1, t(2) = 4.3027, half width 4.3027 / sqrt(3) = 2.4841."""
-    found = student([1.0, 2.0, 3.0])
-    assert (found.mean, found.low, found.high) == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    estimate = student([1.0, 2.0, 3.0])
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
 
 
 def test_one_value_tells_nothing_and_none_even_less() -> None:
