@@ -25,7 +25,7 @@ from rlhf_cli.data.loading import quiet
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.plan.data_sources import eval_rows_told
+from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.stack import truncation
 from rlhf_cli.stack.reward_stack import RewardStack
@@ -78,7 +78,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         aggregate=aggregate_of(experiment),
         is_dense=experiment.trainer.dense,
         truncation=truncation_policy(experiment),
-        sum_up=DuringTraining(folder, stack.components, eval_rows_told(experiment.data), writes=writes),
+        sum_up=DuringTraining(folder, stack.components, describe_eval_rows(experiment.data), writes=writes),
     )
 
 

@@ -1,1 +1,4 @@
-"""What the user asked for: composed by Hydra, judged by pydantic, explained in one message. No torch."""
+"""Turns what the user asked for into an experiment: Hydra composes it, pydantic judges it, one message explains it.
+
+Nothing here imports torch.
+"""

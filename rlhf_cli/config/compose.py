@@ -1,4 +1,4 @@
-"""Compose an experiment with Hydra into a plain dict, and remember where every value came from."""
+"""Composes an experiment with Hydra into a plain dict, and remembers where every value came from."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ CONFIG_NAME = "train"
 
 
 class UserConfWins(SearchPathPlugin):  # type: ignore[misc]
-    """Puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
+    """A plugin that puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Put the user's folder first in Hydra's search path; without such a folder the path stays as it is."""
         user = conf_folders.user_dir()
         if user is not None:
             search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
 
 
 def register_user_conf() -> None:
-    """Tell Hydra about `./conf`; harmless when called twice."""
+    """Tell Hydra about `./conf`. A second call does nothing."""
     plugins = Plugins.instance()
     if UserConfWins not in plugins.discover(SearchPathPlugin):
         plugins.register(UserConfWins)
@@ -48,15 +49,15 @@ def register_user_conf() -> None:
 
 @dataclass(frozen=True)
 class Composed:
-    """A composed experiment: `tree` is plain and resolved, not yet judged."""
+    """A composed experiment. Its `tree` is plain and resolved, and has not been judged yet."""
 
     tree: dict[str, Any]
     choices: dict[str, str | None]
-    """Group -> chosen option, e.g. {"trainer": "grpo", "exp": "quickstart"}."""
+    """Maps each group to the option that was chosen, e.g. {"trainer": "grpo", "exp": "quickstart"}."""
     origins: Origins
     overrides: tuple[str, ...]
     frozen: Path | None = None
-    """The file of a run's configuration that this began with, None for a fresh experiment."""
+    """Names the file of a run's configuration that this began with; None stands for a fresh experiment."""
 
 
 def compose(typed: list[str]) -> Composed:
@@ -78,9 +79,10 @@ def compose(typed: list[str]) -> Composed:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """The plain tree; a value that refers to one still to be given (`???`) stays the text it is.
+    """Return the plain tree; a value that refers to one still to be given (`???`) stays the text it is.
 
-    Left to OmegaConf it would end the composition, and the user would be told of one missing value in place of all.
+    Left to OmegaConf such a value would end the composition, and the user would learn of one missing value instead of
+    all.
     """
     while True:
         try:
@@ -95,9 +97,10 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def let_typed_sources_win(tree: dict[str, Any], origins: Origins) -> None:
-    """`data.path=FILE` on the command line stands for another dataset: what belonged to the one in the file goes.
+    """Clear in place, where a source of data was typed, what the files say about the source that it replaces.
 
-    Of held-out rows there is one origin: a typed path, world or fraction takes the place of the one that was there.
+    `data.path=FILE` on the command line stands for another dataset, so the old `subset`, `revision` and `split` go.
+    Held-out rows come from one place: a typed path, world or fraction replaces whichever of them was there.
     """
     data = tree.get("data")
     if not isinstance(data, dict):
@@ -131,7 +134,10 @@ def _let_typed_win(
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Within it Hydra composes, the sweep's own inside a job and else one of ours, and its errors teach."""
+    """Let Hydra compose inside the `with` block: the sweep's own Hydra where a sweep runs, else one of ours.
+
+    Raises ConfigError in place of Hydra's, OmegaConf's and YAML's own errors.
+    """
     with _teaching_errors():
         if GlobalHydra.instance().is_initialized():
             yield
@@ -142,9 +148,9 @@ def composing() -> Iterator[None]:
 
 
 def origins_of(config_name: str, overrides: list[str], *, frozen: Path | None = None) -> Origins:
-    """Where each value came from: the files of the defaults list in their order, then the command line.
+    """Return where each value came from: the files of the defaults list in their order, then the command line.
 
-    `frozen` is the file of a primary configuration that lies in no conf folder.
+    `frozen` is the file of a primary configuration that lies in no conf folder; None where there is none.
     """
     loader = GlobalHydra.instance().config_loader()
     defaults = loader.compute_defaults_list(config_name, overrides, RunMode.RUN)
@@ -161,7 +167,7 @@ def origins_of(config_name: str, overrides: list[str], *, frozen: Path | None = 
 
 
 def _keys_set(key: str, value: Any) -> Iterator[str]:
-    """The keys an override sets: Hydra merges a dict into what is there, anything else replaces it."""
+    """Yield the keys an override sets: Hydra merges a dict into what is there, anything else replaces it."""
     if not isinstance(value, dict):
         yield key
     for name, below in value.items() if isinstance(value, dict) else ():
@@ -186,7 +192,7 @@ def _teaching_errors() -> Iterator[None]:
 
 
 def _plain(error: Exception) -> str:
-    """Hydra's message without its pointers to Python calls and its search path listing."""
+    """Return Hydra's message without its pointers to Python calls and its search path listing."""
     text = str(error).split("Config search path:")[0]
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     kept = [line for line in lines if not re.match(r"\s*(full_key|object_type)", line)]

@@ -1,4 +1,4 @@
-"""Compose a frozen configuration and what was typed beside it: the same grammar, origins and messages as `compose`."""
+"""Composes a frozen configuration and what was typed beside it: the same grammar, origins and messages as `compose`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compose_frozen(config: dict[str, Any], file: Path | None, typed: list[str]) 
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
-    """The override as Hydra wants it where no defaults list names the groups; notes a section that is replaced."""
+    """Return the override as Hydra wants it where no defaults list names the groups; note each replaced section."""
     group, equals, option = override.lstrip("+").partition("=")
     if group in APPENDED_GROUPS:
         raise ConfigError(
@@ -51,7 +51,7 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
 
 
 def _escaped(node: Any) -> Any:
-    """The same tree with every `${` a plain text: a frozen configuration is resolved already."""
+    """Return the same tree with every `${` a plain text: a frozen configuration is resolved already."""
     if isinstance(node, dict):
         return {key: _escaped(value) for key, value in node.items()}
     if isinstance(node, list):

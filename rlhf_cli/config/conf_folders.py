@@ -1,4 +1,4 @@
-"""Where configuration files live: the shipped `conf/` and, ranking above it, the user's own `./conf`.
+"""Finds configuration files: in the shipped `conf/` and, ranking above it, in the user's own `./conf`.
 
 A folder is a group, one question the user answers (`trainer`, `data`, ...); a file in it is an option.
 """
@@ -10,12 +10,16 @@ from functools import cache
 from pathlib import Path
 
 APPENDED_GROUPS = ("exp", "debug")
-"""Groups outside the defaults list of train.yaml: they are appended, so that they win over every default."""
+"""These groups stand outside the defaults list of train.yaml: they are appended, so that they win over every default.
+"""
 
 
 @cache
 def shipped_dir() -> Path:
-    """The `conf/` of this installation: inside the package in a wheel, beside it in a checkout."""
+    """Return the `conf/` of this installation: inside the package in a wheel, beside it in a checkout.
+
+    Raises FileNotFoundError where neither holds a train.yaml.
+    """
     package = Path(__file__).resolve().parents[1]
     # An editable install copies a stale snapshot into the package, so in a checkout its own folder is taken.
     is_checkout = (package.parent / "pyproject.toml").is_file()
@@ -26,7 +30,7 @@ def shipped_dir() -> Path:
 
 
 def user_dir() -> Path | None:
-    """`./conf` of the folder the command was typed in, unless that is the shipped one."""
+    """Return `./conf` of the folder the command was typed in; None where there is none or it is the shipped one."""
     candidate = Path.cwd() / "conf"
     if candidate.is_dir() and candidate.resolve() != shipped_dir().resolve():
         return candidate
@@ -34,13 +38,13 @@ def user_dir() -> Path | None:
 
 
 def search_dirs() -> list[Path]:
-    """Folders in order of precedence, the user's first."""
+    """Return the folders in order of precedence, the user's first."""
     user = user_dir()
     return [user, shipped_dir()] if user else [shipped_dir()]
 
 
 def find(config_path: str) -> Path | None:
-    """The file behind a config path such as `trainer/grpo`, or None."""
+    """Return the file behind a config path such as `trainer/grpo`, or None."""
     for folder in search_dirs():
         file = folder / f"{config_path}.yaml"
         if file.is_file():
@@ -49,8 +53,8 @@ def find(config_path: str) -> Path | None:
 
 
 def groups() -> dict[str, dict[str, Path]]:
-    """Group name -> option name -> file. The user's file of the same name wins."""
-    found: dict[str, dict[str, Path]] = {}
+    """Return a map of group name -> option name -> file. The user's file wins over a shipped one of the same name."""
+    options_by_group: dict[str, dict[str, Path]] = {}
     for folder in reversed(search_dirs()):
         for root, _, files in os.walk(folder):
             group = Path(root).relative_to(folder).as_posix()
@@ -58,12 +62,12 @@ def groups() -> dict[str, dict[str, Path]]:
                 continue
             for file in sorted(files):
                 if file.endswith(".yaml"):
-                    found.setdefault(group, {})[file.removesuffix(".yaml")] = Path(root, file)
-    return dict(sorted(found.items()))
+                    options_by_group.setdefault(group, {})[file.removesuffix(".yaml")] = Path(root, file)
+    return dict(sorted(options_by_group.items()))
 
 
 def caption(file: Path) -> str:
-    """The first comment line of a configuration file: what `rlhf list` says about it."""
+    """Return the first comment line of a configuration file, which `rlhf list` shows; '' where there is none."""
     for line in file.read_text(encoding="utf-8").splitlines():
         text = line.strip()
         if text.startswith("#") and not text.startswith("# @package"):

@@ -1,7 +1,7 @@
-"""Where each value of a composed configuration came from: a file and line, or the command line.
+"""Says where each value of a composed configuration came from: a file and line, or the command line.
 
-Hydra merges the files of the defaults list in order and the command line last, so the last one that sets a key
-is its origin. `rlhf show` prints it and every error about a key names it.
+Hydra merges the files of the defaults list in order and the command line last, so the last of them that sets a key is
+its origin. `rlhf show` prints it and every error about a key names it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True)
 class Origin:
-    """A place a user can go to: `file` is None for the command line."""
+    """A place a user can go to. `file` is None for the command line, `line` (from 1) is None where no line is known."""
 
     file: Path | None
     line: int | None = None
@@ -33,7 +33,7 @@ class Origin:
 
 @dataclass
 class Origins:
-    """Dotted key -> Origin, in the order of the merge."""
+    """A map of dotted key -> Origin that is filled in the order of the merge."""
 
     by_key: dict[str, Origin] = field(default_factory=dict)
 
@@ -49,14 +49,15 @@ class Origins:
             self.by_key[key] = Origin(file, line)
 
     def add_command_line(self, keys: Iterable[str]) -> None:
+        """Record that these dotted keys were given on the command line."""
         for key in keys:
-            # A value given on the command line replaces what the files said below it, too.
+            # A value given on the command line also replaces every value that the files set below it.
             for known in [known for known in self.by_key if known.startswith(key + ".")]:
                 self.by_key[known] = Origin(None)
             self.by_key[key] = Origin(None)
 
     def of(self, key: str) -> Origin | None:
-        """The origin of `key`, or of something below it, or of the nearest parent that has one."""
+        """Return the origin of `key`, or of something below it, or of the nearest parent that has one; else None."""
         below = [known for known in self.by_key if known.startswith(key + ".")]
         if below and key not in self.by_key:
             return self.by_key[below[-1]]
@@ -67,7 +68,7 @@ class Origins:
         return None
 
     def where(self, key: str) -> str:
-        """`rewards.x.weight (conf/exp/mine.yaml:12)`, the form every error message uses."""
+        """Return `rewards.x.weight (conf/exp/mine.yaml:12)`, as in every error message; without an origin the key."""
         origin = self.of(key)
         return f"{key} ({origin})" if origin else key
 

@@ -1,8 +1,8 @@
-"""From what a user types to what Hydra understands.
+"""Turns what a user types into what Hydra understands.
 
-Left alone, Hydra wants `+` for what is new and nothing for what is there, which asks the user to know the tree.
-Here every value override becomes `++key=value` (set it, whether or not it is there) and pydantic judges the key
-afterwards. Group choices, deletions (`~key`) and `hydra.*` keep Hydra's own meaning.
+Left alone, Hydra wants `+` for what is new and nothing for what is there, which asks the user to know the tree. Here
+every value override becomes `++key=value` (set it, whether or not it is there) and pydantic judges the key afterwards.
+Group choices, deletions (`~key`) and `hydra.*` keep Hydra's own meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
 
 
 def rewrite(typed: list[str]) -> list[str]:
-    """Hydra overrides for what the user typed, in the order Hydra applies them.
+    """Return the Hydra overrides for what the user typed, in the order Hydra applies them.
 
     Raises ConfigError for a word that is no override and for a group option that does not exist.
     """

@@ -1,4 +1,4 @@
-"""TRL arguments that have one home of ours, so that no setting exists in two places."""
+"""Lists the TRL arguments that are set in a section of ours instead, so that no setting exists in two places."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ OWNED: dict[str, str] = {
     "hub_token": "the environment variable HF_TOKEN",
     "push_to_hub_token": "the environment variable HF_TOKEN",
 }
-"""TRL field -> where to set it instead."""
+"""Maps a TRL field to where it is set instead."""
 
 OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
-"""The same where `trainer.baseline` is a critic; without one they stay TRL's."""
+"""Does the same where `trainer.baseline` is a critic; without a critic these fields stay TRL's."""
 
 
 def home_of(name: str, *, has_critic: bool) -> str | None:
-    """Where an argument of TRL's is set instead, None where it is free."""
+    """Return where an argument of TRL's is set instead, None where the user may set it under `trainer.args`."""
     return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)

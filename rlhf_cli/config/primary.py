@@ -1,4 +1,4 @@
-"""`primary:` written out: the one reward that must be met is a gate on every other."""
+"""Writes `primary:` out: the reward that must be met before any other counts becomes a gate on every other."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from rlhf_cli.config.schema.reward_section import Gate, Reward
 
 
 def expand_primary(experiment: Experiment) -> Experiment:
-    """The same experiment with `primary` turned into ordinary gates, so that there is one gate graph and one code path.
+    """Return the same experiment with `primary` turned into ordinary gates: one gate graph, one code path.
 
-    Not gated are the primary reward itself and those it waits for: they come before it.
+    The primary reward itself and those it waits for come before it and get no gate. An experiment without `primary`, or
+    whose `primary` names no reward of its own, comes back as it is.
     """
     gate = experiment.primary
     if gate is None or gate.by not in experiment.rewards:
@@ -23,12 +24,12 @@ def expand_primary(experiment: Experiment) -> Experiment:
 
 
 def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
-    """Every reward whose score must be known before that of `name`."""
-    found: set[str] = set()
+    """Return every reward whose score must be known before that of `name`."""
+    earlier: set[str] = set()
     waiting = [name]
     while waiting:
         gates: list[Gate] = rewards[waiting.pop()].gates
-        new = {gate.by for gate in gates if gate.by in rewards} - found
-        found |= new
+        new = {gate.by for gate in gates if gate.by in rewards} - earlier
+        earlier |= new
         waiting += new
-    return found
+    return earlier

@@ -1,4 +1,4 @@
-"""Judge a composed configuration: every problem at once, each with its place and a way out."""
+"""Judges a composed configuration and reports every problem at once, each with its place and a way out."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 
 
 def judge(composed: Composed) -> Experiment:
-    """The experiment a composed configuration describes.
+    """Return the experiment that a composed configuration describes.
 
-    Raises Problems, or the one UserError there is, naming each key with its file and line.
+    Raises Problems, or the single UserError where there is only one, naming each key with its file and line.
     """
     tree, origins = composed.tree, composed.origins
     problems: list[UserError] = [*_missing(tree, origins), *_forbidden(composed)]
@@ -46,10 +46,10 @@ def judge(composed: Composed) -> Experiment:
     try:
         experiment = Experiment.model_validate(tree)
     except ValidationError as error:
-        told = {problem.where for problem in problems}
-        problems += [found for found in _schema_problems(error, tree, origins) if found.where not in told]
-    told = {problem.where for problem in problems}
-    problems += [found for found in trainer_problems(tree, origins) if found.where not in told]
+        places = {problem.where for problem in problems}
+        problems += [new for new in _schema_problems(error, tree, origins) if new.where not in places]
+    places = {problem.where for problem in problems}
+    problems += [new for new in trainer_problems(tree, origins) if new.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         for rules in _RULES:
             problems += rules(experiment, origins)
@@ -62,7 +62,7 @@ def judge(composed: Composed) -> Experiment:
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every mapping entry, branches included."""
+    """Yield (dotted key, value) of every mapping entry, branches included."""
     entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, value in entries:
         key = f"{prefix}.{name}" if prefix else str(name)
@@ -77,7 +77,7 @@ def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
 
 
 def _is_trusted(key: str, composed: Composed) -> bool:
-    """Typed just now, or when the run was frozen."""
+    """Return whether the key was typed just now, or when the run was frozen."""
     origin = composed.origins.of(key)
     return origin is not None and (origin.file is None or origin.file == composed.frozen)
 
@@ -87,7 +87,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
     for key, value in _leaves(tree):
         name = key.rpartition(".")[2]
         if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
-            continue  # told below, with the place it belongs to; what a user calls a reward is no key of ours
+            continue  # trainer_problems names where it belongs; the name a user gives a reward is no key of ours
         if name == "_target_":
             yield ConfigError(
                 "`_target_` would call any Python function a configuration names",
@@ -112,14 +112,14 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
 
 def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
     by_key: dict[str, tuple[list[int | str], ErrorDetails]] = {}
-    for found in error.errors(include_url=False):
+    for detail in error.errors(include_url=False):
         # A union reports every alternative; one message a key is enough.
-        path = _keys_of(found, tree)
-        by_key.setdefault(".".join(str(part) for part in path), (path, found))
-    for key, (path, found) in by_key.items():
+        path = _keys_of(detail, tree)
+        by_key.setdefault(".".join(str(part) for part in path), (path, detail))
+    for key, (path, detail) in by_key.items():
         if any(other.startswith(key + ".") for other in by_key):
-            continue  # the same trouble is told more precisely further down
-        if found["type"] == "extra_forbidden":
+            continue  # the longer key describes the same problem more precisely
+        if detail["type"] == "extra_forbidden":
             valid = sorted(_fields_at(path[:-1]))
             close = nearest(str(path[-1]), valid)
             parent = ".".join(str(part) for part in path[:-1])
@@ -129,29 +129,29 @@ def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Orig
                 expected=f"one of {', '.join(valid)}",
                 hint=f"{parent + '.' if parent else ''}{close}" if close else None,
             )
-        elif found["type"] == "missing":
+        elif detail["type"] == "missing":
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
         else:
-            shown = found["input"] if not isinstance(found["input"], dict) else ", ".join(found["input"]) or "{}"
+            shown = detail["input"] if not isinstance(detail["input"], dict) else ", ".join(detail["input"]) or "{}"
             yield ConfigError(
                 f"wrong value for {key or 'the experiment'}",
                 where=origins.where(key),
-                got=f"{shown!r}" if not isinstance(found["input"], dict) else shown,
-                expected=_expected(found["msg"]),
+                got=f"{shown!r}" if not isinstance(detail["input"], dict) else shown,
+                expected=_expected(detail["msg"]),
             )
 
 
-def _keys_of(found: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
-    """The keys in pydantic's location, without the names it inserts for a union's alternatives."""
+def _keys_of(detail: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
+    """Return the keys in pydantic's location, without the names it inserts for a union's alternatives."""
     keys: list[int | str] = []
     node: Any = tree
-    for part in found["loc"]:
+    for part in detail["loc"]:
         inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
         if inside:
             keys.append(part)
             node = node[part]
-    is_absent_key = found["type"] == "missing" and isinstance(found["loc"][-1], str)
-    return [*keys, found["loc"][-1]] if is_absent_key else keys
+    is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
+    return [*keys, detail["loc"][-1]] if is_absent_key else keys
 
 
 def _expected(message: str) -> str:
@@ -160,7 +160,7 @@ def _expected(message: str) -> str:
 
 
 def _fields_at(path: list[int | str]) -> list[str]:
-    """The valid keys of the section a path leads to."""
+    """Return the valid keys of the section a path leads to."""
     kind: Any = Experiment
     for part in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
@@ -175,7 +175,7 @@ def _fields_at(path: list[int | str]) -> list[str]:
 
 
 def _section(annotation: Any) -> Any:
-    """The section, dict or list inside an optional or union annotation."""
+    """Return the section, dict or list inside an optional or union annotation."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
         return next(

@@ -1,6 +1,6 @@
-"""What the installed TRL accepts, read from its source without importing it.
+"""Reads from the source of the installed TRL what it accepts, without importing it.
 
-Importing a TRL config class costs seconds; reading the same dataclass with `ast` costs a fraction of one and gives
+Importing a TRL config class costs seconds; reading the same dataclass with `ast` costs a fraction of a second and gives
 the same fields (a contract test holds the two against each other). From the source come the field names, their
 annotations, and the values a docstring lists for a `str` field.
 """
@@ -22,14 +22,14 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _HOMES = ("trainer", "experimental/*")
-"""Folders of TRL, as globs, in which a config class lies in a file of its own name."""
+"""Holds the folders of TRL, as globs, in which a config class lies in a file of its own name."""
 
 _ANY = re.compile(r"\b(?!(?:None|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True)
 class TrlField:
-    """One field of a TRL config class. `choices` is empty when any value of the type is accepted."""
+    """A field of a TRL config class. `choices` is empty where any value of the type is accepted."""
 
     name: str
     annotation: str
@@ -39,7 +39,7 @@ class TrlField:
 
 @dataclass(frozen=True)
 class TrlTrainer:
-    """What a TRL trainer takes: the fields of its config class."""
+    """A TRL trainer as its user sees it: its name, its config class and the fields of that class by name."""
 
     name: str
     config_class: str
@@ -48,7 +48,10 @@ class TrlTrainer:
 
 @cache
 def package_dir(package: str) -> Path:
-    """The folder of an installed package, found without importing it."""
+    """Return the folder of an installed package without importing it.
+
+    Raises ModuleNotFoundError where the package is not installed.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed: pip install -e . -c constraints.txt")
@@ -57,26 +60,29 @@ def package_dir(package: str) -> Path:
 
 @cache
 def trainers() -> dict[str, Path]:
-    """Return every trainer class TRL ships -> the file that defines it; of two of a name the one that is stable."""
+    """Return a map of every trainer class TRL ships -> the file that defines it.
+
+    Of two classes with one name it holds the stable one.
+    """
     trl = package_dir("trl")
-    found: dict[str, Path] = {}
+    file_by_class: dict[str, Path] = {}
     for file in (*sorted(trl.glob("trainer/*_trainer.py")), *sorted(trl.glob("experimental/*/*_trainer.py"))):
         for name in re.findall(r"^class (\w+Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
             if not name.startswith("_"):
-                found.setdefault(name, file)
-    return found
+                file_by_class.setdefault(name, file)
+    return file_by_class
 
 
 @cache
 def trainer(name: str) -> TrlTrainer:
-    """Return what the trainer's config class takes. Raises KeyError for one that has no row in the table."""
+    """Return what the trainer's config class takes. Raises KeyError for a trainer that has no row in the table."""
     config_class = TRAINERS[name].config_class
     return TrlTrainer(name, config_class, config_fields(config_class))
 
 
 @cache
 def config_fields(config_class: str) -> dict[str, TrlField]:
-    """The fields of a TRL config class, inherited ones included, in the order of the dataclass."""
+    """Return the fields of a TRL config class, inherited ones included, in the order of the dataclass."""
     fields: dict[str, TrlField] = {}
     for file, name in _bases(config_class):
         node = _fields_of_class(file, name)
@@ -98,7 +104,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
 
 
 def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
-    """The value an argument will have: the experiment's, else TRL's default, else None."""
+    """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)
 
@@ -110,7 +116,7 @@ def owner_of(field: str) -> list[str]:
 
 
 def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
-    """(what is expected, nearest valid value) when `value` does not fit `field`, else None."""
+    """Return (what is expected, nearest valid value or None) when `value` does not fit `field`, else None."""
     if isinstance(value, str) and field.choices and value not in field.choices:
         return "one of " + ", ".join(field.choices), nearest(value, field.choices)
     if isinstance(value, list) and field.choices:
@@ -126,7 +132,7 @@ def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
 
 @cache
 def _adapter(annotation: str) -> TypeAdapter[Any]:
-    """A strict pydantic judge for an annotation; types only TRL or torch knows accept anything."""
+    """Return a strict pydantic judge for an annotation; types only TRL or torch knows accept anything."""
     text = _ANY.sub("Any", annotation.replace("'", "").replace('"', ""))
     scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL wraps a scalar into the list itself
     names = {"Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
@@ -142,7 +148,7 @@ _BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": 
 
 
 def _bases(config_class: str) -> list[tuple[Path, str]]:
-    """(file, class) from transformers' TrainingArguments down to `config_class`."""
+    """Return (file, class) from transformers' TrainingArguments down to `config_class`."""
     trl, transformers = package_dir("trl"), package_dir("transformers")
     homes = {"TrainingArguments": transformers / "training_args.py", "_BaseConfig": trl / "trainer" / "base_config.py"}
     chain: list[tuple[Path, str]] = []
@@ -158,7 +164,7 @@ def _bases(config_class: str) -> list[tuple[Path, str]]:
 
 @cache
 def _fields_of_class(file: Path, name: str) -> ast.ClassDef:
-    """A dataclass as far as its first method: docstring and fields, a tenth of what the whole file costs to parse."""
+    """Parse a dataclass as far as its first method: docstring and fields, a tenth of what the whole file costs."""
     fields = _class_source(file, name).split("\n    def ")[0].split("\n    @")[0]
     node = ast.parse(fields).body[0]
     assert isinstance(node, ast.ClassDef)
@@ -196,12 +202,12 @@ def _default(item: ast.AnnAssign) -> Any:
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
-    """Field -> values, for the fields whose documentation lists them.
+    """Return a map of field -> values, for the fields whose documentation lists them.
 
     Two forms occur: a bullet a value (- `"grpo"`: ...) and "one of `"a"`, `"b"`". A list with a single value is no
     closed set and is left open.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
     blocks = re.split(r"^ {4,8}(\w+) \(`", docstring, flags=re.MULTILINE)
     for name, block in zip(blocks[1::2], blocks[2::2], strict=True):
         kind = block.splitlines()[0]
@@ -209,12 +215,12 @@ def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
         listed = re.search(r'one of ((?:`"[\w-]+"`(?:,\s+| or\s+|,\s+or\s+)?){2,})', block)
         values = bullets or (re.findall(r'"([\w-]+)"', listed.group(1)) if listed else [])
         if len(values) > 1 and "str" in kind and "dict" not in kind:
-            found[name] = tuple(dict.fromkeys(values))
-    return found
+            choices[name] = tuple(dict.fromkeys(values))
+    return choices
 
 
 def _enum_values(annotation: str) -> tuple[str, ...]:
-    """The values of a transformers enum named in the annotation (`SchedulerType | str` -> linear, cosine, ...)."""
+    """Return the values of a transformers enum in the annotation: linear, cosine, ... for `SchedulerType | str`."""
     for name in re.findall(r"\w+", annotation):
         if name in _enums():
             return _enums()[name]
@@ -223,9 +229,9 @@ def _enum_values(annotation: str) -> tuple[str, ...]:
 
 @cache
 def _enums() -> dict[str, tuple[str, ...]]:
-    found = {}
+    values_by_enum = {}
     for file in ("trainer_utils.py", "training_args.py"):
         text = (package_dir("transformers") / file).read_text(encoding="utf-8")
         for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
-            found[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
-    return found
+            values_by_enum[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
+    return values_by_enum

@@ -1,1 +1,1 @@
-"""From the words a user typed to finished work: prepare an experiment, run it once, sweep it."""
+"""Leads from the words a user typed to finished work: prepares an experiment, runs it once, sweeps it."""

@@ -1,4 +1,4 @@
-"""What can follow on a half-typed command line: verbs, groups, options, keys of the configuration, TRL arguments."""
+"""Completes a half-typed command line: verbs, groups, options, keys of the configuration, TRL arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
 
 
 def candidates(line: str, verbs: Iterable[str]) -> list[str]:
-    """Whole words that the last word of `line` (up to the cursor) may become; empty means: let the shell try files."""
+    """Return whole words that the last word of `line` (up to the cursor) may become.
+
+    Empty means: let the shell try files.
+    """
     words = line.split()
     if line.endswith((" ", "\t")) or not words:
         words.append("")
@@ -56,7 +59,7 @@ def _values(key: str, overrides: list[str]) -> list[str]:
 
 
 def _keys(current: str, overrides: list[str]) -> list[str]:
-    """Dotted keys one level below what is typed: `rewards.` -> `rewards.correct.`, leaves end in `=`."""
+    """Return dotted keys one level below what is typed: `rewards.` -> `rewards.correct.`, leaves end in `=`."""
     parent = current.rpartition(".")[0]
     if parent == "trainer.args":
         has_critic = _tree(overrides).get("trainer", {}).get("baseline") == "critic"

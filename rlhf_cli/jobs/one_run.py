@@ -1,4 +1,4 @@
-"""One run from a checked experiment to its last screen: freeze, show what will happen, train, show what came out."""
+"""Takes one run from a checked experiment to its last screen: freezes, shows the plan, trains, shows the outcome."""
 
 from __future__ import annotations
 
@@ -37,23 +37,26 @@ def run_once(
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
-    """Train what is frozen in `folder`, from its newest checkpoint where `resume` says so, and show what came out."""
+    """Train what is frozen in `folder`, from its newest checkpoint where `resume` says so, and show what came out.
+
+    Raises whatever ends the run, with a note that names the run folder.
+    """
     try:
         local.run(folder, resume=resume)
     except BaseException as error:
         error.add_note(_run_folder_line(folder))
         raise
-    from rlhf_cli.screen.run_end import show_end  # the plotting library comes with it: not before a typo is told
+    from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it
 
     show_end(console, folder)
     show_run_folder(console, folder)
 
 
 def show_run_folder(console: Console, folder: RunFolder) -> None:
-    """Print the last line of every run."""
+    """Print the path of the run folder, the last line of every run."""
     console.print(_run_folder_line(folder), soft_wrap=True, highlight=False)
 
 
 def _run_folder_line(folder: RunFolder) -> str:
-    """`run folder: runs/quickstart/...`, also under the message of a run that failed."""
+    """Return `run folder: runs/quickstart/...`, which also stands under the message of a run that failed."""
     return f"run folder: {folder.shown}"

@@ -1,4 +1,4 @@
-"""The front door: from words, or from a run and words, to a checked experiment. There is no other way in.
+"""Is the front door: leads from words, or from a run and words, to a checked experiment. There is no other way in.
 
 In this order: compose, judge, write `primary` out as gates, put model folders in the place of `run:NAME`. Whatever a
 verb does with an experiment, it has come through here, so every verb accepts and refuses the same.
@@ -25,23 +25,24 @@ Adjust = Callable[[dict[str, Any], Origins], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment, and how it was composed: where each of its values came from."""
+    """A checked experiment that still knows how it was composed: where each of its values came from."""
 
     experiment: Experiment
     composed: Composed
 
 
 def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
-    """The experiment that the overrides in `words` describe.
+    """Return the experiment that the overrides in `words` describe, checked.
 
-    `keep_run_names` leaves `run:NAME` as it was written, to show it. Raises ConfigError, or Problems with everything
-    that is wrong, and RunError where no run of a name has finished.
+    `adjust` changes the composed tree before it is judged, None for no change. `keep_run_names` leaves `run:NAME` as it
+    was written, to show it. Raises ConfigError, or Problems with everything that is wrong, and RunError where no run of
+    a name has finished.
     """
     return _checked(compose(words), adjust, keep_run_names=keep_run_names)
 
 
 def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
-    """The experiment that was frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
+    """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
     return _checked(compose_frozen(run.read_config(), run.config, words), adjust, keep_run_names=False)
 
 

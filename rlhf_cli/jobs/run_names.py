@@ -1,4 +1,4 @@
-"""`run:NAME` in place of a model: the newest finished run of that experiment, or of that path.
+"""Puts models in the place of `run:NAME`: the newest finished run of that experiment, or the run at that path.
 
 For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one. Beside it
 `offset: auto` of a reward model becomes the mean that was measured of it.
@@ -20,9 +20,10 @@ _CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """The same experiment with every `run:NAME` replaced by the model folder it means, every `auto` offset by a number.
+    """Return the same experiment with model folders in place of `run:NAME`, and numbers in place of `auto` offsets.
 
-    Raises RunError, with the command that makes one, when no run of that name has finished, or none was evaluated.
+    Raises RunError, with the command that makes what is missing, when no run of a name has finished or none was
+    evaluated.
     """
     root = Path(experiment.run.root).expanduser()
     rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
@@ -35,12 +36,12 @@ def resolve_runs(experiment: Experiment) -> Experiment:
 
 
 def find_run(named: str, root: str, *, where: str) -> RunFolder:
-    """The run that `run:NAME` means. Raises RunError when none of that name has finished."""
+    """Return the run that `run:NAME` means. Raises RunError when no run of that name has finished."""
     return _run(named, Path(root).expanduser(), where)
 
 
 def is_run_name(named: str) -> bool:
-    """Whether what was typed is `run:NAME`."""
+    """Return whether what was typed is `run:NAME`."""
     return named.startswith(_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Several runs from one command: Hydra's sweeper decides which, each is an ordinary run in a folder of the sweep."""
+"""Makes several runs from one command: Hydra's sweeper decides which, each lies in a folder of the sweep."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ from rlhf_cli.runs.status import FINISHED
 from rlhf_cli.screen.comparison_table import show_comparison
 
 _HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
-"""Hydra writes no logs and no `.hydra` of its own: the run folder says it all."""
+"""Keeps Hydra from writing logs and a `.hydra` of its own: the run folder holds it all."""
 
 
 def run(overrides: list[str]) -> int:
-    """Check every value that is swept over, run all jobs, print the table. A failed job does not stop the others."""
+    """Check every value that is swept over, run all jobs, print the table; returns the exit code.
+
+    A failed job does not stop the others. Raises what `prepare` and `preflight` raise, and RunError where the sweep
+    folder exists already.
+    """
     console = Console()
     sweep_dir = _check(overrides)
     sweep_dir.mkdir(parents=True)
@@ -51,7 +55,7 @@ def run(overrides: list[str]) -> int:
     command_line = sys.argv
 
     def job(_: DictConfig) -> float:
-        sys.argv = command_line  # for the provenance: what the user typed, not what Hydra was told
+        sys.argv = command_line  # the provenance holds what the user typed, not what Hydra was given
         config = HydraConfig.get()
         code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num))
         exit_codes.append(code)
@@ -71,7 +75,7 @@ def run(overrides: list[str]) -> int:
 
 
 def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) -> tuple[int, float]:
-    """(exit code, final total reward): the reward is what a search such as Optuna works on, NaN for a failed job."""
+    """Return (exit code, final total reward); a search such as Optuna works on the reward, NaN for a failed job."""
     try:
         prepared = prepare(overrides)
         plan = preflight(prepared.experiment, prepared.composed)
@@ -92,13 +96,14 @@ def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) 
 
 
 def _check(overrides: list[str]) -> Path:
-    """Judge every swept value once, with the others at their first; returns the sweep's folder.
+    """Judge every swept value once, with the others at their first, and return the sweep's folder.
 
-    A typo is then told once and at once, not by every job in turn.
+    So a typo is reported once and at once, not by every job in turn.
     """
     parsed = OverridesParser.create().parse_overrides(overrides)
     values = [
-        _values(one.input_line or text, one.is_sweep_override()) for one, text in zip(parsed, overrides, strict=True)
+        _values(override.input_line or text, override.is_sweep_override())
+        for override, text in zip(parsed, overrides, strict=True)
     ]
     first = [options[0] for options in values]
     prepared = prepare(first)
@@ -116,7 +121,7 @@ def _check(overrides: list[str]) -> Path:
 
 
 def _values(text: str, is_sweep: bool) -> list[str]:
-    """The overrides a swept one stands for; ranges, globs and distributions stand for themselves in a check."""
+    """Return the overrides a swept override stands for; ranges, globs and distributions stand for themselves."""
     key, _, value = text.partition("=")
     if not is_sweep or "(" in value or value.startswith(("[", "{")):
         return [text]

@@ -1,4 +1,4 @@
-"""What a run says while it trains: to metrics.jsonl and status.json, and to the person at the terminal."""
+"""Reports on a run while it trains: to metrics.jsonl and status.json, and to the person at the terminal."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.runs.metrics_file import MetricsWriter, held_out_told
+from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
 
 
 class Recorder(TrainerCallback):  # type: ignore[misc]
-    """Writes every logged metric and keeps status.json at the last step and checkpoint. For the main process."""
+    """A callback that writes every logged metric and keeps status.json at the last step and checkpoint.
+
+    It is for the main process only.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._metrics = MetricsWriter(folder.metrics)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the step that training starts at, and the last one it will reach."""
         update_status(self._folder, step=state.global_step, max_steps=state.max_steps)
 
     def on_log(
@@ -32,25 +36,32 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
+        """Append the logged metrics to metrics.jsonl and the step to status.json."""
         self._metrics.write(state.global_step, logs or {})
         update_status(self._folder, step=state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the name of the newest checkpoint to status.json, null while there is none."""
         checkpoint = self._folder.last_checkpoint()
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
-    """Moves the bar, and shows the newest total reward (or loss) and every evaluation. For the main process."""
+    """A callback that moves the bar, and shows the newest total reward (or loss) and every evaluation.
+
+    It is for the main process only.
+    """
 
     def __init__(self, bar: TrainingBar) -> None:
         self._bar = bar
         self._latest = ""
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start the bar at the current step."""
         self._bar.start(state.global_step, state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Move the bar to the step that has just ended."""
         self._bar.move_to(state.global_step)
 
     def on_log(
@@ -61,6 +72,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
+        """Show the newest reward, or loss where there is none, beside the bar and as a line of its own."""
         for name in ("reward", "loss"):
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isnan(value):
@@ -78,9 +90,11 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         metrics: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        told = held_out_told(metrics or {})
-        if told:
-            self._bar.print(Text(f"step {state.global_step}, held out: {told}"))
+        """Print a line about the evaluation; nothing where it holds no figure that is known."""
+        summary = describe_held_out(metrics or {})
+        if summary:
+            self._bar.print(Text(f"step {state.global_step}, held out: {summary}"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Stop the bar."""
         self._bar.stop()

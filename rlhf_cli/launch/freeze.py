@@ -1,4 +1,4 @@
-"""Make the run folder and freeze into it everything the ranks will read."""
+"""Makes the run folder and freezes into it everything the ranks will read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status
 
 
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
-    """The run folder this experiment would go on with, None when it starts anew.
+    """Return the run folder this experiment would go on with, None when it starts anew.
 
     Raises RunError when a run of that name exists and is not to be resumed, or is being trained right now.
     """
@@ -50,7 +50,7 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
 def create_run(
     experiment: Experiment, composed: Composed, *, files: dict[str, Path], sweep_dir: Path | None = None, job: str = ""
 ) -> RunFolder:
-    """Make the folder, write config.yaml, provenance.json and a status of `created`.
+    """Make the folder, write config.yaml, provenance.json and a status of `created`, and return the folder.
 
     `files` are the reward code and data whose hashes go into the provenance. A job of a sweep lives in
     `sweep_dir`/`job`. Raises RunError when the folder cannot be made.
@@ -85,7 +85,7 @@ def create_run(
 
 
 def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
-    """The same tree with every local path made absolute, so that the run can be resumed from any folder."""
+    """Return the same tree with every local path made absolute, so that the run can be resumed from any folder."""
 
     def walk(node: Any) -> Any:
         if isinstance(node, dict):
@@ -113,7 +113,7 @@ def _parent(experiment: Experiment, composed: Composed) -> Path:
 
 
 def experiment_name(composed: Composed) -> str:
-    """The chosen experiment, or the trainer where none was named."""
+    """Return the chosen experiment, or the trainer where none was named."""
     return composed.choices.get("exp") or composed.choices.get("trainer") or "run"
 
 

@@ -1,10 +1,11 @@
-"""Start a frozen run on this machine: one process is this very one, several go through accelerate."""
+"""Starts a frozen run on this machine: one process is this very one, several go through accelerate."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from operator import itemgetter
 
 from rlhf_cli.errors import EXIT_CRASH, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
@@ -13,7 +14,7 @@ from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, updat
 
 
 def run(folder: RunFolder, *, resume: bool) -> None:
-    """Run to the end. Raises Preempted, RankFailed, or what the worker raised in this process."""
+    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
     launch = folder.read_config()["launch"]
     processes = count_processes(launch["processes"], launch["device"])
     if processes == 1:
@@ -58,8 +59,8 @@ def _through_accelerate(folder: RunFolder, processes: int, *, resume: bool) -> N
 
 
 def _failure(folder: RunFolder, code: int) -> RlhfError:
-    """What the first rank that failed said; the others die of its absence a moment later."""
-    failures = sorted((read_json(file) for file in folder.path.glob("failure-rank*.json")), key=lambda one: one["time"])
+    """Return the error of the rank that failed first; the others die of its absence a moment later."""
+    failures = sorted((read_json(file) for file in folder.path.glob("failure-rank*.json")), key=itemgetter("time"))
     if not failures:
         reason = f"the launcher ended with code {code} and no rank said why; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)

@@ -1,7 +1,7 @@
-"""One rank: read the frozen config, assemble, train, save, say how it ended.
+"""Is one rank: reads the frozen config, assembles, trains, saves, writes how it ended.
 
 With one process this runs inside the command the user typed; with several, accelerate's launcher runs this module in
-each. Either way the run folder is all it is told.
+each. Either way the run folder is all it is given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _QUIET = {
 
 
 def run_rank(folder: RunFolder, *, resume: bool) -> None:
-    """Train the run in `folder` to its end on this rank. `resume`: go on from the newest checkpoint, if there is one.
+    """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
 
     Whatever happens is in status.json before this returns or raises.
     """
@@ -121,19 +121,19 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, pairs: list[ScoredPair]) ->
 
 
 def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
-    """The newest checkpoint that verifies, the same for every rank; None before the first one was written.
+    """Return the newest checkpoint that verifies, the same for every rank; None before the first was written.
 
     What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
     again would overwrite what the run has written.
     """
     from accelerate.utils import broadcast_object_list
 
-    found: list[Any] = [None, []]
+    shared: list[Any] = [None, []]
     if is_main:  # the others would read every byte once more
-        found = list(newest_whole(folder.checkpoints))
-    broadcast_object_list(found)
-    checkpoint: Path | None = found[0]
-    skipped: list[str] = found[1]
+        shared = list(newest_whole(folder.checkpoints))
+    broadcast_object_list(shared)
+    checkpoint: Path | None = shared[0]
+    skipped: list[str] = shared[1]
     if checkpoint is None and skipped:
         raise RunError(
             "no checkpoint of this run is whole",
@@ -166,7 +166,10 @@ def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
 
 
 def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
-    """accelerate and torchrun fall back to one process without a word; here that is an error."""
+    """Raise ConfigError where another number of processes came up than was asked for.
+
+    accelerate and torchrun fall back to one process without a word.
+    """
     asked = experiment.launch.processes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != "auto" and asked != seen:
@@ -191,12 +194,12 @@ def _seen(trainer: Any) -> dict[str, Any]:
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "num_train_rows": len(trainer.train_dataset),
         **({"left_out": left_out} if left_out else {}),
-        **({"lengths": {name: one.facts() for name, one in lengths.items()}} if lengths else {}),
+        **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
-    """A file a rank, so that the first of several failures can be told from those it caused."""
+    """Write a file a rank, so that the first of several failures can be told from those it caused."""
     text = "".join(traceback.format_exception(error))
     logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
     content = {
@@ -213,7 +216,7 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Quiet libraries while we run, and the environment as it was afterwards: a sweep runs many in one process."""
+    """Quiet libraries while we run, and restore the environment afterwards: a sweep runs many in one process."""
     before = dict(os.environ)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -225,7 +228,7 @@ def _environment() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of a rank that accelerate's launcher started."""
+    """Run the rank that accelerate's launcher started; returns the exit code, 75 where it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.worker")
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")

@@ -1,4 +1,4 @@
-"""The log of one rank: everything that libraries log or warn, in the run folder."""
+"""Keeps the log of one rank: everything that libraries log or warn, in the run folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 @contextlib.contextmanager
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
-    """Everything libraries log or warn goes to log.txt, a repeated warning once; yields a count of the warnings."""
+    """Send everything libraries log or warn to log.txt, a repeated warning once.
+
+    Yields a function that returns how many different warnings there were.
+    """
     handler = logging.FileHandler(folder.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
     warned: set[str] = set()

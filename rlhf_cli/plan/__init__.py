@@ -1,4 +1,5 @@
-"""What a run will do, worked out before anything is paid for: columns, rewards, batch arithmetic. No torch.
+"""Works out what a run will do before anything is paid for: columns, rewards, batch arithmetic. It imports no torch.
 
-The one place beside `assemble` that knows both the configuration and the rooms; it uses only their torch-free parts.
+This is the one place beside `assemble` that knows both the configuration and the rooms; it uses only their torch-free
+parts.
 """

@@ -1,4 +1,4 @@
-"""The data section as plain sources: what the data room reads."""
+"""Turns the section `data` into plain sources, which the data room reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from rlhf_cli.data.source import Source
 
 
 def training_sources(data: schema.Data) -> list[Source]:
-    """One source, or one a member of the mix."""
+    """Return the sources of the training rows: a single source, or one for each member of the mix."""
     if data.mix is not None:
         return [_source(member, f"data.mix.{name}") for name, member in data.mix.items()]
     return [_source(data, "data")]
 
 
 def eval_sources(data: schema.Data) -> list[Source]:
-    """The held-out source, when it is one of its own; empty when it is a fraction of the training rows or absent."""
+    """Return the held-out source in a list.
+
+    The list is empty where held-out rows are a fraction of the training rows, or there are none.
+    """
     if data.eval is None or data.eval.fraction is not None:
         return []
     return [_source(data.eval, "data.eval")]
@@ -36,8 +39,8 @@ def _source(section: schema.Source, name: str) -> Source:
     )
 
 
-def eval_rows_told(data: schema.Data) -> str:
-    """Which rows an evaluation runs on, for a person."""
+def describe_eval_rows(data: schema.Data) -> str:
+    """Describe in words which rows an evaluation runs on."""
     if data.eval is None:
         return "training rows"
     if data.eval.fraction is not None:

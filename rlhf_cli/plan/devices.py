@@ -1,4 +1,4 @@
-"""How many processes `auto` means on this machine, found without importing torch."""
+"""Finds out without torch how many processes `auto` means on this machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ _PROBE_TIMEOUT_S = 20
 
 
 def count_processes(asked: int | Literal["auto"], device: str) -> int:
-    """One a GPU, or one where there is none or the device is the CPU; an explicit number is itself."""
+    """Return the number of processes: one a GPU, or one where there is none or the device is the CPU.
+
+    A number in `asked` is returned as it is.
+    """
     if asked != "auto":
         return asked
     return 1 if device == "cpu" else max(1, num_gpus())
 
 
 def num_gpus() -> int:
-    """Visible NVIDIA GPUs: CUDA_VISIBLE_DEVICES when it is set, else what nvidia-smi lists."""
+    """Count the visible NVIDIA GPUs: by CUDA_VISIBLE_DEVICES where it is set, else by what nvidia-smi lists.
+
+    Without nvidia-smi, or where it does not answer in time, the count is 0.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([entry for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"])

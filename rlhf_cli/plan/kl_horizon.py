@@ -1,4 +1,4 @@
-"""Whether an adaptive KL coefficient can be steered: its horizon against the size of a round."""
+"""Checks that an adaptive KL coefficient can be steered: its horizon against the size of a round."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.rollout_batches import BatchPlan
 
 _MOST_ERROR = 0.2
-"""What the controller clips the relative error to (arXiv 1909.08593, section 2.2)."""
+"""The controller clips the relative error to this (arXiv 1909.08593, section 2.2)."""
 
 
 def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Origins) -> list[ConfigError]:
-    """A problem where one round could change the coefficient by more than all of it, and so turn its sign."""
+    """Return a problem where one round could change the coefficient by more than all of it, and so turn its sign.
+
+    The list is empty where nothing is wrong or the coefficient is fixed.
+    """
     kl = experiment.kl
     if kl is None or kl.controller == "fixed":
         return []

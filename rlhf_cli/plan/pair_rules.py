@@ -1,4 +1,4 @@
-"""What the section `reward_model` says about the data, in the words of the data room."""
+"""Translates the section `reward_model` into what the data room calls rules for pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.errors import UserError
 
 
 def preference_rules(experiment: Experiment) -> PreferenceRules:
-    """The rules for the pairs of an experiment; the defaults where it has no such section."""
+    """Return the rules for the pairs of an experiment; the defaults where it has no such section."""
     section = experiment.reward_model or RewardModel()
     margin = None
     if section.margin is not None:
@@ -23,7 +23,10 @@ def preference_rules(experiment: Experiment) -> PreferenceRules:
 
 
 def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[UserError]:
-    """The columns that a margin is made of and the data has not; none where the columns are not known yet."""
+    """Return a problem for each column that a margin is made of and the data lacks.
+
+    The list is empty where the columns are not known yet.
+    """
     rules = preference_rules(experiment)
     if not columns or rules.margin is None:
         return []

@@ -1,4 +1,4 @@
-"""What can be said of the model section before torch is imported: is there a model, of the right kind, for this run?"""
+"""Checks the section `model` before torch is imported: is there a model, of the right kind, for this run?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.models.model_folders import describe_model, describe_reward_model
 
 
 def describe_policy(experiment: Experiment, composed: Composed) -> str:
-    """The model that is trained, in words.
+    """Describe the model that is trained, in words.
 
     Raises ModelError where there is none, it is of another kind than the trainer trains, or it cannot be quantised
     here, and DataError for a warm start on a world without demonstrations.
@@ -49,9 +49,10 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
 
 
 def _is_classifier(folder: Path) -> bool:
-    """Whether a model folder says so, of itself or of the adapter in it."""
+    """Return whether a model folder says so, of itself or of the adapter in it."""
     for name, field in (("config.json", "architectures"), ("adapter_config.json", "task_type")):
         if (folder / name).is_file():
-            said = json.loads((folder / name).read_text(encoding="utf-8")).get(field) or ""
-            return str(said if isinstance(said, str) else said[0]).endswith(("ForSequenceClassification", "SEQ_CLS"))
+            stated = json.loads((folder / name).read_text(encoding="utf-8")).get(field) or ""
+            kind = str(stated if isinstance(stated, str) else stated[0])
+            return kind.endswith(("ForSequenceClassification", "SEQ_CLS"))
     return False

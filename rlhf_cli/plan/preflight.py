@@ -1,4 +1,4 @@
-"""Everything about an experiment that can be known before torch is imported, found and checked in one go."""
+"""Checks in one go everything about an experiment that can be known before torch is imported."""
 
 from __future__ import annotations
 
@@ -40,21 +40,25 @@ from rlhf_cli.suggest import nearest
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. `columns` is empty and `num_rows` None where a hub dataset decides."""
+    """A plan that says what a run will do.
+
+    `columns` is empty and `num_rows` None where a hub dataset decides. `batches` is None for a trainer that does not
+    generate, `stage` for one that does.
+    """
 
     model: str
     data: str
     columns: tuple[str, ...]
     num_rows: int | None
     rewards: dict[str, str]
-    """Name -> what scores it."""
+    """Maps each reward's name to what scores it."""
     processes: int
     batches: BatchPlan | None
     stage: StagePlan | None
-    """The same of a trainer that learns from its rows and does not generate."""
+    """Holds the numbers of a trainer that learns from its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
-    """Reward code and data files, for the hashes in the provenance."""
+    """Names the reward code and data files, for the hashes in the provenance."""
 
 
 def preflight(experiment: Experiment, composed: Composed) -> Plan:
@@ -115,10 +119,10 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         except UserError as error:
             problems.append(error)
     problems += margin_problems(experiment, columns)
-    stage, found = check_stage(
+    stage, stage_problems = check_stage(
         experiment, trainer, columns, processes=processes, num_rows=num_rows, origins=composed.origins
     )
-    problems += [*found, *_unwritable_root(experiment.run.root)]
+    problems += [*stage_problems, *_unwritable_root(experiment.run.root)]
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -151,7 +155,7 @@ def _critic(experiment: Experiment, composed: Composed) -> None:
 
 
 def _data(experiment: Experiment) -> tuple[tuple[str, ...], int | None, str]:
-    """(columns the trainer will see, training rows, a description). Both sources, training and eval, are looked at."""
+    """Look at training and eval source alike; return (columns the trainer will see, training rows, a description)."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     seen: list[tuple[Source, Preview, tuple[str, ...]]] = []
@@ -195,7 +199,7 @@ def _selected(rows: int, source: Source) -> int | None:
 def _reward(
     name: str, reward: Reward, composed: Composed, files: dict[str, Path], prompt: str | list[Message] | None
 ) -> list[str]:
-    """The dataset columns a reward cannot do without."""
+    """Return the dataset columns a reward cannot do without."""
     if reward.model is not None:
         where = composed.origins.where(f"rewards.{name}.model")
         describe_reward_model(reward.model, where=where, conversational=isinstance(prompt, list))

@@ -1,4 +1,4 @@
-"""The reward section as components of a stack: gates and schedules in the rewards room's own terms."""
+"""Turns the section `rewards` into components of a stack: gates and schedules in the rewards room's own terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.stack.weight_schedule import Schedule
 
 
 def component(name: str, reward: schema.Reward, score: Callable[..., Any]) -> Component:
-    """A component of the stack: `score` with the rules the experiment puts around it."""
+    """Return a component of the stack: `score` with the rules the experiment puts around it."""
     weight = reward.weight
     assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
     return Component(

@@ -1,4 +1,4 @@
-"""Batch arithmetic of TRL's on-policy trainers: how many prompts, completions and steps, and whether they divide.
+"""Does the batch arithmetic of TRL's on-policy trainers: prompts, completions, steps, and whether they divide.
 
 In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions; all
 processes together must hold whole groups of `num_generations` completions of one prompt. A round feeds
@@ -19,7 +19,10 @@ from rlhf_cli.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One run's numbers. `completions_a_round` counts all processes; `steps` are optimizer steps."""
+    """The numbers of one run that generates.
+
+    `completions_a_round` counts all processes; `steps` are optimizer steps, None where the data decides.
+    """
 
     per_device: int
     processes: int
@@ -32,9 +35,10 @@ class BatchPlan:
     steps: int | None
 
     def describe(self) -> str:
-        """`4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`
+        """Describe one generation round in a line.
 
-        Followed by ` x 4 epochs` where a round is learned from more than once.
+        `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, followed by ` x
+        4 epochs` where a round is learned from more than once.
         """
         return (
             f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"
@@ -56,7 +60,7 @@ def plan_batches(
     origins: Origins,
     baseline: str = "group",
 ) -> BatchPlan:
-    """The arithmetic for a trainer that generates. `num_rows` is None where the dataset is not known yet.
+    """Work out the numbers for a trainer that generates. `num_rows` is None where the dataset is not known yet.
 
     `baseline` is `group` or `critic`. Raises ConfigError when the numbers do not divide (with the nearest values that
     do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
@@ -134,7 +138,7 @@ def _steps(
 
 
 def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_generations: int, num_rows: int) -> str:
-    """The largest batch size a device whose round is whole groups and takes no more prompts than there are."""
+    """Hint at the largest batch size whose round is whole groups and takes no more prompts than there are."""
     for per_device in range(global_batch // processes - 1, 0, -1):
         prompts, rest = divmod(per_device * processes * micro_batches, num_generations)
         if not rest and prompts <= num_rows:
@@ -156,7 +160,7 @@ def _require_at_least(least: int, name: str, value: int, origins: Origins) -> No
 
 
 def _round_of_one(origins: Origins) -> UserError:
-    """PPO's own: TRL's config insists on a group of two that divides the round, though PPO makes no use of it."""
+    """Return a problem of PPO's alone: TRL insists on a group of two that divides the round; PPO has no use for it."""
     key = "trainer.args.per_device_train_batch_size"
     return ConfigError(
         "one completion a round is too few",
@@ -182,7 +186,7 @@ def _does_not_divide(name: str, value: int, divisor: int, meaning: str, origins:
 def _no_whole_groups(
     per_device: int, processes: int, micro_batches: int, num_generations: int, least: int, origins: Origins
 ) -> UserError:
-    """Both ways out: the nearest batch size that holds whole groups, and the nearest group size that fits."""
+    """Return a problem with both ways out: the nearest batch size of whole groups, and the nearest group size."""
     round_size = per_device * processes * micro_batches
     batch = next(
         size

@@ -1,4 +1,4 @@
-"""What is known beforehand of a run that learns from rows as they are: its columns and the number of its steps."""
+"""Works out what a run will do that learns from rows as they are: its columns and its number of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from rlhf_cli.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One run's numbers. `steps` and `epochs` are None where the data decides when it is read."""
+    """The numbers of one run that learns from rows.
+
+    `steps` and `epochs` are None where the data decides when it is read.
+    """
 
     per_device: int
     processes: int
@@ -25,14 +28,14 @@ class StagePlan:
     steps: int | None
 
     def describe(self) -> str:
-        """`16 rows a device x 1 process x 2 accumulated = 32 a step`"""
+        """Describe a step: `16 rows a device x 1 process x 2 accumulated = 32 a step`."""
         parts = [_count(self.per_device, "row") + " a device", _count(self.processes, "process", "es")]
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} accumulated")
         return " x ".join(parts) + f" = {self.per_device * self.processes * self.accumulation} a step"
 
     def describe_steps(self) -> str:
-        """`63, 1 epoch`, or `known when the data is read`"""
+        """Describe the length of the run: `63, 1 epoch`, or `known when the data is read`."""
         if self.steps is None:
             return "known when the data is read"
         return f"{self.steps}" + (f", {_count(self.epochs, 'epoch')}" if self.epochs is not None else "")
@@ -47,9 +50,10 @@ def check_stage(
     num_rows: int | None,
     origins: Origins,
 ) -> tuple[StagePlan | None, list[UserError]]:
-    """The numbers of a run that learns from its rows, and every problem with it; (None, []) for any other trainer.
+    """Return the numbers of a run that learns from its rows, and every problem with it.
 
-    `columns` is empty and `num_rows` None where a hub dataset decides.
+    `columns` is empty and `num_rows` None where a hub dataset decides. The numbers are None where a problem forbids
+    them; any other trainer gets (None, []).
     """
     row = experiment.trainer.row
     if not row.learns_from:

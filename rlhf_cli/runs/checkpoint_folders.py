@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: staged, hashed, renamed into place, and verified before one is used.
+"""Keeps checkpoints whole or not there: staged, hashed, renamed into place, and verified before one is used.
 
 A checkpoint is written to `checkpoints/tmp-<step>/checkpoint-<step>`. When all of it is there its manifest is written,
 everything is flushed to the disk, and the folder is renamed to `checkpoints/checkpoint-<step>`. So a process that is
@@ -20,18 +20,18 @@ _STAGED = "tmp-*"
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of everything that bears a checkpoint's name, the newest last; whether it is whole is not looked at.
+    """Return (step, path) of every folder entry with a checkpoint's name, the newest last, whether it is whole or not.
 
-    A name is all this reads, so it is cheap enough for a status line.
+    Only names are read, so it is cheap enough for a status line.
     """
-    found = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
-    return sorted(found)
+    checkpoints = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
+    return sorted(checkpoints)
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `folder` that verifies, and a line for every newer one: its name and what is wrong.
+    """Return the newest checkpoint under `folder` that verifies, and a line for every newer one with what is wrong.
 
-    Reads every byte of what it verifies.
+    The checkpoint is None where none verifies. Every byte of what is verified is read.
     """
     skipped: list[str] = []
     for _, path in reversed(checkpoints_in(folder)):
@@ -43,32 +43,32 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def problem_with(checkpoint: Path) -> str | None:
-    """Why a checkpoint does not verify, None where every file is as its manifest says.
+    """Return why a checkpoint does not verify, None where every file is as its manifest says.
 
-    One without a manifest does not verify: nobody can say whether it was written to its end.
+    A checkpoint without a manifest does not verify: nobody can say whether it was written to its end.
     """
     try:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        said = {name: (entry["size"], entry["sha256"]) for name, entry in files.items()}
+        listed = {name: (entry["size"], entry["sha256"]) for name, entry in files.items()}
     except FileNotFoundError:
         return f"no {MANIFEST} in it"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST} cannot be read ({type(error).__name__})"
-    # All sizes before the first hash: a truncated file is found without reading gigabytes.
-    for name, (size, _) in said.items():
+    # All sizes before the first hash: a truncated file shows without reading gigabytes.
+    for name, (size, _) in listed.items():
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes and its manifest says {size}"
-    for name, (_, sha256) in said.items():
+    for name, (_, sha256) in listed.items():
         if _hashed(checkpoint / name) != sha256:
             return f"{name} is not what was written (another sha256)"
     return None
 
 
 def staging_place(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is put together: a checkpoint of its own in there is what `commit` takes."""
+    """Return the folder where the checkpoint of `step` is put together: `commit` takes the checkpoint inside it."""
     return folder / f"tmp-{step}"
 
 
@@ -79,7 +79,7 @@ def clear_staging(folder: Path) -> None:
 
 
 def commit(staged: Path) -> Path:
-    """Make `tmp-<step>/checkpoint-<step>` a checkpoint; an older one of that name is replaced. Returns its path."""
+    """Make `tmp-<step>/checkpoint-<step>` a checkpoint and return its path; an older one of that name is replaced."""
     write_manifest(staged)
     place = staged.parent
     final = place.parent / staged.name
@@ -94,7 +94,7 @@ def commit(staged: Path) -> Path:
 
 
 def write_manifest(folder: Path) -> None:
-    """Flush every file under `folder` to the disk and say in manifest.json, written last, what each one is."""
+    """Flush every file under `folder` to the disk and list their sizes and hashes in manifest.json, written last."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
     content = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": _hashed(file, flush=True)}
@@ -116,7 +116,7 @@ def _hashed(file: Path, *, flush: bool = False) -> str:
 
 
 def _flush(path: Path) -> None:
-    """fsync a file or a folder: a rename may reach the disk before the content it names."""
+    """Flush a file or a folder to the disk: a rename may reach it before the content it names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

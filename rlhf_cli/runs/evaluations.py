@@ -7,7 +7,7 @@ from pathlib import Path
 from rlhf_cli.runs.run_folder import RunFolder
 
 HELD_OUT = "held_out"
-"""Name of the evaluation on a run's own evaluation rows."""
+"""Names the evaluation on a run's own evaluation rows."""
 
 REWARD_MODEL, POLICY = "reward_model", "policy"
 
@@ -28,7 +28,7 @@ def evaluations_of(model: Path) -> Path:
 
 
 PICTURE = "history.png"
-"""The curves of all evaluations of a training, beside them."""
+"""Names the file with the curves of all evaluations of a training, beside them."""
 
 
 def in_training(run: RunFolder) -> Path:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object per log event, under TRL's own names plus `step` and `time_s`."""
+"""Writes and reads metrics.jsonl: one JSON object per log event, under TRL's own names plus `step` and `time_s`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 TOTAL = "reward"
-"""TRL's name for the weighted sum of all rewards."""
+"""Is TRL's name for the weighted sum of all rewards."""
 
 
 class MetricsWriter:
-    """Appends log events. `time_s` counts training seconds and goes on where an earlier attempt stopped."""
+    """A writer that appends log events to metrics.jsonl.
+
+    Its `time_s` counts training seconds and goes on where an earlier attempt stopped.
+    """
 
     def __init__(self, path: Path) -> None:
         earlier = read_metrics(path)
@@ -30,7 +33,7 @@ class MetricsWriter:
         self._started = time.monotonic()
 
     def write(self, step: int, logs: dict[str, Any]) -> None:
-        """Add one event. A value that is no finite number is written as null: JSON has no NaN."""
+        """Append one event. A value that is no finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
         event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
@@ -39,7 +42,7 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole event; a last line cut by a kill is left out."""
+    """Return every whole event; a last line cut by a kill is left out. A file that is not there has none."""
     if not path.is_file():
         return []
     events = []
@@ -52,7 +55,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def rewind(path: Path, step: int) -> None:
-    """Forget events after `step`: a resumed run writes them again."""
+    """Remove the events after `step` from the file: a resumed run writes them again."""
     if not path.is_file():
         return
     kept = [event for event in read_metrics(path) if event["step"] <= step and "train_runtime" not in event]
@@ -62,13 +65,16 @@ def rewind(path: Path, step: int) -> None:
 
 
 def series(events: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """(steps, values) of one metric, without the events that lack it."""
+    """Return (steps, values) of one metric, without the events that lack it."""
     points = [(event["step"], event[name]) for event in events if isinstance(event.get(name), int | float)]
     return [step for step, _ in points], [float(value) for _, value in points]
 
 
 def start_and_end(values: list[float]) -> tuple[float, float] | None:
-    """Mean of the first and of the last tenth of a series (at least one value each), None for an empty one."""
+    """Return the mean of the first and of the last tenth of a series (at least one value each).
+
+    An empty series gives None.
+    """
     if not values:
         return None
     width = max(1, len(values) // 10)
@@ -76,7 +82,7 @@ def start_and_end(values: list[float]) -> tuple[float, float] | None:
 
 
 def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
-    """Names of the reward components in the order they were first logged."""
+    """Return the names of the reward components in the order they were first logged."""
     names: dict[str, None] = {}
     for event in events:
         for key in event:
@@ -86,18 +92,21 @@ def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
     return list(names)
 
 
-def held_out_told(metrics: dict[str, Any]) -> str:
-    """An evaluation in a line: a policy's totals, else loss and accuracy."""
-    found = []
+def describe_held_out(metrics: dict[str, Any]) -> str:
+    """Describe an evaluation in a line: by a policy's totals, else by loss and accuracy; '' where it holds neither."""
+    totals = []
     for part in (GREEDY, SAMPLED):
         mean, low, high = (metrics.get(f"eval_{part}/total{bound}") for bound in ("", "/low", "/high"))
         if mean is not None:
             interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-            found.append(f"{part} {mean:.3f}{interval}")
-    known = [] if found else [(name, metrics.get(f"eval_{name}")) for name in _LEARNT]
-    return ", ".join([*found, *(f"{name} {value:.3f}" for name, value in known if value is not None)])
+            totals.append(f"{part} {mean:.3f}{interval}")
+    losses = [] if totals else [(name, metrics.get(f"eval_{name}")) for name in _LEARNT]
+    return ", ".join([*totals, *(f"{name} {value:.3f}" for name, value in losses if value is not None)])
 
 
 def most_attempts(metrics: Iterable[str]) -> list[str]:
-    """The names of pass@k with the greatest k, one a reward; they are logged in the order of k."""
+    """Return the names of pass@k with the greatest k, one a reward.
+
+    `metrics` come in the order of k, as they are logged.
+    """
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())

@@ -1,4 +1,4 @@
-"""provenance.json: what it would take to make this run again."""
+"""Writes provenance.json: what it would take to make this run again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "
 def write_provenance(
     folder: RunFolder, *, choices: dict[str, str | None], overrides: list[str], seed: int, files: dict[str, Path]
 ) -> None:
-    """What the parent knows before the first rank starts.
+    """Write what the parent knows before the first rank starts.
 
     `choices` are the group options (exp, model, data, ...), `files` name -> file or folder whose content decides the
     result: reward code and data.
@@ -48,12 +48,12 @@ def write_provenance(
 
 
 def add_to_provenance(folder: RunFolder, **seen: Any) -> None:
-    """What only the worker sees: the world size, the devices, the dtype."""
+    """Add what only the worker sees: the world size, the devices, the dtype."""
     write_json(folder.provenance, {**read_json(folder.provenance), **seen})
 
 
 def git_state(cwd: Path) -> dict[str, Any] | None:
-    """Commit and whether the tree differs from it; None outside a repository or without git."""
+    """Return the commit and whether the tree differs from it; None outside a repository or without git."""
 
     def git(*words: str) -> str | None:
         try:
@@ -69,7 +69,7 @@ def git_state(cwd: Path) -> dict[str, Any] | None:
 
 
 def sha256(path: Path) -> str | None:
-    """Hash of a file's bytes, or of the names and bytes of a folder's files; None when there is neither."""
+    """Return the hash of a file's bytes, or of the names and bytes of a folder's files; None when there is neither."""
     digest = hashlib.sha256()
     if path.is_file():
         files = [path]
@@ -87,10 +87,10 @@ def sha256(path: Path) -> str | None:
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions

@@ -1,4 +1,4 @@
-"""The layout of a run folder, and how a run is found by what a user types."""
+"""Knows the layout of a run folder, and finds runs by what a user types."""
 
 from __future__ import annotations
 
@@ -18,79 +18,93 @@ _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names of what lies in a run folder. Creating files is for those who own them."""
+    """A run folder that knows the names of what lies in it. Creating the files is for those who own them."""
 
     path: Path
 
     @property
     def config(self) -> Path:
+        """Return the path of the frozen configuration."""
         return self.path / "config.yaml"
 
     @property
     def provenance(self) -> Path:
+        """Return the path of what it would take to make the run again."""
         return self.path / "provenance.json"
 
     @property
     def status(self) -> Path:
+        """Return the path of the state of the run."""
         return self.path / "status.json"
 
     @property
     def metrics(self) -> Path:
+        """Return the path of the log events, a JSON object a line."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
+        """Return the folder that the checkpoints lie in."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
+        """Return the folder of the trained model, which is there once the run has finished."""
         return self.path / "model"
 
     @property
     def critic(self) -> Path:
+        """Return the folder of the trained critic, which only a run with a critic has."""
         return self.path / "critic"
 
     @property
     def reward_errors(self) -> Path:
+        """Return the path of the rewards that failed, a JSON object a line; nothing is there while none has."""
         return self.path / "reward_errors.jsonl"
 
     @property
     def samples(self) -> Path:
+        """Return the path of the pairs scored in training, a JSON object a line."""
         return self.path / "samples.jsonl"
 
     @property
     def log(self) -> Path:
+        """Return the path of what libraries logged and warned."""
         return self.path / "log.txt"
 
     @property
     def sweep_group(self) -> str | None:
-        """`<exp>/<sweep id>` when this run is a job of a sweep."""
+        """Return `<exp>/<sweep id>` when this run is a job of a sweep, else None."""
         parent = self.path.parent
         return f"{parent.parent.name}/{parent.name}" if (parent / "sweep.json").is_file() else None
 
     @property
     def label(self) -> str:
-        """The last parts of the path, enough to tell runs apart on a screen."""
+        """Return the last parts of the path, enough to tell runs apart on a screen."""
         depth = 3 if self.sweep_group else 2
         return "/".join(self.path.parts[-depth:])
 
     @property
     def shown(self) -> str:
-        """The path as a user would type it: relative where the run lies below the current folder."""
+        """Return the path as a user would type it: relative where the run lies below the current folder."""
         return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
 
     def read_config(self) -> dict[str, Any]:
+        """Read the frozen configuration."""
         content: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         return content
 
     def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint by names alone; what a run goes on from is `newest_whole`, which reads its files."""
+        """Return the newest checkpoint by names alone, None without any.
+
+        A run goes on from `newest_whole` instead, which reads the files.
+        """
         whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return whole[-1] if whole else None
 
 
 def open_run(path: Path) -> RunFolder:
-    """The run folder at `path`. Raises RunError when it is not one."""
+    """Return the run folder at `path`. Raises RunError when it is not one."""
     folder = RunFolder(path.resolve())
     if not folder.config.is_file():
         raise RunError(
@@ -103,7 +117,10 @@ def open_run(path: Path) -> RunFolder:
 
 
 def expand(paths: list[Path]) -> list[RunFolder]:
-    """The runs meant by what was typed: a run is itself, a sweep folder its jobs, a folder of runs all of them."""
+    """Return the runs meant by what was typed: a run is itself, a sweep folder its jobs, a folder of runs all of them.
+
+    Raises RunError for a folder that holds none.
+    """
     runs: list[RunFolder] = []
     for path in paths:
         if (path / "config.yaml").is_file():
@@ -122,7 +139,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file, or {} when there is none yet."""
+    """Return the content of a JSON file, or {} when there is none yet."""
     if not path.is_file():
         return {}
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

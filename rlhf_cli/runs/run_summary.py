@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configurations, and where each reward or loss began and ended."""
+"""Puts runs side by side: what differs in their configurations, and where each reward or loss began and ended."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ _NEVER_A_DIFFERENCE = ("run.name", "run.root", "run.resume")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run as a row of a comparison."""
+    """A run that is a row of a comparison."""
 
     folder: RunFolder
     status: Status
     settings: dict[str, Any]
-    """Dotted key -> value, for the whole configuration."""
+    """Maps dotted key -> value, for the whole configuration."""
     rewards: dict[str, tuple[float, float]]
-    """`reward` (the total) and each component -> (start, end), see metrics.start_and_end."""
+    """Maps `reward` (the total) and each component -> (start, end), see metrics_file.start_and_end."""
     measures: dict[str, tuple[float, float]]
-    """Loss and accuracy of a run without rewards, the held-out greedy total of a policy -> (start, end)."""
+    """Maps loss and accuracy of a run without rewards, or the held-out greedy total of a policy -> (start, end)."""
 
 
 def summarise(folder: RunFolder) -> RunSummary:
-    """Read one run folder."""
+    """Read one run folder and return its row."""
     events = read_metrics(folder.metrics)
     names = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
     spans = {name: start_and_end(series(events, metric)[1]) for name, metric in names.items()}
-    found = few_measures(events, has_rewards=TOTAL in spans and spans[TOTAL] is not None)
+    few = few_measures(events, has_rewards=TOTAL in spans and spans[TOTAL] is not None)
     return RunSummary(
         folder=folder,
         status=read_status(folder),
         settings=dict(_flat(folder.read_config())),
         rewards={name: span for name, span in spans.items() if span is not None},
-        measures={one.label: (one.start, one.end) for one in found},
+        measures={measure.label: (measure.start, measure.end) for measure in few},
     )
 
 
 def differences(runs: list[RunSummary]) -> list[str]:
-    """Keys whose value is not the same in every run, in the order of the configuration."""
+    """Return the keys whose value is not the same in every run, in the order of the configuration."""
     keys: dict[str, None] = {}
     for run in runs:
         keys.update(dict.fromkeys(run.settings))

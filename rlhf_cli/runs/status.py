@@ -1,4 +1,4 @@
-"""status.json: what state a run is in, by its own last word and by whether its process still lives."""
+"""Reads and writes status.json: what state a run is in, by its own last word and by whether its process still lives."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 KILLED = "killed"
-"""Never written: concluded by a reader from a status of `running` whose process is gone."""
+"""Is never written: a reader concludes it from a status of `running` whose process is gone."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """One run's state. Times are seconds since the epoch."""
+    """The state of one run, as status.json holds it.
+
+    `step` and `max_steps` count optimizer steps; `updated_at` is in seconds since the epoch. What is not known is None.
+    """
 
     state: str
     step: int = 0
@@ -32,7 +35,7 @@ class Status:
 
 
 def read_status(folder: RunFolder) -> Status:
-    """The run's state; a `running` one whose process is dead on this machine is reported as killed."""
+    """Return the run's state; a `running` run whose process is dead on this machine is reported as killed."""
     content = read_json(folder.status)
     known = {field.name for field in fields(Status)}
     status = Status(**{key: value for key, value in {"state": CREATED, **content}.items() if key in known})
@@ -42,7 +45,7 @@ def read_status(folder: RunFolder) -> Status:
 
 
 def update_status(folder: RunFolder, **changes: Any) -> Status:
-    """Merge `changes` into status.json and stamp them."""
+    """Merge `changes` into status.json, stamp them with the time and return the new state."""
     content = {**read_json(folder.status), **changes}
     known = {field.name for field in fields(Status)}
     status = Status(**{**{key: value for key, value in content.items() if key in known}, "updated_at": time.time()})
@@ -51,7 +54,7 @@ def update_status(folder: RunFolder, **changes: Any) -> Status:
 
 
 def claim(folder: RunFolder) -> None:
-    """Say that this very process now works on the run."""
+    """Record that this very process now works on the run."""
     update_status(
         folder, state=RUNNING, pid=os.getpid(), host=socket.gethostname(), reason=None, failing_rank=None, warnings=0
     )

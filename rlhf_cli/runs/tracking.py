@@ -1,4 +1,4 @@
-"""wandb as a mirror of the run folder: it may be absent, logged out or offline, and the run does not notice."""
+"""Mirrors the run folder in wandb, which may be absent, logged out or offline without the run noticing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ Mode = Literal["online", "offline", "none"]
 
 @dataclass(frozen=True)
 class TrackingPlan:
-    """What wandb will really do: `mode` online, offline or none, and why it is not what was asked for."""
+    """A plan that says what wandb will really do.
+
+    `mode` is online, offline or none; `notice` is why it is not what was asked for, None where it is.
+    """
 
     mode: Mode
     notice: str | None = None
 
 
 def plan_tracking(mode: Mode) -> TrackingPlan:
-    """Online only where there is a login and a server that answers; decided in seconds, before anything is loaded."""
+    """Decide in seconds, before anything is loaded: online only where there is a login and a server that answers."""
     if mode != "online":
         return TrackingPlan(mode)
     base_url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
@@ -49,9 +52,9 @@ def plan_tracking(mode: Mode) -> TrackingPlan:
 
 @contextmanager
 def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[None]:
-    """A wandb run around a training run, on the main process. `config` is the resolved experiment, nested.
+    """Keep a wandb run open around a training run, on the main process. `config` is the resolved experiment, nested.
 
-    TRL's and transformers' callbacks log into the wandb run they find. Its id is the run folder's, so that a resumed
+    TRL's and transformers' callbacks log into the wandb run that is open. Its id is the run folder's, so that a resumed
     run goes on in it.
     """
     if mode == "none":
@@ -88,7 +91,7 @@ def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[N
 
 
 def mirror_table(name: str, step: int, rows: list[dict[str, Any]]) -> None:
-    """Log rows as a table of the active wandb run; nothing where there is none."""
+    """Log rows as a table of the active wandb run; do nothing where there is none."""
     wandb = sys.modules.get("wandb")  # where a run is active it was imported
     if wandb is None or getattr(wandb, "run", None) is None:
         return

@@ -1,4 +1,4 @@
-"""What TRL measures beside rewards: loss, accuracy and margin of pairs, accuracy of tokens; also held out."""
+"""Reads what TRL measures beside rewards: loss, accuracy and margin of pairs, accuracy of tokens; also held out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SIGNS = {
     "rewards/margins": 1,
     "mean_token_accuracy": 1,
 }
-"""TRL's name -> whether more is better (1) or worse (-1), in the order of a table."""
+"""Maps TRL's name -> whether more is better (1) or worse (-1), in the order of a table."""
 
-_TOLD_BY_ONE = ("loss", "accuracy", "rewards/accuracies")
+_COMPARED = ("loss", "accuracy", "rewards/accuracies")
 _HELD_OUT = "eval_"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One of them at start and end. `sign`: 1 where more is better, -1 where less is."""
+    """A metric at the start and at the end of training. `sign` is 1 where more is better, -1 where less is."""
 
     label: str
     sign: int
@@ -34,24 +34,27 @@ class Measure:
 
 
 def measures(events: list[dict[str, Any]]) -> list[Measure]:
-    """All that were logged, of the training rows and then of the held-out ones.
+    """Return all measures that were logged, of the training rows and then of the held-out ones.
 
     Of the training rows it is the mean of the first and last tenth of the log events, of the held-out ones the first
     and the last value.
     """
-    return _found(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
+    return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
 
 
 def few_measures(events: list[dict[str, Any]], *, has_rewards: bool) -> list[Measure]:
-    """Those by which runs are compared: loss and accuracy, held out where they were; of a policy its greedy total."""
+    """Return the measures by which runs are compared: loss and accuracy, held out where that was logged.
+
+    Of a policy it is the greedy total alone.
+    """
     if has_rewards:
-        return _found(events, [f"{_HELD_OUT}{GREEDY}/total"])
-    held_out = [name for name in _TOLD_BY_ONE if series(events, _HELD_OUT + name)[1]]
-    return _found(events, [_HELD_OUT + name if name in held_out else name for name in _TOLD_BY_ONE])
+        return _measures_of(events, [f"{_HELD_OUT}{GREEDY}/total"])
+    held_out = [name for name in _COMPARED if series(events, _HELD_OUT + name)[1]]
+    return _measures_of(events, [_HELD_OUT + name if name in held_out else name for name in _COMPARED])
 
 
-def _found(events: list[dict[str, Any]], names: Iterable[str]) -> list[Measure]:
-    found = []
+def _measures_of(events: list[dict[str, Any]], names: Iterable[str]) -> list[Measure]:
+    measured = []
     for name in names:
         values = series(events, name)[1]
         if not values:
@@ -60,5 +63,5 @@ def _found(events: list[dict[str, Any]], names: Iterable[str]) -> list[Measure]:
         span = (values[0], values[-1]) if is_held_out else start_and_end(values)
         assert span is not None
         label = plain.removeprefix("rewards/").replace("_", " ").replace("/", " ")
-        found.append(Measure(label + (", held out" if is_held_out else ""), _SIGNS.get(plain, 1), *span))
-    return found
+        measured.append(Measure(label + (", held out" if is_held_out else ""), _SIGNS.get(plain, 1), *span))
+    return measured

@@ -15,6 +15,7 @@ from rlhf_cli.screen.comparison_table import show_comparison
 
 
 def run(argv: list[str]) -> int:
+    """Print a comparison of the runs that `argv` names; returns the exit code. Raises RunError where none is named."""
     if not argv:
         raise RunError("no run was named", expected="run folders", hint="rlhf compare runs/quickstart")
     show_comparison(Console(), [summarise(folder) for folder in expand([Path(word) for word in argv])])

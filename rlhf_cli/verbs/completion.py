@@ -39,6 +39,10 @@ compdef _rlhf rlhf
 
 
 def run(argv: list[str]) -> int:
+    """Print a completion script, or the candidates for a line; returns the exit code.
+
+    Raises UserError for another shell.
+    """
     if argv[:1] == ["words"] and len(argv) == 2:
         from rlhf_cli.jobs.completion_words import candidates
 

@@ -41,7 +41,7 @@ from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_tar
 from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.measure.evaluation_files import evaluation_json
-from rlhf_cli.plan.data_sources import eval_rows_told
+from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.screen.evaluation_tables import show_evaluation
 
@@ -54,7 +54,10 @@ _LONGEST_NAME = 100
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate one model, write the results and show them; returns the exit code."""
+    """Evaluate one model, write the figures and show them; returns the exit code.
+
+    Raises RunError where no run is named, ConfigError for an option that does not fit the model.
+    """
     options, words = _parse(argv)
     named = next((word for word in words if "=" not in word and not word.startswith(("-", "~"))), None)
     if named is None:
@@ -87,7 +90,7 @@ def run(argv: list[str]) -> int:
         experiment,
         Options(
             name=name,
-            data=options.data or eval_rows_told(experiment.data),
+            data=options.data or describe_eval_rows(experiment.data),
             out=options.out,
             rows=options.rows,
             slices=options.slice or [],
@@ -168,7 +171,7 @@ def _is_typed(words: list[str], key: str) -> bool:
 
 
 def _name(options: argparse.Namespace, words: list[str], target: Target, against: Target | None) -> str:
-    """What the files are called: the rows, then everything that makes the figures other than those of plain `eval RUN`.
+    """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
 
     Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes.
     """
@@ -193,7 +196,7 @@ def _name(options: argparse.Namespace, words: list[str], target: Target, against
 
 
 def _rows_name(data: str | None) -> str:
-    """`held_out`, or the name of the file that `--data` gave."""
+    """Return `held_out`, or the name of the file that `--data` gave."""
     if data is None:
         return HELD_OUT
     stem = Path(data).name.partition(".")[0]
@@ -201,7 +204,7 @@ def _rows_name(data: str | None) -> str:
 
 
 def _as_name(word: str) -> str:
-    """`trainer.args.temperature=0.5` -> `temperature_0.5`; of a path in it the last part."""
+    """Turn `trainer.args.temperature=0.5` into `temperature_0.5`; of a path in it take the last part."""
     key, equals, value = word.lstrip("+~").partition("=")
     name = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
     if key == "model.path":

@@ -13,6 +13,10 @@ _FIRST = ("exp", "trainer", "reward", "data", "model")
 
 
 def run(argv: list[str]) -> int:
+    """Print the groups and their options, or those of the group in `argv`; returns the exit code.
+
+    Raises ConfigError for a group that does not exist.
+    """
     known = groups()
     names = sorted(known, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
     if argv:

@@ -14,7 +14,7 @@ from rlhf_cli.runs.status import FINISHED, RUNNING, read_status
 
 
 def run(argv: list[str]) -> int:
-    """Go on with the run that `argv` names; returns the exit code."""
+    """Go on with the run that `argv` names; returns the exit code. Raises RunError while that run is being trained."""
     if len(argv) != 1:
         raise RunError("one run is resumed at a time", got=" ".join(argv) or "nothing", hint="rlhf resume RUN")
     folder = open_run(Path(argv[0]))

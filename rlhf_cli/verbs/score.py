@@ -22,7 +22,10 @@ from rlhf_cli.screen.score_tables import show_scores
 
 
 def run(argv: list[str]) -> int:
-    """Score given completions and print what they come to; returns the exit code."""
+    """Score the completions of a file by an experiment's rewards and print them; returns the exit code.
+
+    Raises ConfigError where no file is named.
+    """
     parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--completions", type=Path)
     parser.add_argument("--limit", type=int)

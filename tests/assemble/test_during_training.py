@@ -20,7 +20,7 @@ from rlhf_cli.measure.policy_results import (
     TokenEstimate,
 )
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.metrics_file import held_out_told, read_metrics
+from rlhf_cli.runs.metrics_file import describe_held_out, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from tests.support.tolerances import ARITHMETIC
@@ -222,7 +222,7 @@ def test_names_of_metrics() -> None:
 
 def test_an_evaluation_in_a_line() -> None:
     event = {f"eval_{name}": value for name, value in metrics_of(EVALUATION).items()}
-    assert held_out_told(event) == "greedy 1.000 [0.500, 1.500]"
-    assert held_out_told({"eval_loss": 0.5, "eval_accuracy": 0.75}) == "loss 0.500, accuracy 0.750"
-    assert held_out_told({"eval_loss": None}) == ""
+    assert describe_held_out(event) == "greedy 1.000 [0.500, 1.500]"
+    assert describe_held_out({"eval_loss": 0.5, "eval_accuracy": 0.75}) == "loss 0.500, accuracy 0.750"
+    assert describe_held_out({"eval_loss": None}) == ""
     assert not math.isnan(event["eval_greedy/total"])

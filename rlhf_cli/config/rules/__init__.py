@@ -1,1 +1,1 @@
-"""Rules that need more than one key: every problem with a section, each with its place and a way out."""
+"""Holds the rules that need more than one key: each yields its problems, with their place and a way out."""

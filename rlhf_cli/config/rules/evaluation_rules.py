@@ -1,4 +1,4 @@
-"""Rules about evaluation while a run trains: on which rows, and whether the metric of the best checkpoint is logged."""
+"""Checks evaluation while a run trains: on which rows it runs, and whether the best checkpoint's metric is logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """An evaluation without rows, and a best checkpoint by a metric that nobody will log."""
+    """Yield a problem for an evaluation without rows, and for a best checkpoint by a metric that nobody will log."""
     args = experiment.trainer.args
     strategy = args.get("eval_strategy", "no")
     on_start = args.get("eval_on_start") is True
@@ -52,16 +52,16 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
 
 
 def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
-    """What a metric's name should be and the nearest such name; None for a name that is right or nobody can judge."""
+    """Return what a metric's name should be and the nearest such name; None for one to be left as it is."""
     if (part := _OF_A_PART.match(name)) is not None and part["rest"] not in _PARTS:
         close = nearest(part["rest"], _PARTS) or "total"
         return f"{part[1]}/ and one of {', '.join(_PARTS)}, rewards/NAME", f"{part[1]}/{close}"
     rewards = list(experiment.rewards)
-    found = _OF_A_REWARD.match(name)
-    if found is not None and found["name"] not in {*rewards, *RESERVED_REWARD_NAMES, "correlation"}:
-        close_reward = nearest(found["name"], rewards)
-        told = name.replace(found[0], f"{found['before']}{close_reward}", 1) if close_reward else None
-        return f"one of the rewards: {', '.join(rewards)}", told
+    match = _OF_A_REWARD.match(name)
+    if match is not None and match["name"] not in {*rewards, *RESERVED_REWARD_NAMES, "correlation"}:
+        close_reward = nearest(match["name"], rewards)
+        corrected = name.replace(match[0], f"{match['before']}{close_reward}", 1) if close_reward else None
+        return f"one of the rewards: {', '.join(rewards)}", corrected
     if (attempts := _ATTEMPTS.match(name)) is not None:
         counts = _counts(experiment)
         if int(attempts["count"]) not in (counts if attempts["kind"] == "pass" else counts[-1:]):

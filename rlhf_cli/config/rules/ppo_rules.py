@@ -1,4 +1,4 @@
-"""Rules about PPO that need more than one key: the critic, the KL penalty, and what of GRPO means nothing there."""
+"""Checks the keys of PPO against each other, and refuses the arguments of GRPO that mean nothing there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 
 
 def ppo_argument_problem(name: str, value: Any, origins: Origins) -> UserError | None:
-    """What is wrong with one of PPO's own arguments among TRL's."""
+    """Return what is wrong with the value of one of PPO's own arguments among TRL's, None where nothing is."""
     try:
         PpoArgs(**{name: value})
     except ValidationError as error:
@@ -28,7 +28,7 @@ def ppo_argument_problem(name: str, value: Any, origins: Origins) -> UserError |
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Every problem with a critic, or with one that is not there."""
+    """Yield every problem with a critic, or with a section that needs a critic where the trainer has none."""
     trainer = experiment.trainer
     if trainer.baseline != "critic":
         yield from _without_critic(experiment, origins)
@@ -91,7 +91,7 @@ def _without_critic(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 
 
 def _loss_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Arguments of GRPO that are about something else than a clipped loss with an advantage a token."""
+    """Yield a problem for every argument of GRPO that does not fit a clipped loss with an advantage a token."""
     args = experiment.trainer.args
     loss = args.get("loss_type")
     if loss in POLICY_LOSSES and not POLICY_LOSSES[loss].is_clipped_ppo:
@@ -120,7 +120,7 @@ def _loss_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def _group_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """What is relative to the other completions of a prompt, of which PPO needs none."""
+    """Yield a problem for everything relative to the other completions of a prompt, of which PPO needs none."""
     args = experiment.trainer.args
     if "scale_rewards" in args:
         yield ConfigError(

@@ -1,4 +1,4 @@
-"""Rules about quantised weights: they are frozen, so something else has to be what is trained."""
+"""Checks quantised weights: they are frozen, so something else has to be what is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.errors import ConfigError, UserError
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Every problem with `model.quantize`."""
+    """Yield every problem with `model.quantize`."""
     model = experiment.model
     if model.quantize is None:
         return

@@ -1,4 +1,4 @@
-"""Rules about training a reward model that need more than one key."""
+"""Checks what training a reward model needs of more than one key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.errors import ConfigError, UserError
 
 
 def reward_model_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Every problem with a section `reward_model`."""
+    """Yield every problem with a section `reward_model`."""
     section = experiment.reward_model
     if section is None:
         return

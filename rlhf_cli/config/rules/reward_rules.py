@@ -1,4 +1,4 @@
-"""Rules about rewards that need more than one key: names, gates, dense, what a trainer can honour."""
+"""Checks what rewards need of more than one key: names, gates, dense, what a trainer can honour."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TOKEN_LEVEL_ONLY = {
     "loss_type": tuple(row.name for row in POLICY_LOSSES.values() if not row.takes_token_advantages),
     "importance_sampling_level": ("sequence",),
 }
-"""TRL arguments whose values know no per-token advantage: they would collapse it to the row's mean."""
+"""Lists TRL arguments whose values know no per-token advantage: they would collapse it to the row's mean."""
 
 
 def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Every problem with the rewards, in the order of the configuration."""
+    """Yield every problem with the rewards, in the order of the configuration."""
     takes_rewards = "rewards" in experiment.trainer.row.sections
     if takes_rewards and not experiment.rewards:
         yield ConfigError(

@@ -1,4 +1,4 @@
-"""Rules about `trainer.class`, a class of the user's: read from its source, since importing it would import TRL."""
+"""Checks `trainer.class`, a class of the user's: it is read from its source, since importing it would import TRL."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _imported(body: list[ast.stmt]) -> set[str]:
 
 def _all_bases(name: str, classes: dict[str, ast.ClassDef]) -> list[str]:
     """Return the class's own name and those of all bases that the source shows."""
-    found, waiting = [name], [name]
+    bases, waiting = [name], [name]
     while waiting:
         node = classes.get(waiting.pop())
         for base in node.bases if node is not None else ():
             called = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else None
-            if called is not None and called not in found:
-                found.append(called)
+            if called is not None and called not in bases:
+                bases.append(called)
                 waiting.append(called)
-    return found
+    return bases

@@ -1,6 +1,6 @@
-"""Rules about the section `trainer`: whether there is such a trainer, and each argument by TRL's own fields.
+"""Checks the section `trainer`: that there is such a trainer, and each argument by TRL's own fields.
 
-They need no valid experiment: they are told together with what the schema refuses.
+These rules need no valid experiment: they are reported together with what the schema refuses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def trainer_problems(tree: dict[str, Any], origins: Origins) -> Iterator[UserErr
         return
     trainer = trl_args.trainer(section["trl"])
     args = section.get("args") or {}
-    has_critic = section.get("baseline", "group") != "group"  # a misspelt one is told by the schema
+    has_critic = section.get("baseline", "group") != "group"  # the schema reports a misspelt value
     for name, value in args.items() if isinstance(args, dict) else ():
         problem = _argument_problem(trainer, has_critic, str(name), value, origins)
         if problem is not None:

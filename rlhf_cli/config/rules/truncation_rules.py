@@ -1,4 +1,4 @@
-"""Rules about truncation that need more than one key: what a policy reads, and which trainer can honour it."""
+"""Checks what truncation needs of more than one key: what a policy reads, and which trainer can honour it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 
 
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Every problem with what is to happen to completions that were cut off."""
+    """Yield every problem with what is to happen to completions that were cut off."""
     truncation, trainer = experiment.truncation, experiment.trainer
     where = origins.where("truncation.policy")
     described = trl_args.trainer(trainer.trl)

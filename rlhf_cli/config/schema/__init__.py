@@ -1,1 +1,1 @@
-"""The sections of an experiment that are ours, as strict pydantic models."""
+"""Holds the sections of an experiment that are ours, as strict pydantic models."""

@@ -1,4 +1,4 @@
-"""The section `data`: where rows come from, and what becomes of them before a trainer sees them."""
+"""Defines the section `data`: where rows come from, and what becomes of them before a trainer sees them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Message(Section):
-    """One turn of a conversational prompt template."""
+    """A message that stands as one turn in a conversational prompt template.
+
+    `role` says who speaks. `content` is a text with `{column}` where a row's value goes.
+    """
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class Source(Section):
-    """Where rows come from: a generated `world`, or a `path` (file, folder, glob, hub id)."""
+    """A source that rows come from: a generated `world`, or a `path` (file, folder, glob, hub id, or a list of them).
+
+    `args` go to the world. `subset`, `split` and `revision` pick from a dataset of the hub, where null takes the hub's
+    own default. `rename` maps the column a trainer or reward reads to the column of the data. `select` keeps the first
+    N rows, or the rows [FIRST, END), and null keeps all. `weight` is this source's share in a `mix`, relative to the
+    others'.
+    """
 
     world: str | None = None
     args: dict[str, Any] = Field(default_factory=dict)
@@ -31,15 +40,20 @@ class Source(Section):
 
 
 class Eval(Source):
-    """Held-out rows: a `fraction` of the training rows, or a source of their own."""
+    """The held-out rows that evaluations run on: a `fraction` of the training rows, or a source of their own.
+
+    `fraction` is between 0 and 1; null leaves it to `world` or `path`.
+    """
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
 
 
 class Data(Source):
-    """Training rows: one source, or a `mix` of named ones.
+    """The training rows, which come from one source or a `mix` of named ones.
 
-    `transcripts`: `chosen` and `rejected` are whole dialogues, to be split into `prompt` and last answers.
+    Exactly one of `world`, `path` and `mix` is given. `transcripts` says that `chosen` and `rejected` are whole
+    dialogues, to be split into `prompt` and last answers. `prompt` is a template for the prompt, a text or a list of
+    messages; null takes the column `prompt` as it is. `eval` names held-out rows, null for none.
     """
 
     mix: dict[str, Source] | None = None

@@ -1,6 +1,6 @@
-"""An experiment: all sections of a configuration. TRL's own arguments live in `trainer.args` (see trl_args.py).
+"""Defines an experiment: all sections of a configuration. TRL's own arguments live in `trainer.args` (see trl_args.py).
 
-Strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, `yes` is not a boolean.
+It is strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, `yes` is no boolean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from rlhf_cli.config.schema.truncation_section import Truncation
 
 
 class Experiment(Section):
-    """Everything one run needs to know."""
+    """An experiment, which holds everything one run needs to know.
+
+    `seed` begins every random number of the run. `rewards` maps names to rewards. `primary` gates every other reward,
+    null for none. `aggregate` says how rewards become one total: `sum`, `normalize_then_sum` or a function of the
+    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section.
+    """
 
     seed: int = Field(ge=0, lt=2**32)
     trainer: Trainer

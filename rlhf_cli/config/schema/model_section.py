@@ -1,4 +1,4 @@
-"""The section `model`: what is trained, how it is loaded, and the adapter on it."""
+"""Defines the section `model`: what is trained, how it is loaded, and the adapter on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from rlhf_cli.config.schema.section import Section
 
 
 class WarmStart(Section):
-    """The short supervised training that gives a freshly built model something to improve."""
+    """The short supervised training that gives a freshly built model something to improve.
+
+    It learns from the demonstrations of `worlds` for `steps` optimizer steps, `batch_size` demonstrations at a time.
+    """
 
     worlds: list[str]
     steps: int = Field(gt=0)
@@ -19,7 +22,10 @@ class WarmStart(Section):
 
 
 class Build(Section):
-    """A small byte-level transformer made on the spot instead of downloaded."""
+    """A small byte-level transformer that is made on the spot instead of downloaded.
+
+    Its longest input is `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random.
+    """
 
     hidden_size: int = Field(gt=0)
     num_layers: int = Field(gt=0)
@@ -29,7 +35,7 @@ class Build(Section):
 
 
 class Lora(Section):
-    """A LoRA adapter (arXiv 2106.09685) on the policy; the names are peft.LoraConfig's."""
+    """A LoRA adapter (arXiv 2106.09685) that is trained on the policy; the names are peft.LoraConfig's."""
 
     r: int = Field(default=16, gt=0)
     lora_alpha: int = Field(default=32, gt=0)
@@ -38,9 +44,13 @@ class Lora(Section):
 
 
 class Model(Section):
-    """The model to train, or what a reward model is trained from: a `path` (local folder or hub id) or a `build`.
+    """The model that is trained, from a `path` (local folder or hub id) or a `build`.
 
-    `quantize` loads its frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8, under a `lora` that is trained.
+    A reward model is trained from it, too. `revision` is a commit, branch or tag of the hub, null for the default
+    branch. `tokenizer` is the folder or hub id of another tokenizer, null for the model's own. `trust_remote_code` runs
+    code from the model's repository, and is accepted from the command line only. `lora` trains an adapter, null the
+    weights themselves. `quantize` loads the frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8, under a `lora`
+    that is trained; null loads them in `dtype`.
     """
 
     path: str | None = None

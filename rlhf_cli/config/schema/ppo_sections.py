@@ -1,4 +1,4 @@
-"""The sections that PPO needs beside a trainer: its own arguments, the critic, the KL penalty."""
+"""Defines the sections that PPO needs beside a trainer: its own arguments, the critic, the KL penalty."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ else:  # the words come from the table
 
 
 class PpoArgs(Section):
-    """The arguments of PPO that TRL's GRPOConfig has not; they stand in `trainer.args` beside its own.
+    """The arguments of PPO that TRL's GRPOConfig does not have; they stand in `trainer.args` beside its own.
 
     `gamma` and `gae_lambda` are those of generalised advantage estimation (arXiv 1506.02438, equation 16).
+    `whiten_advantages` brings the advantages of a round to mean 0 and deviation 1.
     """
 
     gamma: float = Field(default=1.0, gt=0, le=1)
@@ -27,9 +28,13 @@ class PpoArgs(Section):
 
 
 class Critic(Section):
-    """The value model of PPO: where its weights come from, and its own optimizer.
+    """The value model of PPO, with where its weights come from and its own optimizer.
 
-    `init` is `policy` (its body, with a new head), a folder or hub id of a reward model or critic, or run:NAME.
+    `init` is `policy` (its body, with a new head), a folder or hub id of a reward model or critic, or run:NAME. `share:
+    lora` puts the critic as a second adapter on the policy's body. The policy waits for `warmup_steps` optimizer steps
+    in which only the critic learns. `value_clip` bounds how far a value moves from that of the rollout, null for no
+    bound. `loss_coef` multiplies the value loss, `max_grad_norm` bounds its gradient, and `dropout` stands before the
+    head while training.
     """
 
     init: str = "policy"
@@ -43,16 +48,20 @@ class Critic(Section):
 
 
 class KlController(Section):
-    """A coefficient that follows the divergence towards `target`, over `horizon` rows (arXiv 1909.08593, 2.2)."""
+    """A controller that moves the coefficient until the divergence is `target` (arXiv 1909.08593, 2.2).
+
+    `target` is in nats a completion, `horizon` counts completions.
+    """
 
     target: float = Field(gt=0)
     horizon: int = Field(gt=0)
 
 
 class Kl(Section):
-    """The divergence of the policy from its reference: in the reward (classic PPO), in the loss (GRPO), or not at all.
+    """The divergence of the policy from its reference, and how it is punished.
 
-    `coef` is where an adaptive `controller` begins. The estimator is the one that is right `where` the penalty stands.
+    It stands in the reward (classic PPO), in the loss (GRPO), or nowhere (`none`); `where` also decides its estimator.
+    `coef` is where an adaptive `controller` begins, and the coefficient throughout where the controller is `fixed`.
     """
 
     where: KlWhere = "reward"
@@ -61,5 +70,5 @@ class Kl(Section):
 
     @property
     def form(self) -> KlForm:
-        """What is known of a penalty that stands there."""
+        """Return what is known of a penalty that stands there."""
         return KL_FORMS[self.where]

@@ -1,6 +1,6 @@
-"""The section a reward model in training needs: margins between the answers, centred scores, pairs to look at.
+"""Defines the section `reward_model` for training one: margins between the answers, centred scores, pairs to look at.
 
-Rules that need more than one section are in reward_model.py.
+Rules that need more than one section are in reward_model_rules.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Margin(Section):
-    """By how much the chosen answer is to be ahead (arXiv 2307.09288, equation 2).
+    """The distance by which the chosen answer is to be ahead (arXiv 2307.09288, equation 2).
 
-    From a `column` of the data, or `scale` times the `transform` of how far the score in the column `chosen` is above
-    that in `rejected`. `on_bad`: what becomes of a pair whose margin is no number, or below 0.
+    It comes from a `column` of the data, or is `scale` times the `transform` of how far the score in the column
+    `chosen` is above that in `rejected`; what is not used is null. `on_bad` says what becomes of a pair whose margin is
+    no number, or below 0.
     """
 
     column: str | None = None
@@ -37,15 +38,17 @@ class Margin(Section):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the data it is made of."""
+        """Return the columns of the data that the margin is made of."""
         return tuple(name for name in (self.column, self.chosen, self.rejected) if name is not None)
 
 
 class RewardModel(Section):
-    """What of training a reward model TRL's arguments do not say.
+    """The settings for training a reward model that are not among TRL's arguments.
 
-    `center` is the weight of the squared sum of a pair's scores (arXiv 2312.09244, equation 2), null or 0 for none.
-    `show_samples` pairs are scored and shown at every evaluation and at the end, -1 for all.
+    `margin` is how far apart two answers are to be, null for no margin. `center` is the weight of the squared sum of a
+    pair's scores (arXiv 2312.09244, equation 2), null or 0 for none. `on_bad_pair` says whether a pair with equal or
+    empty answers ends the run or is dropped. `show_samples` pairs are scored and shown at every evaluation and at the
+    end, -1 for all.
     """
 
     margin: Margin | None = None

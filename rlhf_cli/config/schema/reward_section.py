@@ -1,4 +1,4 @@
-"""The section `rewards`: named rewards with weights, gates and transforms."""
+"""Defines the section `rewards`: named rewards with weights, gates and transforms."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pydantic import Field, model_validator
 from rlhf_cli.config.schema.section import Section
 
 AGGREGATES = ("sum", "normalize_then_sum")
-"""Ways to make one total of all components; anything else names a function of the user's."""
+"""These ways make one total of all components; anything else names a function of the user's."""
 
 RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
-"""Components the trainer itself adds to a reward; they share the rewards' place in the logs."""
+"""The trainer itself adds these components to a reward; they share the rewards' place in the logs."""
 
 
 class Weight(Section):
-    """A weight that moves from `start` to `end` over `steps` optimizer steps or a `fraction` of training."""
+    """A weight that moves from `start` to `end` over `steps` optimizer steps or a `fraction` of training.
+
+    One of `steps` and `fraction` is given, the other is null.
+    """
 
     start: float
     end: float
@@ -32,7 +35,12 @@ class Weight(Section):
 
 
 class Gate(Section):
-    """A reward counts only where the raw score of the reward `by` passes one test."""
+    """A condition: a reward counts only where the raw score of the reward `by` passes one test.
+
+    Exactly one of `at_least`, `at_most`, `equals` and `between` ([low, high]) is given, the others are null. All bounds
+    are inclusive. `otherwise` is what a row gets that does not pass: 0, another number, or to be left out of the
+    reward.
+    """
 
     by: str
     at_least: float | None = None
@@ -52,11 +60,17 @@ class Gate(Section):
 
 
 class Reward(Section):
-    """One named reward: a function or a reward model, and the rules around it.
+    """A named reward: a function or a reward model, and the rules around it.
 
-    The order is raw, offset, clip, normalize, gate, weight. `offset: auto` is the mean that `rlhf eval` measured.
-    `batch_size`, `dtype`, `device`, `max_length`, `with_eos` (end plain texts with the end-of-sequence token, as TRL's
-    RewardTrainer does) and `offset: auto` are for a `model`; `isolate` runs a function in a process that can be killed.
+    The order is raw, offset, clip, normalize, gate, weight. `offset` is subtracted; `auto` is the mean that `rlhf eval`
+    measured. `clip` is [low, high], null for no limit. `gate` is null where every row counts. `eager` scores also the
+    rows that a gate turns away. `on_error` is what a row gets whose scoring failed, or `raise` to end the run.
+    `timeout_s` is in seconds, null for no limit. `spread` says which tokens get a dense reward's score: the last, or
+    all evenly.
+
+    `batch_size`, `dtype`, `device` (null: that of the training process), `max_length` (tokens; null: the model's own
+    limit), `with_eos` (end plain texts with the end-of-sequence token, as TRL's RewardTrainer does) and `offset: auto`
+    are for a `model`; `isolate` runs a function in a process that can be killed.
     """
 
     fn: str | None = None
@@ -80,7 +94,7 @@ class Reward(Section):
 
     @property
     def gates(self) -> list[Gate]:
-        """All gates, in a list."""
+        """Return all gates in a list, empty for none."""
         return [] if self.gate is None else self.gate if isinstance(self.gate, list) else [self.gate]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The sections `launch`, `track` and `run`: where an experiment runs, who watches, where it is kept."""
+"""Defines the sections `launch`, `track` and `run`: where an experiment runs, who watches, where it is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Launch(Section):
-    """On what and in how many processes."""
+    """The hardware a run uses: how many processes, on which device, in which precision.
+
+    `auto` takes a process for each GPU, the GPU where there is one, and bf16 on a GPU that supports it, else float32.
+    """
 
     processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -18,7 +21,10 @@ class Launch(Section):
 
 
 class Track(Section):
-    """wandb; `metrics.jsonl` in the run folder is written whatever this says."""
+    """The mirror of a run in wandb; `metrics.jsonl` in the run folder is written whatever this says.
+
+    `entity` is the account or team, null for the login's default. `notes` is free text, null for none.
+    """
 
     mode: Literal["online", "offline", "none"] = "offline"
     project: str = "rlhf"
@@ -28,7 +34,10 @@ class Track(Section):
 
 
 class Run(Section):
-    """The run folder."""
+    """The run folder, which lies in `root`/EXPERIMENT and is called `name`, null for the time it was made.
+
+    `resume: auto` goes on with a run of that name that has not finished; `never` refuses.
+    """
 
     root: str = "runs"
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

@@ -1,4 +1,4 @@
-"""The section `trainer`: which trainer runs, and what of its arguments we set."""
+"""Defines the section `trainer`: which trainer runs, and the arguments of it that the user sets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
 
 class Trainer(Section):
-    """Which TRL trainer runs, and what of its config class we set.
+    """The trainer that runs: a class of TRL's and the arguments of its config class that the user sets.
 
-    `class` (`./mine.py:MyGRPO`) is a class of the user's that inherits from `trl` and runs in its place.
-    `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    `class` (`./mine.py:MyGRPO`) is a class of the user's that inherits from `trl` and runs in its place; null runs
+    `trl` itself. `dense` lets a dense reward act on its own tokens; false sums it to one number a row. `baseline` is
+    what a completion's reward is held against: the others of its prompt, or a critic (PPO).
     """
 
     name: str
@@ -27,19 +28,19 @@ class Trainer(Section):
 
     @property
     def row(self) -> TrainerRow:
-        """What is known of the trainer. Raises KeyError for one without a row, which the referee has refused."""
+        """Return what is known of the trainer. Raises KeyError for one without a row, which the referee has refused."""
         return TRAINERS[self.trl]
 
     @property
     def ppo(self) -> PpoArgs | None:
-        """PPO's own arguments, None without a critic."""
+        """Return PPO's own arguments, None without a critic."""
         if self.baseline != "critic":
             return None
         return PpoArgs(**{name: value for name, value in self.args.items() if name in PpoArgs.model_fields})
 
     @property
     def trl_args(self) -> dict[str, Any]:
-        """What of `args` is for TRL's config class."""
+        """Return the part of `args` that is for TRL's config class."""
         if self.baseline != "critic":
             return self.args
         return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}

@@ -1,4 +1,4 @@
-"""The section `truncation`: what a completion is worth that the length limit cut."""
+"""Defines the section `truncation`: what a completion is worth that the length limit cut."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ else:  # the words come from the table
 
 
 class Truncation(Section):
-    """What a completion that the length limit cut is worth; one policy, whichever trainer.
+    """The policy that says what a completion is worth that the length limit cut; it is the same for whichever trainer.
 
     `penalty` is read by `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by
-    `soft_overlong`. `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`: whether
-    what the cut completion had earned still counts beside it.
+    `soft_overlong`. `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`, null for
+    the policy's default: it decides whether what the cut completion had earned still counts beside it.
     """
 
     policy: PolicyName = "none"
@@ -39,10 +39,10 @@ class Truncation(Section):
 
     @property
     def row(self) -> TruncationRow:
-        """What is known of the policy."""
+        """Return what is known of the policy."""
         return TRUNCATION_POLICIES[self.policy]
 
     @property
     def replaces(self) -> bool:
-        """What the cut completion had earned does not count."""
+        """Return whether what the cut completion had earned is left out."""
         return self.mode == "replace"
