@@ -1,4 +1,4 @@
-"""`python -m rlhf_cli`."""
+"""Runs the command line as `python -m rlhf_cli`."""
 
 import sys
 

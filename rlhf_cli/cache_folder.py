@@ -1,4 +1,4 @@
-"""The folder in which what took long to make or to ask for is kept between runs."""
+"""Says in which folder lies what took long to make or to ask for and is kept between runs."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import platformdirs
 
 
 def cache_folder(name: str) -> Path:
-    """The part called `name` of $RLHF_CACHE, else of the user's cache folder; it need not be there yet."""
+    """Return the part called `name` of $RLHF_CACHE, else of the user's cache folder; it need not be there yet."""
     return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / name

@@ -1,4 +1,4 @@
-"""The command line: which verb, and what its end means for the exit code. Imports a verb only when it is called.
+"""Is the command line: picks the verb, and turns its end into an exit code. A verb is imported when it is called.
 
 Exit codes: 0 done, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
 resumable.
@@ -30,7 +30,7 @@ rlhf VERB --help says more; rlhf --version.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
     if not words or words[0] in ("-h", "--help", "help"):
         print(_HELP.format(verbs="\n".join(f"  {verb:<11} {what}" for verb, what in VERBS.items())), end="")

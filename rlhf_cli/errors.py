@@ -1,19 +1,19 @@
-"""The error tree.
+"""Defines the error tree.
 
     RlhfError                 anything this project raises on purpose
     ├── UserError             the user's config, data or files are wrong: one message, exit code 2
     │   ├── ConfigError       a key, a value, a combination of settings
     │   ├── DataError         a dataset file, a column, a row
-    │   ├── RewardError       a reward function that cannot be found, imported or called
+    │   ├── RewardError       a reward function that does not exist, cannot be imported or called
     │   ├── ModelError        a model folder, tokenizer or checkpoint
     │   ├── RunError          a run folder that exists, is busy, or is not one
-    │   └── Problems          several of the above, found in one go
+    │   └── Problems          several of the above, reported together
     ├── RewardFailed          a reward function raised or hung: user code crashed, exit code 1
     ├── RankFailed            a training process died: its traceback is shown, exit code 1
     └── Preempted             stopped from outside, resumable: exit code 75
 
-A message answers the same questions in the same order: what is wrong, where, what was got, what was
-expected, what to type next. This module imports nothing of the project and is importable by all of it.
+A message answers the same questions in the same order: what is wrong, where, what was got, what was expected, what to
+type next. This module imports nothing of the project and is importable by all of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXIT_PREEMPTED = 75
 
 
 class RlhfError(Exception):
-    """Base of everything raised on purpose.
+    """An error raised on purpose; all others derive from it.
 
     `what` is the headline; the other parts are printed one a line under it when they are given.
     """
@@ -69,35 +69,38 @@ def _rebuild(kind: type[RlhfError], state: dict[str, object]) -> RlhfError:
 
 
 class UserError(RlhfError):
-    """The user can mend this; no traceback is shown."""
+    """An error that the user can mend; no traceback is shown."""
 
     exit_code = EXIT_USER_ERROR
 
 
 class ConfigError(UserError):
-    """A key, a value or a combination of settings is wrong."""
+    """An error that says a key, a value or a combination of settings is wrong."""
 
 
 class DataError(UserError):
-    """A dataset file, a column or a row is wrong."""
+    """An error that says a dataset file, a column or a row is wrong."""
 
 
 class RewardError(UserError):
-    """A reward function cannot be found, imported or called, or returns nonsense; `row` of what it was given."""
+    """An error that says a reward function does not exist, cannot be imported or called, or returns nonsense.
+
+    `row` is the row of what it was given, None where no single row is to blame.
+    """
 
     row: int | None = None
 
 
 class ModelError(UserError):
-    """A model folder, tokenizer or checkpoint is wrong."""
+    """An error that says a model folder, tokenizer or checkpoint is wrong."""
 
 
 class RunError(UserError):
-    """A run folder exists already, is busy, or is not a run folder."""
+    """An error that says a run folder exists already, is busy, or is not a run folder."""
 
 
 class Problems(ConfigError):
-    """Several user errors found in one go, printed one after another."""
+    """An error that holds several user errors, which are printed one after another."""
 
     def __init__(self, problems: list[UserError]) -> None:
         super().__init__(f"{len(problems)} problems")
@@ -108,9 +111,9 @@ class Problems(ConfigError):
 
 
 class RewardFailed(RlhfError):
-    """A reward function raised or did not answer: user code crashed, and its traceback is shown.
+    """An error that says a reward function raised or did not answer: user code crashed, and its traceback is shown.
 
-    `reward` and `row` (of this rank's batch) are set where one row is to blame.
+    `reward` and `row` (of this rank's batch) are set where one row is to blame, else None.
     """
 
     reward: str | None = None
@@ -118,10 +121,10 @@ class RewardFailed(RlhfError):
 
 
 class RankFailed(RlhfError):
-    """A training process died; `what` names the rank, the traceback has been shown."""
+    """An error that says a training process died; `what` names the rank, the traceback has been shown."""
 
 
 class Preempted(RlhfError):
-    """The run was stopped from outside and can be resumed."""
+    """An error that says the run was stopped from outside and can be resumed."""
 
     exit_code = EXIT_PREEMPTED

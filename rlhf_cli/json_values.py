@@ -1,4 +1,4 @@
-"""Numbers as JSON can hold them: it has neither NaN nor infinity."""
+"""Turns numbers into what JSON can hold: it has neither NaN nor infinity."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _Value = TypeVar("_Value")
 
 
 def finite_or_none(value: _Value) -> _Value | None:
-    """None for a float that is no finite number; everything else as it is."""
+    """Return None for a float that is no finite number; everything else as it is."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

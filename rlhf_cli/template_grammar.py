@@ -1,4 +1,4 @@
-"""Text with `{column}` fields in it: what prompt templates and judges' rubrics are written in.
+"""Parses text with `{column}` fields in it, in which prompt templates and judges' rubrics are written.
 
 Fields are plain names: no attribute, index, conversion or format specification. A template comes out of a config file
 that may be somebody else's, and `{row.__class__}` has no business there. `{{` and `}}` are literal braces. What is
@@ -16,17 +16,17 @@ from rlhf_cli.errors import UserError
 
 @dataclass(frozen=True)
 class ParsedTemplate:
-    """A template in pieces: literal texts, each with the column that comes after it, None where none does."""
+    """A template that was cut into literal texts, each with the column that comes after it, None where none does."""
 
     pieces: tuple[tuple[str, str | None], ...]
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the template reads, each once, in its order."""
+        """Return the columns that the template reads, each once, in its order."""
         return list(dict.fromkeys(column for _, column in self.pieces if column is not None))
 
     def fill(self, values: Mapping[str, object]) -> str:
-        """The text with `values` in it; whether they are there and are text, the caller has seen to."""
+        """Return the text with `values` in it. The caller has seen to it that they are there and are text."""
         # Joined by hand: str.format would look at braces, attributes and formats once more.
         return "".join(literal + ("" if column is None else str(values[column])) for literal, column in self.pieces)
 
@@ -61,5 +61,5 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
 
 
 def is_text(value: object) -> bool:
-    """Whether a value can be put into a template as it is: text or a number."""
+    """Return whether a value can be put into a template as it is: text or a number."""
     return isinstance(value, str | int | float)

@@ -1,4 +1,4 @@
-"""A test of your own reward in one line.
+"""Tests your own reward in one line.
 
     from rlhf_cli.testing import check_reward
 
@@ -27,7 +27,7 @@ from rlhf_cli.stack.reward_functions import required_columns, resolve
 from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
-"""What a reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
+"""Is what a reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
 
 _UNKNOWN_COLUMN = "a_column_it_has_never_heard_of"
 _ROWS_ALONE = 8
@@ -49,11 +49,11 @@ def check_reward(
     tolerance: float = 1e-6,
     **columns: Sequence[Any],
 ) -> list[Value]:
-    """The reward's values, after it has been seen to keep its promises; AssertionError where it does not.
+    """Return the reward's values once it has kept its promises; AssertionError where it does not.
 
-    It takes any column by **kwargs; returns one value a row, finite or None; says the same when it is called again,
-    and of a row among others, in another order and alone (a gate passes on the rows that survive it); leaves its
-    inputs as they were; and can be pickled, unless it is given by name.
+    It takes any column by **kwargs; returns one value a row, finite or None; says the same when it is called again, and
+    of a row among others, in another order and alone (a gate passes on the rows that survive it); leaves its inputs as
+    they were; and can be pickled, unless it is given by name.
 
     Args:
         reward: `module:function`, `./file.py:function` as in a config, or the function itself. It may be async.
@@ -88,7 +88,7 @@ def check_reward(
 def _call(
     function: Callable[..., Any], runner: asyncio.Runner, rows: dict[str, list[Any]], some: list[int]
 ) -> list[Value]:
-    """Values of some of the rows; in every message they have the numbers they have among all."""
+    """Return the values of some of the rows; in every message they have the numbers they have among all."""
     __tracebackhide__ = True
     given = {name: [column[row] for row in some] for name, column in rows.items()}
     lent = copy.deepcopy(given)
@@ -207,7 +207,7 @@ def _check_pickle(reward: Callable[..., Any]) -> None:
     __tracebackhide__ = True
     try:
         pickle.loads(pickle.dumps(reward))
-    except Exception as error:  # whatever a user's object raises here, it is the finding
+    except Exception as error:  # whatever a user's object raises here, that is what the test reports
         _fail(
             f"cannot be pickled, so it cannot run in a process of its own ({type(error).__name__}: {error}); "
             "define it at the top of a module, not inside a function"
@@ -227,7 +227,7 @@ def _check_unchanged(given: dict[str, list[Any]], lent: dict[str, list[Any]], so
 
 
 def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:
-    """Rows to score again, and what the others are told of them."""
+    """Yield rows to score again, and how a message describes the selection."""
     rows = list(range(num_rows))
     if num_rows == 1:
         return
@@ -258,7 +258,7 @@ def _close(wanted: Any, value: Any, tolerance: float) -> bool:
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Deep equality that an array, whose == is an array, does not break."""
+    """Return whether two values are deeply equal; an array, whose == is an array, does not break it."""
     if type(before) is not type(after):
         return False
     if isinstance(before, Mapping):
@@ -274,7 +274,7 @@ def _equal(before: Any, after: Any) -> bool:
 def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-    except (TypeError, ValueError):  # a builtin; calling it will tell
+    except (TypeError, ValueError):  # a builtin has no signature; the call will show what it takes
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Which columns the trainer will see, from the names alone."""
+"""Works out from the names alone which columns the trainer will see."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def column_names_after(
     name: str = "data",
     transcripts: bool = False,
 ) -> tuple[str, ...]:
-    """The columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
+    """Return the columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
 
-    Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the
-    template names and the source has not.
+    Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the template
+    names and the source has not.
     """
     needed = template_columns(prompt) if prompt is not None else set()
     if not preview.columns:
@@ -35,7 +35,10 @@ def column_names_after(
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """`columns` under their new names, in their old order. Raises DataError where two would share a name."""
+    """Return `columns` under their new names, in their old order.
+
+    Raises DataError for a column that is not there, and where two would share a name.
+    """
     new_names: dict[str, str] = {}
     for new, old in rename.items():
         where = f"{name}.rename.{new}"

@@ -1,4 +1,4 @@
-"""From what the user wrote under `path` to the files it means, or to the knowledge that it is a hub id."""
+"""Leads from what the user wrote under `path` to the files it means, or to the knowledge that it is a hub id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = {
     ".csv.gz": "csv",
     ".parquet": "parquet",
 }
-"""File ending -> format."""
+"""Maps a file's ending to its format."""
 
 # Endings people give to files of rows which we do not read: `prompts/mine.txt` is a missing file, not a hub id.
 _OTHER_FILES = (
@@ -42,7 +42,7 @@ _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 
 def is_hub(source: Source) -> bool:
-    """Whether `path` is a hub id: it looks like `owner/name` or `name`, has no file ending, and is not on disk."""
+    """Return whether `path` is a hub id: like `owner/name` or `name`, without a file ending, and not on disk."""
     if len(source.paths) != 1:
         return False
     path = source.paths[0]
@@ -51,13 +51,13 @@ def is_hub(source: Source) -> bool:
 
 
 def format_of(path: Path) -> str | None:
-    """`jsonl`, `json`, `csv` or `parquet` by the file's ending; None for any other."""
+    """Return `jsonl`, `json`, `csv` or `parquet` by the file's ending; None for any other."""
     name = path.name.lower()
     return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 
 
 def find_files(source: Source) -> tuple[tuple[Path, ...], str]:
-    """The files `path` means, in the order written (sorted within a folder or glob), and their one format.
+    """Return the files `path` means, in the order written (sorted within a folder or glob), and their format.
 
     Raises DataError for a file that does not exist, an unknown ending, and files of several formats.
     """
@@ -103,7 +103,7 @@ def _expand(written: str, where: str) -> list[Path]:
     if path.exists():
         return [path]
     if any(sign in written for sign in "*?["):
-        files = sorted(Path(found) for found in glob.glob(str(path), recursive=True) if Path(found).is_file())
+        files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not files:
             raise DataError(
                 f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", hint=_near(path)

@@ -1,4 +1,4 @@
-"""What a column holds, learnt from its values: enough to notice a column that changes its mind, and to type a table.
+"""Says what a column holds, learnt from its values: enough to notice a change of mind, and to type a table.
 
 A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
 """
@@ -20,7 +20,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object; a field that some rows lack is null there."""
+    """A JSON object whose fields each have a kind; a field that some rows lack is null there."""
 
     fields: Mapping[str, Kind]
 
@@ -29,7 +29,7 @@ Kind = str | ListOf | Record
 
 
 def kind_of(value: object) -> Kind:
-    """The kind of one value, as JSON gives it."""
+    """Return the kind of a value, as JSON gives it."""
     if isinstance(value, str):
         return TEXT
     if value is None:
@@ -51,7 +51,10 @@ def kind_of(value: object) -> Kind:
 
 
 def merge(one: Kind, other: Kind) -> Kind:
-    """The kind of a column that holds both: null joins any, integer and number make number, else `mixed`."""
+    """Return the kind of a column that holds both.
+
+    Null joins any, integer and number make number, lists and records are merged inside; all else is `mixed`.
+    """
     if one == other or other == NULL:
         return one
     if one == NULL:
@@ -67,7 +70,7 @@ def merge(one: Kind, other: Kind) -> Kind:
 
 
 def label(kind: Kind) -> str:
-    """One word for messages: `text`, `integer`, `list`, `object` ..."""
+    """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
     if isinstance(kind, ListOf):
         return "list"
     if isinstance(kind, Record):

@@ -1,4 +1,4 @@
-"""The columns that a trainer learns from as they are: supervised fine-tuning, DPO, KTO and reward models.
+"""Picks the columns that a trainer learns from as they are: supervised fine-tuning, DPO, KTO and reward models.
 
 TRL decides by the columns it finds what a row is, and a column too many changes its mind: a text `prompt` beside
 `messages`, or beside `chosen` as messages, ends in a KeyError. So the first set of columns that is there is taken, and
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 _TAKEN_ALONG = ("prompt", "margin", "tools", "chat_template_kwargs", "image", "images", "labels")
-"""What TRL reads beside a set where it is there; a prompt only with a pair."""
+"""Lists what TRL reads beside a set where it is there; a prompt only with a pair."""
 
 _READ_THROUGH = ("prompt", "completion", "chosen", "rejected")
 
@@ -32,20 +32,21 @@ _OTHER_NAMES = {
     "rejected": ("dispreferred", "loser", "worse", "negative", "response_rejected", "rejected_response"),
     "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked"),
 }
-"""Column -> what other datasets call it."""
+"""Maps a column to what other datasets call it."""
 
 
 def learnt_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> tuple[str, ...]:
-    """The set of columns that `trainer` will learn from. Raises DataError, saying what there is, where none is there.
+    """Return the set of columns that `trainer` will learn from.
 
-    `text_field`: the column that SFTTrainer takes for plain text.
+    `text_field` is the column that SFTTrainer takes for plain text. Raises DataError, saying what there is, where no
+    set of columns is complete.
     """
-    sets = [tuple(text_field if name == TEXT else name for name in one) for one in trainer.learns_from]
-    for one in sets:
-        if set(one) <= set(columns):
-            return one
-    # The one of which the most is there, and of equals the first.
-    wanted = max(sets, key=lambda one: sum(name in columns for name in one) / len(one))
+    sets = [tuple(text_field if name == TEXT else name for name in names) for names in trainer.learns_from]
+    for names in sets:
+        if set(names) <= set(columns):
+            return names
+    # The set of which the most is there, and of equals the first.
+    wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
     of_text = ", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""
     renames = [f"data.rename.{name}={_known_as(name, columns)}" for name in missing]
@@ -59,7 +60,7 @@ def learnt_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: s
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """`dataset` with nothing but what `trainer` learns from, its rows looked through.
+    """Return `dataset` with nothing but what `trainer` learns from, after a look through its rows.
 
     Raises DataError for columns that are not there, for rows with nothing in them, and where TRL would trip over what
     is in them.
@@ -94,7 +95,7 @@ def _check_labels(dataset: Dataset, name: str) -> None:
 
 
 def _check_kinds(dataset: Dataset, columns: Sequence[str], name: str) -> None:
-    """TRL puts prompt and answer together: both are text or both are messages."""
+    """Raise DataError unless prompt and answer are both text or both messages, since TRL puts them together."""
     first = dataset[0]
     kinds = {column: _kind(first[column]) for column in columns}
     if len(set(kinds.values())) > 1:
@@ -116,6 +117,6 @@ def _kind(value: Any) -> str:
 
 
 def _known_as(name: str, columns: Sequence[str]) -> str:
-    """The column that is probably meant."""
+    """Return the column that is probably meant."""
     known = next((other for other in _OTHER_NAMES.get(name, ()) if other in columns), None)
     return known or nearest(name, columns) or "EXISTING_COLUMN"

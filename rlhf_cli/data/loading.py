@@ -1,4 +1,4 @@
-"""Sources -> one `datasets.Dataset`, as the trainer gets it. The only module of this room that needs `datasets`."""
+"""Makes of sources one `datasets.Dataset`, as the trainer gets it. No other module of this room needs `datasets`."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ def _read_files(source: Source) -> datasets.Dataset:
         parquet.head(paths, limit=1)  # names the file that is none, and columns that differ
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset("parquet", data_files=files, split="train")
-    found = scan(paths, format_name)
+    scanned = scan(paths, format_name)
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    key = repr((_READER_REVISION, format_name, stamps, found.kinds))
+    key = repr((_READER_REVISION, format_name, stamps, scanned.kinds))
     try:
         return datasets.Dataset.from_generator(
             _rows,
-            features=datasets.Features({column: _feature(kind) for column, kind in found.kinds.items()}),
+            features=datasets.Features({column: _feature(kind) for column, kind in scanned.kinds.items()}),
             # A tuple: a list would be taken for shards to be dealt out to processes.
-            gen_kwargs={"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(found.kinds)},
+            gen_kwargs={"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
             fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
         )
     except datasets.exceptions.DatasetGenerationError as error:
-        # The scan found nothing wrong, so this is Arrow's own limit: an integer of more than 64 bits, for one.
+        # The scan saw nothing wrong, so this is Arrow's own limit: an integer of more than 64 bits, for example.
         raise DataError(
             "these rows do not fit into a table", where=str(paths[0]), got=error.__cause__, hint="write it as text"
         ) from error
@@ -125,22 +125,22 @@ def _read_hub(source: Source) -> datasets.Dataset:
 def _unreadable_hub(source: Source, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
     if "gated" in text.lower():
-        what = "is gated: its owner wants to know who downloads it"
+        trouble = "is gated: its owner wants to know who downloads it"
         hint = f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`"
     elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        what = "is not on the hub, or is private"
+        trouble = "is not on the hub, or is private"
         hint = f"check the name, or `hf auth login`; a local file was meant? There is none at {Path(hub_id).absolute()}"
     elif isinstance(error, ConnectionError) or "offline" in text.lower() or "connect" in text.lower():
-        what = "cannot be reached, and is not in the cache"
+        trouble = "cannot be reached, and is not in the cache"
         hint = f"load it once where there is a network and share HF_HOME, or use a local copy: {source.name}.path=FILE"
     elif "split" in text.lower():
-        what, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
+        trouble, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
     elif "config" in text.lower():
-        what, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
+        trouble, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
     else:
-        what, hint = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
+        trouble, hint = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
     return DataError(
-        f"the hub dataset {hub_id} {what}",
+        f"the hub dataset {hub_id} {trouble}",
         where=f"{source.name}.path",
         got=f"{type(error).__name__}: {text[:400]}",
         hint=hint,
@@ -212,7 +212,10 @@ def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], er
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars for work of a second; who set the environment variable for them keeps their way."""
+    """Show no progress bars in the `with` block: its work takes a second.
+
+    Whoever set the environment variable for progress bars keeps their way.
+    """
     wanted = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not wanted:
         datasets.disable_progress_bars()

@@ -1,4 +1,4 @@
-"""By how much a chosen answer is to be ahead of the rejected one: a column of the data, or made of two scores.
+"""Says by how much a chosen answer is to be ahead of the rejected one: a column of the data, or made of two scores.
 
 Llama 2 (arXiv 2307.09288, 3.2.2) puts it into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that a pair
 the annotators felt strongly about pulls its scores further apart.
@@ -25,10 +25,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class MarginRule:
-    """A `column` that holds margins, or the columns of two scores, `chosen` and `rejected`.
+    """A rule that names a `column` of margins, or the columns of two scores, `chosen` and `rejected`.
 
-    Of scores the margin is `scale * transform(chosen - rejected)`. `drops`: a pair without a sound margin is left out
-    instead of refused.
+    Of scores the margin is `scale * transform(chosen - rejected)`. With `drops` a pair without a sound margin is left
+    out instead of refused. What is not used is None.
     """
 
     column: str | None = None
@@ -40,19 +40,20 @@ class MarginRule:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it reads."""
+        """Return the columns that the rule reads."""
         return tuple(column for column in (self.column, self.chosen, self.rejected) if column is not None)
 
 
 def distances(dataset: Dataset, rule: MarginRule, *, name: str = "data") -> tuple[list[float], dict[int, str]]:
-    """`(column, or chosen score less the rejected one; row index -> what is wrong with it)`; NaN where it is wrong.
+    """Return `(distances, row index -> what is wrong with it)`; a distance is NaN where something is wrong.
 
-    Raises DataError for a column that is not there.
+    A distance is the value of `column`, or the chosen score less the rejected one. Raises DataError for a column that
+    is not there.
     """
     for column in rule.columns:
         if column not in dataset.column_names:
             raise missing_column(column, dataset.column_names, f"reward_model.margin, on {name}")
-    found: list[float] = []
+    all_distances: list[float] = []
     wrong: dict[int, str] = {}
     read = [values_of(dataset, column) for column in rule.columns]
     for index, values in enumerate(zip(*read, strict=True)):
@@ -66,12 +67,12 @@ def distances(dataset: Dataset, rule: MarginRule, *, name: str = "data") -> tupl
                 complaint = f"{distance:g}, below 0{of}"
         if complaint is not None:
             wrong[index], distance = complaint, math.nan
-        found.append(distance)
-    return found, wrong
+        all_distances.append(distance)
+    return all_distances, wrong
 
 
 def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, name: str = "data") -> DataError:
-    """The error of rows without a sound margin: which, what they hold, what to type."""
+    """Return the error of rows without a sound margin: which, what they hold, what to type."""
     rows = sorted(wrong)
     read = " and ".join(rule.columns)
     is_text = "text" in wrong[rows[0]]
@@ -89,10 +90,10 @@ def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, na
 
 
 def margins(sound: Sequence[float], rule: MarginRule) -> list[float]:
-    """The margins of `distances` that are all sound.
+    """Return the margins of `distances` that are all sound.
 
-    `identity` is the distance d, `log1p` log(1 + d), and `rank` the place of d among all, from the smallest, divided
-    by their number: in (0, 1], the mean of their places where several are equal.
+    `identity` is the distance d, `log1p` log(1 + d), and `rank` the place of d among all, from the smallest, divided by
+    their number: in (0, 1], the mean of their places where several are equal.
     """
     if rule.column is not None:
         return list(sound)
@@ -112,7 +113,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _complaint(value: object) -> str | None:
-    """What is wrong with one number; None where nothing is."""
+    """Return what is wrong with a number; None where nothing is."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, str):

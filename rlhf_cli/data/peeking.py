@@ -1,4 +1,4 @@
-"""Look at a source before anything heavy is imported: its columns, its first rows, and whether it is sound."""
+"""Looks at a source before anything heavy is imported: its columns, its first rows, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from rlhf_cli.errors import DataError
 
 @dataclass(frozen=True)
 class Preview:
-    """What can be known of a source without training libraries, before `split`, `rename` and `select`.
+    """A preview that holds what can be known of a source before training libraries, `split`, `rename` and `select`.
 
-    columns: empty where they are not known yet (a hub dataset). rows: the first few. num_rows: None where unknown.
-    origin: one phrase for the plan that `rlhf check` prints.
+    columns: empty where they are not known yet (a hub dataset).
+    rows: the first few.
+    num_rows: None where unknown.
+    origin: a phrase for the plan that `rlhf check` prints.
     """
 
     columns: tuple[str, ...]
@@ -31,7 +33,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Scan:
-    """A text table read from end to end: the kind of every column, its first rows, the number of rows."""
+    """A text table that was read to its end: the kind of every column, its first rows, the number of rows."""
 
     kinds: dict[str, Kind]
     rows: list[Row]
@@ -39,7 +41,7 @@ class Scan:
 
 
 def peek(source: Source, limit: int = 8) -> Preview:
-    """Columns, first `limit` rows and row count of a source.
+    """Return columns, first `limit` rows and row count of a source.
 
     JSONL, JSON and CSV are read and judged to their last line; of Parquet the schema and the first rows; a world is
     generated; a hub dataset is not touched. Raises DataError for whatever is wrong with any of them.
@@ -58,8 +60,8 @@ def peek(source: Source, limit: int = 8) -> Preview:
         if total == 0:
             raise _empty(paths[0])
         return Preview(columns, rows, total, origin)
-    found = scan(paths, format_name, limit)
-    return Preview(tuple(found.kinds), found.rows, found.num_rows, origin)
+    scanned = scan(paths, format_name, limit)
+    return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
 
 
 def scan(paths: Sequence[Path], format_name: str, limit: int = 0) -> Scan:

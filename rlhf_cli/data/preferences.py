@@ -1,4 +1,4 @@
-"""Preference pairs, looked through before a reward model is trained on them.
+"""Looks through preference pairs before a reward model is trained on them.
 
 What TRL takes without a word and should not: a `margin` column nobody asked for, pairs of equal answers, empty ones.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 MARGIN = "margin"
-"""TRL's RewardTrainer subtracts this column in its loss wherever there is one."""
+"""Names the column that TRL's RewardTrainer subtracts in its loss wherever it is there."""
 
 _TEXTS = ("chosen", "rejected")
 _LEFT_OUT = "_left_out"
@@ -31,14 +31,17 @@ _IDENTICAL, _EMPTY, _NO_MARGIN = "identical_answers", "empty_answers", "no_sound
 
 @dataclass(frozen=True)
 class PreferenceRules:
-    """Where margins come from (None: there are none), and whether a pair that teaches nothing is left out."""
+    """The rules for pairs: where margins come from (None: nowhere), and whether a bad pair is left out.
+
+    A bad pair is one that teaches nothing; without `drops_bad_pairs` it is refused.
+    """
 
     margin: MarginRule | None = None
     drops_bad_pairs: bool = False
 
 
 def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: str = "data") -> None:
-    """Raise DataError unless there is a pair in these columns, and what the margin is made of."""
+    """Raise DataError unless these columns hold a pair, and what the margin is made of."""
     if not is_tokenised(columns):
         for column in _TEXTS:
             if column not in columns:
@@ -49,7 +52,7 @@ def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: 
 
 
 def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data") -> Dataset:
-    """All rows, as TRL is to have them, and a column that says which of them `leave_out` is to leave out, and why.
+    """Return all rows, as TRL is to have them, and a column that says which of them `leave_out` drops, and why.
 
     Token ids get TRL's names; `margin` is what the rules say, and is not there where they say nothing. No row goes
     before some are held out: which ones those are would change. Raises DataError for pairs that are equal, empty or
@@ -64,13 +67,13 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
         raise _refuse_pairs(bad, dataset, name)
     by_rule: dict[int, float] = {}
     if rules.margin is not None:
-        found, wrong = distances(dataset, rules.margin, name=name)
-        wrong = {row: what for row, what in wrong.items() if row not in bad}
+        from_rule, wrong = distances(dataset, rules.margin, name=name)
+        wrong = {row: complaint for row, complaint in wrong.items() if row not in bad}
         if wrong and not rules.margin.drops:
             raise refuse_margins(wrong, rules.margin, len(dataset), name=name)
         bad |= dict.fromkeys(wrong, _NO_MARGIN)
         sound = [row for row in range(len(dataset)) if row not in bad]
-        by_rule = dict(zip(sound, margins([found[row] for row in sound], rules.margin), strict=True))
+        by_rule = dict(zip(sound, margins([from_rule[row] for row in sound], rules.margin), strict=True))
     dataset = dataset.remove_columns([column for column in (MARGIN, _LEFT_OUT) if column in dataset.column_names])
     if rules.margin is not None:
         dataset = dataset.add_column(MARGIN, [by_rule.get(row, math.nan) for row in range(len(dataset))])
@@ -78,7 +81,10 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
 
 
 def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
-    """The judged pairs without the bad ones, and reason -> number of those. Raises DataError where none remains."""
+    """Return the judged pairs without the bad ones, and reason -> number of those.
+
+    Raises DataError where no pair remains.
+    """
     reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
     dataset = dataset.remove_columns(_LEFT_OUT)
     counts = {why: reasons.count(why) for why in sorted(set(reasons) - {""})}
@@ -94,20 +100,20 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
 
 
 def bad_pairs(dataset: Dataset) -> dict[int, str]:
-    """Row -> what makes its pair one that teaches nothing: equal answers, or one with nothing in it."""
+    """Return row -> what makes its pair teach nothing: the answers are equal, or one of them is empty."""
     columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
     pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for row, (chosen, rejected) in enumerate(pairs):
         if _says_nothing(chosen) or _says_nothing(rejected):
-            found[row] = _EMPTY
+            reasons[row] = _EMPTY
         elif chosen == rejected:
-            found[row] = _IDENTICAL
-    return found
+            reasons[row] = _IDENTICAL
+    return reasons
 
 
 def _says_nothing(answer: object) -> bool:
-    """An empty text or list of ids; of messages the last one counts, which is the answer."""
+    """Return whether an answer is an empty text or list of ids; of messages the last counts, which is the answer."""
     if isinstance(answer, list) and answer and isinstance(answer[-1], dict):
         return is_empty(answer[-1].get("content")) and not answer[-1].get("tool_calls")
     return is_empty(answer)

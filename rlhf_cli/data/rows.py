@@ -1,4 +1,4 @@
-"""What is done to a loaded dataset's rows: held out for evaluation, and looked through before a model is paid for."""
+"""Holds rows of a loaded dataset out for evaluation, and looks through them before a model is paid for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHOWN = 5
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.eval") -> tuple[Dataset, Dataset]:
-    """Split into (train, eval), eval about `fraction` of the rows; the same rows for the same seed, in their order.
+    """Split into (train, eval), eval about `fraction` of the rows; a seed gives the same rows, in their order.
 
     All rows of one prompt fall on one side (rows of a dataset without a `prompt` column count as different), else a
-    task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction
-    outside (0, 1), and where there are too few prompts to have both sides.
+    task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
+    (0, 1), and where there are too few prompts to have both sides.
     """
     if not 0 < fraction < 1:
         raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
@@ -52,7 +52,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
 
 
 def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> None:
-    """Raise DataError unless there are rows and every one has something in each of `columns`.
+    """Raise DataError unless there are rows and every row has something in each of `columns`.
 
     Nothing is a null, blank text, an empty list, or messages without any text. Rows are numbered from 1.
     """
@@ -75,13 +75,13 @@ def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> 
 
 
 def numbered(numbers: Sequence[int]) -> str:
-    """`rows 3, 5`, the first few of them."""
+    """Return `rows 3, 5`, the first few of them."""
     shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
     return f"row{'s' if len(numbers) > 1 else ''} {shown}"
 
 
 def values_of(dataset: Dataset, column: str) -> Iterable[object]:
-    """A column's values, read in batches."""
+    """Yield a column's values, which are read in batches."""
     for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
         yield from batch[column]
 
@@ -93,7 +93,7 @@ def _prompt_keys(dataset: Dataset) -> Iterable[str]:
 
 
 def is_empty(value: object) -> bool:
-    """Null, blank text, an empty list, or messages without any text."""
+    """Return whether a value is null, blank text, an empty list, or messages without any text."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, list):

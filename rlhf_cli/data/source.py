@@ -1,4 +1,4 @@
-"""Where rows come from: one embedded world, or one set of files, or one dataset of the Hugging Face hub."""
+"""Says where rows come from: one embedded world, or one set of files, or one dataset of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rlhf_cli.errors import DataError
 
 @dataclass(frozen=True)
 class Source:
-    """One source of rows, in plain Python values. Raises DataError where its parts contradict each other.
+    """A source of rows, which is given in plain Python values. Raises DataError where its parts contradict each other.
 
     world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
-    path: a file, a folder, a glob, a list of these, or a hub id; `locate.is_hub` says which.
-    subset, revision: of a hub dataset. split: in the hub's grammar (`train`, `train[:90%]`); None is `train`.
+    path: a file, a folder, a glob, a list of these, or a hub id; `data_files.is_hub` says which.
+    subset, revision: of a hub dataset; None is the hub's default.
+    split: in the hub's grammar (`train`, `train[:90%]`); None is `train`.
     rename: new column name -> name in the source.
-    select: the first n rows, or [start, stop); applied after split and rename.
+    select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
     weight: this source's share of a mixture, in any unit; 0 leaves it out.
     name: the config key of this source, with which its errors begin.
     """
@@ -66,14 +67,14 @@ class Source:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """`path` as a tuple; empty for a world."""
+        """Return `path` as a tuple; empty for a world."""
         if self.path is None:
             return ()
         return (self.path,) if isinstance(self.path, str) else tuple(self.path)
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """`select` as [start, stop) in rows; None is all of them."""
+        """Return `select` as [start, stop) in rows; None is all of them."""
         if self.select is None:
             return None
         if isinstance(self.select, int):

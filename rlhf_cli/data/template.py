@@ -1,4 +1,4 @@
-"""Prompt templates: text, or chat messages, with `{column}` fields, in the grammar of `template_grammar`."""
+"""Fills prompt templates: text, or chat messages, with `{column}` fields, in the grammar of `template_grammar`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
 
 
 def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
-    """The columns a template reads. Raises DataError where it is malformed or wants more than plain fields."""
+    """Return the columns a template reads. Raises DataError where it is malformed or wants more than plain fields."""
     if isinstance(template, str):
         return set(_parsed(template, name).columns)
     contents = [message["content"] for message in _checked_messages(template, name)]
@@ -35,7 +35,7 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
 
 
 def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
-    """The error of a name that is no column: which, the config key that wants it, what there is, what is near."""
+    """Return the error of a name that is no column: which, the key that wants it, what there is, what is near."""
     return DataError(
         f"no column {column!r} in the data",
         where=name,

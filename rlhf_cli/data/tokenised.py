@@ -1,4 +1,4 @@
-"""Preference pairs that come as token ids, under the names they had over the years, as TRL takes them today.
+"""Reads preference pairs that come as token ids, under the names they had over the years, as TRL takes them today.
 
 TRL 1.16 trains on `chosen_ids` and `rejected_ids` without padding. The format of before 2025 has `input_ids_chosen`,
 `attention_mask_chosen`, `input_ids_rejected` and `attention_mask_rejected`, padded or not.
@@ -26,12 +26,12 @@ _FORMER = (
 
 
 def is_tokenised(columns: Sequence[str]) -> bool:
-    """Whether these columns hold pairs of token ids, under today's names or a former one."""
+    """Return whether these columns hold pairs of token ids, under today's names or a former one."""
     return set(IDS) <= set(columns) or _former_names(columns) is not None
 
 
 def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
-    """The dataset with `chosen_ids` and `rejected_ids` in place of the columns of a former format; others untouched.
+    """Return the dataset with `chosen_ids` and `rejected_ids` in place of a former format's columns; others stay.
 
     Raises DataError where an attention mask leaves out more than padding at one end.
     """
@@ -43,7 +43,7 @@ def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
 
 
 def cut_padding(ids: object, mask: object, where: str) -> list[int]:
-    """The ids that `mask` (None: all ones) keeps. Raises DataError unless they stand in one piece."""
+    """Return the ids that `mask` (None: all ones) keeps. Raises DataError unless they stand in one piece."""
     if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
         raise DataError("not a list of token ids", where=where, got=f"{ids!r:.80}")
     if mask is None:

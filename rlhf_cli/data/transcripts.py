@@ -1,6 +1,6 @@
-"""Dialogues as Anthropic's preference data has them, taken apart into a prompt and two answers.
+r"""Takes dialogues, as Anthropic's preference data has them, apart into a prompt and two answers.
 
-    "\\n\\nHuman: Hello\\n\\nAssistant: Hi!\\n\\nHuman: How are you?\\n\\nAssistant: Fine, thanks."
+    "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: How are you?\n\nAssistant: Fine, thanks."
 
 Two transcripts of a pair share everything up to the last answer, so that is the prompt. Works without `datasets`.
 """
@@ -24,22 +24,22 @@ _PAIR = ("chosen", "rejected")
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
-    """`(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" the two have in common.
+    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" the two have in common.
 
     None for texts that are no transcripts, or of dialogues that part before anybody has answered.
     """
     if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
         return None
     parting = (place for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other)
-    found = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
-    if found < 0:
+    last = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
+    if last < 0:
         return None
-    end = found + len(_ASSISTANT)
+    end = last + len(_ASSISTANT)
     return chosen[:end], chosen[end:], rejected[end:]
 
 
 def prompt_is_made(columns: Sequence[str], *, name: str = "data") -> bool:
-    """Whether transcripts are split in a source with these columns: not where it has its prompts already.
+    """Return whether transcripts are split in a source with these columns: not where it has its prompts already.
 
     Raises DataError where there is neither a `prompt` nor a pair of texts.
     """
@@ -52,7 +52,7 @@ def prompt_is_made(columns: Sequence[str], *, name: str = "data") -> bool:
 
 
 def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
-    """The dataset with a `prompt`, and answers in place of transcripts; as it was where it has prompts already.
+    """Return the dataset with a `prompt`, and answers in place of transcripts; unchanged where it has prompts.
 
     A row that holds no transcripts keeps its texts, and its prompt is empty. Raises DataError where that is every row.
     """

@@ -1,1 +1,4 @@
-"""Policies and reward models: found, built, loaded, scored. Knows nothing of configurations or of rewards as a sum."""
+"""Locates, builds, loads and scores with policies and reward models.
+
+It knows nothing of configurations or of rewards as a sum.
+"""

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer: every text has an encoding, one token a UTF-8 byte, nothing to download."""
+"""Builds a byte-level tokenizer: every text has an encoding, one token a UTF-8 byte, nothing to download."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _CHAT_TEMPLATE = (
 
 
 def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of 258 tokens: padding, end of sequence, and the 256 bytes."""
+    """Return a tokenizer of 258 tokens: padding, end of sequence, and the 256 bytes.
+
+    `context_tokens` is the longest text it says it can take, in tokens.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

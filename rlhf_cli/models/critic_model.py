@@ -1,4 +1,4 @@
-"""Build a critic: a transformer with one value a token, from the policy's weights, a reward model or an older critic.
+"""Builds a critic: a transformer with a value for every token, from the policy, a reward model or an older critic.
 
 It is a token-classification model with one label, so what is saved of it loads with transformers alone. The value at
 position t is that of the state in which token t + 1 is chosen.
@@ -23,9 +23,10 @@ _WHERE = "critic.init"
 
 
 class ValueHead(nn.Linear):  # type: ignore[misc]
-    """One output in float32, whatever the backbone's dtype and autocast: a value in bfloat16 has two digits."""
+    """A head with one output in float32, whatever the backbone's dtype and autocast are: bfloat16 has two digits."""
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Return the values, (..., 1) in float32, of hidden states (..., hidden size)."""
         with torch.autocast(hidden.device.type, enabled=False):
             return super().forward(hidden.float())
 
@@ -39,11 +40,13 @@ def build_critic(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> Any:
-    """A token-classification model with one label, in training mode, its head in float32.
+    """Return a token-classification model with one label, in training mode, its head in float32.
 
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
-    al.'s code), else a folder or hub id: a reward model, whose head then values every token, or a saved critic. policy:
-    its folder or hub id, and `revision` its. dropout: before the head.
+        al.'s code), else a folder or hub id: a reward model, whose head then values every token, or a saved critic.
+    policy: its folder or hub id.
+    revision: the commit, branch or tag of the policy on the hub; None for the default branch.
+    dropout: the share of hidden units dropped before the head, 0 for none.
 
     Raises ModelError when the checkpoint has no head with one label or the architecture has no such model.
     """
@@ -76,7 +79,7 @@ def build_critic(
 
 
 def _head(model: Any) -> tuple[str, nn.Linear]:
-    """Name and module of the linear layer with one output beside the backbone. Raises ValueError without one."""
+    """Return name and module of the linear layer with one output beside the backbone. Raises ValueError without one."""
     heads = [
         (name, module)
         for name, module in model.named_children()
@@ -95,7 +98,10 @@ def _is_reward_model(path: str, trust_remote_code: bool) -> bool:
 
 
 def _is_lora_critic(path: str) -> bool:
-    """A critic that shared its policy's body. As a reward model it would lose its bias: their heads have none."""
+    """Return whether this is a critic that shared its policy's body.
+
+    Loaded as a reward model it would lose its bias: their heads have none.
+    """
     return find_adapter_config_file(path) is not None and PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS"
 
 
@@ -148,7 +154,7 @@ def _lost_head(path: str, keys: set[str]) -> ModelError:
 
 
 def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> Any:
-    """The reward model's backbone and head; loading refuses one that lost its head."""
+    """Return a critic of the reward model's backbone and head; loading refuses a model that lost its head."""
     reward_model = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
     if hasattr(reward_model, "merge_and_unload"):  # an adapter: the critic trains all weights
         reward_model = reward_model.merge_and_unload()

@@ -1,4 +1,4 @@
-"""What a sequence classifier has on top of its body, by the names its architecture gives it."""
+"""Knows what a sequence classifier has on top of its body, by the names its architecture gives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.errors import ModelError
 
 
 def head_names(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> list[str]:
-    """`["score"]` for Llama, Qwen, GPT-2 and most others, `["classifier"]` for BERT, with its pooler for DeBERTa.
+    """Return the heads: `["score"]` for Llama, Qwen and most others, `["classifier"]` for BERT, and DeBERTa's pooler.
 
     These are new where a language model becomes a reward model, so they are trained whole and saved with an adapter.
     Builds the model without weights. Raises ModelError where there is no classifier of this architecture.

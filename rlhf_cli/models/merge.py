@@ -1,4 +1,4 @@
-"""An adapter as the model that training starts from: its weights added to those of its base, once, and kept in a cache.
+"""Makes of an adapter the model that training starts from: adds its weights to its base's, once, and caches the sum.
 
 A reference model or a critic is read from the same path as the policy, and from an adapter's folder they would be read
 without the adapter.
@@ -17,7 +17,7 @@ _CONFIG = "adapter_config.json"
 
 
 def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
-    """`path` itself, or, where it is the folder of an adapter, a folder with the whole model that it makes of its base.
+    """Return `path` itself, or, for an adapter's folder, a folder with the whole model that it makes of its base.
 
     Safe to call from several processes at once. Raises ModelError where the adapter or its base cannot be loaded.
     """

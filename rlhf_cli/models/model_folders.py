@@ -1,4 +1,4 @@
-"""Is this a model? What can be said of a path or hub id before anything is loaded. No torch."""
+"""Checks what a path or hub id says of its model before anything is loaded. It imports no torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 EXPECTED_REWARD_MODEL = "a sequence-classification checkpoint with num_labels 1"
 EXPECTED_CRITIC = "a reward model (sequence classification) or a saved critic (token classification), with one label"
 TINY_VOCABULARY = 2 + 256
-"""Tokens of the embedded model: padding, end of sequence and the bytes (models/tokenizer.py, which is heavier)."""
+"""Counts the tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> str:
-    """`Qwen3 (local folder)` or `hub id`.
+    """Describe a model in words: `PATH (Qwen3ForCausalLM)`, `PATH (adapter)` or `ID (hub)`.
 
-    Raises ModelError when `path` is a folder without a model in it, or neither a folder nor like a hub id.
+    `where` is the config key that errors name. Raises ModelError when `path` is a folder without a model in it, or
+    neither a folder nor like a hub id.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -57,11 +58,11 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
 
 
 def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
-    """`PATH (LlamaForSequenceClassification)`, `PATH (adapter of BASE)` or `ID (hub)`, of which nothing is looked at.
+    """Describe a reward model: `PATH (LlamaForSequenceClassification)`, `PATH (adapter of BASE)` or `ID (hub)`.
 
-    Raises ModelError, beside what describe_model raises, when a folder holds a generator, a classifier of another
-    number of labels or an adapter trained as a language model, or when `conversational` prompts find no chat template.
-    What only the weights tell (a lost head) is found when they are loaded.
+    Of a hub id nothing is looked at. Raises ModelError, beside what describe_model raises, when a folder holds a
+    generator, a classifier of another number of labels or an adapter trained as a language model, or when
+    `conversational` prompts meet no chat template. What only the weights tell (a lost head) shows when they are loaded.
     """
     folder = Path(path).expanduser()
     adapter = folder / "adapter_config.json"
@@ -88,7 +89,7 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
 
 
 def is_reward_model(path: str, *, where: str) -> bool:
-    """Whether a model folder says of itself that it scores: a sequence classifier, or an adapter of one.
+    """Return whether a model folder says of itself that it scores: a sequence classifier, or an adapter of one.
 
     Raises ModelError where there is no model, or neither a classifier nor a language model.
     """
@@ -108,7 +109,10 @@ def is_reward_model(path: str, *, where: str) -> bool:
 
 
 def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
-    """Raises ModelError when what a model's config says of itself is not a reward model. None: it does not say."""
+    """Raise ModelError when what a model's config says of itself is not a reward model.
+
+    `num_labels` is None where the config does not say. `got` names the model in the error, `where` its config key.
+    """
     name = str(architectures[0]) if architectures else "no architecture"
     if _GENERATOR.search(name):
         raise ModelError(
@@ -129,7 +133,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
 
 @dataclass(frozen=True)
 class Policy:
-    """What a critic has to fit, as far as it is known: None where only the hub could tell.
+    """The properties of a policy that a critic has to fit; None where only the hub could tell.
 
     `tokenizer` is the folder the policy's tokenizer lies in.
     """
@@ -140,14 +144,17 @@ class Policy:
 
 
 def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
-    """What a model folder says of itself; nothing for a hub id, an adapter or a folder without config.json."""
+    """Read what a model folder says of itself.
+
+    That is nothing for a hub id, an adapter or a folder without config.json.
+    """
     folder = Path(path).expanduser()
     config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
     return Policy(_hidden_size(config), _text(config).get("vocab_size"), Path(tokenizer or path).expanduser())
 
 
 def describe_critic(path: str, policy: Policy, *, where: str) -> str:
-    """`PATH (LlamaForTokenClassification)`, of which a folder is looked at and a hub id is not.
+    """Describe a critic: `PATH (LlamaForTokenClassification)`; a folder is looked at and a hub id is not.
 
     Raises ModelError, beside what describe_model raises, when the folder holds neither a reward model nor a critic, or
     one that is of another size than the policy or reads other tokens.
@@ -180,21 +187,21 @@ def _check_critic_config(config: dict[str, Any], *, got: str, where: str) -> Non
     name = str((config.get("architectures") or ["no architecture"])[0])
     num_labels = _num_labels(config)
     if _GENERATOR.search(name):
-        what, hint = (
+        problem, hint = (
             "a causal checkpoint has no value head",
             "critic.init=policy, or train a reward model from it first",
         )
     elif not name.endswith(_CLASSIFIERS):
-        what, hint = "this is neither a reward model nor a critic", "critic.init=policy"
+        problem, hint = "this is neither a reward model nor a critic", "critic.init=policy"
     elif num_labels not in (1, None):
-        what, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
+        problem, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
     else:
         return
-    raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
+    raise ModelError(problem, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
 
 
 def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, where: str) -> None:
-    """Token by token where both tokenizers lie there (a critic may know more tokens), else by the number of them."""
+    """Compare token by token where both tokenizers lie there (a critic may know more), else by the number of tokens."""
     got = None
     files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
     can_compare = len(files) == 2 and all(file.is_file() for file in files)
@@ -217,7 +224,7 @@ def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, whe
 
 
 def _token_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
-    """Token -> id in a tokenizer.json; a Unigram model lists its tokens in order, others map them."""
+    """Return token -> id in a tokenizer.json; a Unigram model lists its tokens in order, others map them."""
     vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
     if isinstance(vocabulary, list):
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
@@ -225,7 +232,7 @@ def _token_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 def _text(config: dict[str, Any]) -> dict[str, Any]:
-    """The part about the language model, in the config of one that sees pictures too."""
+    """Return the part about the language model, in the config of one that sees pictures too."""
     text: dict[str, Any] = config.get("text_config") or config
     return text
 

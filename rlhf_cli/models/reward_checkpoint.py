@@ -1,4 +1,4 @@
-"""Load a reward model's checkpoint, full or an adapter, and refuse one whose head is not in its files.
+"""Loads a reward model's checkpoint, full or an adapter, and refuses a checkpoint whose head is not in its files.
 
 transformers and PEFT would make up a random head and go on.
 """
@@ -21,7 +21,7 @@ from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_co
 
 
 class Loaded(NamedTuple):
-    """A sequence-classification model with one label (perhaps inside a PEFT one) and its tokenizer."""
+    """A pair that holds a sequence-classification model with one label (perhaps in a PEFT model) and its tokenizer."""
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
@@ -34,7 +34,7 @@ class _Read(NamedTuple):
 
 
 def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Loaded:
-    """The reward model in a folder or hub id, its head among what was loaded.
+    """Return the reward model in a folder or hub id, its head among what was loaded.
 
     `dtype` of the weights; `auto` is the checkpoint's own. Raises ModelError when it is no reward model, lost its head,
     or cannot be loaded.
@@ -126,7 +126,7 @@ def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError
 
 
 def where_reward_model(path: str) -> str:
-    """How a message names it."""
+    """Return how a message names the reward model."""
     return f"reward model {path}"
 
 

@@ -1,4 +1,4 @@
-"""A reward model as a reward function: texts in, one scalar a row out, as TRL's own trainers score with it.
+"""Makes a reward model a reward function: texts in, one scalar a row out, as TRL's own trainers score with it.
 
 Memory is bounded by `batch_size` rows of `max_length` tokens, however many rows are scored; rows are sorted by length
 so that a batch pads little. A checkpoint whose classification head is not in its files is refused: transformers would
@@ -24,10 +24,10 @@ _NO_LIMIT = 10**9
 
 
 class RewardModelScorer:
-    """Calls a sequence-classification model with one label on prompt + completion and returns its logit.
+    """A scorer that calls a one-label sequence classifier on prompt + completion and returns its logit.
 
-    The texts, the tokenisation and the padding are those of TRL's GRPOTrainer, so that a reward model scores the
-    same here as there; a test holds it. Higher is better, in the model's own unit.
+    The texts, the tokenisation and the padding are those of TRL's GRPOTrainer, so that a reward model scores the same
+    here as there; a test holds it. Higher is better, in the model's own unit.
 
     A row longer than `max_length` tokens loses its beginning: the oldest part of the prompt, and of the completion only
     when that alone is too long. The score is read at the last token, so the end must stay. A begin-of-sequence token
@@ -79,9 +79,10 @@ class RewardModelScorer:
     def scored(
         self, prompts: Sequence[Any], completions: Sequence[Any], *, with_eos: bool | None = None
     ) -> tuple[list[float], list[int]]:
-        """The scores, and the tokens of each row before anything was cut off.
+        """Return the scores, and the tokens of each row before anything was cut off.
 
-        `with_eos` in the place of the scorer's own, for this call.
+        `with_eos` takes the place of the scorer's own for this call; None keeps that. Raises ModelError where a score
+        is no finite number.
         """
         with_eos = self.with_eos if with_eos is None else with_eos
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
@@ -103,7 +104,7 @@ class RewardModelScorer:
         return scores, [len(ids) for ids in encoded]
 
     def check_prompt(self, prompt: Any) -> None:
-        """To be called before training, with any prompt of the data: ModelError when the model cannot take its kind."""
+        """Raise ModelError when the model cannot take prompts of this kind; for any prompt, before training."""
         if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
             raise ModelError(
                 "the reward model has no chat template, and the prompts are conversations",
@@ -139,7 +140,7 @@ class RewardModelScorer:
         return scores
 
     def _limit(self, asked: int | None) -> int | None:
-        """The longest row in tokens; None when neither the model nor its tokenizer knows one."""
+        """Return the longest row in tokens; None when neither the model nor its tokenizer knows a limit."""
         positions = _num_positions(self._model)
         known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
         if asked is None:
@@ -166,7 +167,10 @@ class RewardModelScorer:
 
 
 def _num_positions(model: Any) -> int:
-    """0 when the model does not say. RoBERTa and its kin count from the padding's index on: 514 are 512."""
+    """Return the model's positions, 0 when it does not say.
+
+    RoBERTa and its kin count from the padding's index on: 514 are 512.
+    """
     tables = (getattr(module, "position_embeddings", None) for module in model.modules())
     paddings = (getattr(table, "padding_idx", None) for table in tables)
     taken = max((padding + 1 for padding in paddings if padding is not None), default=0)

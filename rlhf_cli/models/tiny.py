@@ -1,7 +1,7 @@
-"""Build the embedded tiny policy: a byte-level transformer, warm-started on given demonstrations, kept in a cache.
+"""Builds the embedded tiny policy: a byte-level transformer, warm-started on demonstrations, kept in a cache.
 
-The warm start is supervised and deliberately short: the model then adds small numbers, but sloppily, in several
-styles and often wrongly, because the demonstrations are. That leaves reinforcement learning something to improve.
+The warm start is supervised and deliberately short: the model then adds small numbers, but sloppily, in several styles
+and often wrongly, because the demonstrations are. That leaves reinforcement learning something to improve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import made_once
 
 Demonstration = dict[str, str]
-"""`prompt` and `completion`, texts."""
+"""Holds `prompt` and `completion`, both texts."""
 
 _RECIPE_VERSION = 1  # part of the cache key: raise it when the same settings build other weights
 _SEED = 0  # the starting point is one and the same for every run, whatever the run's seed
@@ -28,11 +28,11 @@ _SEED = 0  # the starting point is one and the same for every run, whatever the 
 def tiny_model_path(
     build: dict[str, Any], demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
 ) -> Path:
-    """The folder of the model that `build` describes, made on first use.
+    """Return the folder of the model that `build` describes, made on first use.
 
     `build`: hidden_size, num_layers, num_heads, context_tokens, and warm_start (steps, batch_size, learning_rate,
-    worlds) or None. `on_progress(step, steps)` is called during the warm start. Safe to call from several processes
-    at once: one builds, the others wait.
+    worlds) or None. `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at
+    once: the first builds, the others wait.
     """
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
     return made_once(f"tiny-{key}", lambda folder: _build(build, demonstrations, on_progress, folder))
@@ -74,7 +74,7 @@ def _warm_start(
     settings: dict[str, Any],
     on_progress: Callable[[int, int], None],
 ) -> None:
-    """Next-token cross-entropy on the completions only; AdamW, the learning rate rising for a while, then falling."""
+    """Minimise the next-token cross-entropy on the completions, by AdamW; the learning rate rises, then falls."""
     steps = settings["steps"]
     rising = max(1, steps // 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
@@ -100,7 +100,7 @@ def _warm_start(
 def _tensors(
     tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded (input_ids, labels), both (rows, longest); labels are -100 on prompt and padding."""
+    """Return right-padded (input_ids, labels), both (rows, longest); labels are -100 on prompt and padding."""
     encoded = [
         (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row["completion"]), tokenizer.eos_token_id])
         for row in demonstrations

@@ -37,8 +37,8 @@ class BatchPlan:
     def describe(self) -> str:
         """Describe one generation round in a line.
 
-        `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, followed by ` x
-        4 epochs` where a round is learned from more than once.
+        `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, and where a
+        round is learned from more than once also ` x 4 epochs`.
         """
         return (
             f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"

@@ -1,1 +1,1 @@
-"""Asks a server: requests with retries, chat completions, replies kept on disk. No torch."""
+"""Asks a server: sends requests with retries and chat completions, and keeps replies on disk. It imports no torch."""

@@ -1,4 +1,4 @@
-"""Ask an OpenAI-compatible server to go on with a conversation, by the official client.
+"""Asks an OpenAI-compatible server to go on with a conversation, by the official client.
 
 The client says what is sent and how; `http_client` says when again, for how long and to which server, so the client's
 own retries and timeouts are off. It is imported with the first request, so that `rlhf check` stays quick.
@@ -32,6 +32,7 @@ class ChatClient(JsonClient):
         super().__init__(url, path=_PATH, **options)
 
     async def post(self, payload: Any) -> Any:
+        """Return the server's answer to a chat completion as JSON. Raises RewardError as `JsonClient.post` does."""
         # Most of a second, which is on no try's account nor on the budget's: those begin below.
         importlib.import_module("openai")
         return await super().post(payload)

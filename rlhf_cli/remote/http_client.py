@@ -1,4 +1,4 @@
-"""POST JSON to a server that is now and then busy, and never say the key it wants.
+"""Posts JSON to a server that is now and then busy, and never says the key it wants.
 
 Shared by `rewards/server.py` and `rewards/judge.py`. Everything fails as RewardError, in whose text no key occurs.
 """
@@ -44,7 +44,7 @@ _holders = WeakKeyDictionary()
 
 @dataclass
 class _Live:
-    """What belongs to one event loop."""
+    """The client and the limits that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx2.AsyncClient
@@ -53,7 +53,7 @@ class _Live:
 
 @dataclass
 class _Request:
-    """One request: what is sent, which server has the first turn, until when it may be tried, how often it was."""
+    """A request: what is sent, which server has the first turn, until when it may be tried, how often it was."""
 
     body: bytes
     first: int
@@ -63,15 +63,15 @@ class _Request:
 
 
 class _Busy(Exception):
-    """A server, or each in its turn, has not answered: which, what it said, and how long it asks to wait (0 = not)."""
+    """A server, or each in its turn, has not answered: which, its message, and how long it asks to wait (0 = not)."""
 
-    def __init__(self, url: str, said: str, wait_s: float = 0.0, *, is_silence: bool = False) -> None:
-        super().__init__(said)
-        self.url, self.said, self.wait_s, self.is_silence = url, said, wait_s, is_silence
+    def __init__(self, url: str, message: str, wait_s: float = 0.0, *, is_silence: bool = False) -> None:
+        super().__init__(message)
+        self.url, self.message, self.wait_s, self.is_silence = url, message, wait_s, is_silence
 
 
 class JsonClient:
-    """Posts JSON to one of several equal servers, in turn; tries again elsewhere or later while the budget lasts.
+    """A client that posts JSON to equal servers in turn, and tries again elsewhere or later while the budget lasts.
 
     Tried again: 429, 5xx, no connection, no answer in time. Waiting doubles from half a second to twenty, with jitter,
     and is at least what `Retry-After` asks for.
@@ -105,7 +105,7 @@ class JsonClient:
             raise RewardError(
                 "no request at all", where="args.max_concurrency", got=max_concurrency, expected="1 or more"
             )
-        self.urls = [_plain_url(one, path) for one in given]
+        self.urls = [_plain_url(server, path) for server in given]
         self._api_key_env = api_key_env
         self._timeout_s = timeout_s
         self._retry_budget_s = retry_budget_s
@@ -121,7 +121,10 @@ class JsonClient:
         return self.__dict__ | {"_live": None}
 
     async def post(self, payload: Any) -> Any:
-        """The JSON that a server answers to `payload`. Raises RewardError."""
+        """Return the JSON that a server answers to `payload`.
+
+        Raises RewardError where the server refuses the request, answers no JSON, or does not answer within the budget.
+        """
         body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         live = await self._living()
         async with live.places:
@@ -140,7 +143,8 @@ class JsonClient:
                 raise RewardError(
                     f"the server did not answer within {budget}",
                     where=shown(busy.url),
-                    got=busy.said + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
+                    got=busy.message
+                    + (f"; it asks to wait {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""),
                     expected="an answer of 200",
                 ) from None
 
@@ -159,8 +163,8 @@ class JsonClient:
                 if request.last is None or not (error.is_silence and left < self._timeout_s):
                     request.last = error
                 busy.append(request.last)
-        asked = [one.wait_s for one in busy if one.wait_s]
-        raise _Busy(busy[-1].url, busy[-1].said, min(asked, default=0.0))
+        waits_s = [error.wait_s for error in busy if error.wait_s]
+        raise _Busy(busy[-1].url, busy[-1].message, min(waits_s, default=0.0))
 
     async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> Any:
         try:
@@ -171,8 +175,8 @@ class JsonClient:
         except httpx2.HTTPError as error:
             raise _Busy(url, self._scrubbed(f"{type(error).__name__}: {error}")) from None
         if answer.status_code == 429 or answer.status_code >= 500:
-            said = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}")
-            raise _Busy(url, said, _retry_after(answer))
+            message = self._scrubbed(f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}")
+            raise _Busy(url, message, _retry_after(answer))
         if not answer.is_success:
             raise RewardError(
                 f"the server refuses the request: {answer.status_code} {answer.reason_phrase}",
@@ -223,13 +227,13 @@ class JsonClient:
         return f"another key in {self._api_key_env}"
 
     def _scrubbed(self, text: str) -> str:
-        """A server may repeat in its answer what it was sent."""
+        """Remove the key from a text: a server may repeat in its answer what it was sent."""
         key = self._key()
         return text.replace(key, "***") if key else text
 
 
 async def together(requests: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
-    """The results of all, in order. The first failure ends the others, and is raised as it is."""
+    """Return the results of all, in order. The first failure ends the others, and is raised as it is."""
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
         return list(await asyncio.gather(*tasks))
@@ -240,7 +244,7 @@ async def together(requests: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Val
 
 
 def shown(url: str) -> str:
-    """`url` as it may be seen: without what comes behind a question mark."""
+    """Return `url` as it may be seen: without what comes behind a question mark."""
     return url.partition("?")[0]
 
 
@@ -276,7 +280,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _retry_after(answer: httpx2.Response) -> float:
-    """Seconds, from a number of them or a date; 0 where there is neither."""
+    """Return the seconds to wait, from a number of them or a date; 0 where there is neither."""
     text = answer.headers.get("Retry-After", "")
     try:
         seconds = float(text)

@@ -1,4 +1,4 @@
-"""What a judge replied, on disk: one small JSON file a request, named by the request's hash. No key is in it."""
+"""Keeps a judge's replies on disk: one small JSON file a request, named by the request's hash. No key is in it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 
 class ReplyCache:
-    """Safe with several processes: files are written beside and renamed, so each is whole or not there."""
+    """A cache that is safe with several processes: files are written beside and renamed, so each is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, request: dict[str, Any]) -> str | None:
-        """The reply to an equal request, None where there is none, or none that can be read."""
+        """Return the reply to an equal request, None where there is none, or none that can be read."""
         try:
             reply = json.loads(self._file(request).read_text(encoding="utf-8"))["reply"]
         except (OSError, ValueError, KeyError, TypeError):

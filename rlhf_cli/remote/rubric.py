@@ -1,4 +1,4 @@
-"""A rubric: text with `{prompt}`, `{completion}` and dataset columns in it; `template_grammar` says which texts are."""
+"""Fills a rubric: text with `{prompt}`, `{completion}` and dataset columns in it, in `template_grammar`'s grammar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _GIVEN = ("prompt", "completion")
 
 
 class Rubric:
-    """Raises RewardError for a text that is malformed, or does not ask for the completion."""
+    """A rubric that was taken apart into texts and columns.
+
+    Raises RewardError for a malformed text, and for a text that does not ask for the completion.
+    """
 
     def __init__(self, text: str) -> None:
         # Its columns become parameters of the reward, and a parameter's name is an identifier.
@@ -26,7 +29,11 @@ class Rubric:
         self.columns = [name for name in self._template.columns if name not in _GIVEN]
 
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
-        """The text for one row; None where a column it names is null there. Raises RewardError for what is no text."""
+        """Return the text for one row; None where a column it names is null there.
+
+        Raises RewardError for a column that is not there or holds something else than text or a number; `row` names the
+        row.
+        """
         for name in self._template.columns:
             if name not in values:
                 raise RewardError(

@@ -1,1 +1,1 @@
-"""Rewards: what a completion is worth, by name. Strings and token ids in, one number a row out. No torch."""
+"""Says what a completion is worth, by name: strings and token ids in, one number a row out. It imports no torch."""

@@ -1,4 +1,4 @@
-"""Rewards that run what the policy wrote: does it run, does it pass tests. Where it runs is `rewards/sandbox.py`.
+"""Rewards by running what the policy wrote: does it run, does it pass tests. It runs in `rlhf_cli/sandbox`.
 
 Code that does not end, crashes or runs into a limit scores 0: that is its score. A sandbox that cannot do its work
 raises.
@@ -25,8 +25,8 @@ _Value = TypeVar("_Value")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*([\w+.-]*)")
 _PYTHON = ("python", "python3", "py")
 
-# Runs in the sandbox. What has to be said is said at once and by a number that the code under test was not told, so
-# that leaving early, printing or replacing sys.stdout passes nothing.
+# Runs in the sandbox. A pass is reported at once and with a token that the code under test does not know, so that
+# leaving early, printing or replacing sys.stdout passes nothing.
 _HARNESS = """
 def main(source, tests, token):
     import os, sys, types
@@ -46,7 +46,7 @@ main({source!r}, {tests!r}, {token!r})
 
 
 def code_in(text: str) -> str:
-    """The program in a completion: its last fenced block marked as Python, else the last unmarked one, else all of it.
+    """Return the program in a completion: the last block fenced as Python, else the last unmarked, else all of it.
 
     A block whose end is missing goes on to the end of the text.
     """
@@ -79,7 +79,7 @@ def code_runs(
     max_workers: int | None = None,
     **kwargs: object,
 ) -> list[float]:
-    """1.0 where the completion's program ends with exit code 0, else 0.0; 0.0 too where there is nothing to run.
+    """Score 1.0 where the completion's program ends with exit code 0, else 0.0; 0.0 too where nothing is to run.
 
     That a program runs says little of what it does: `pass` does. It wants a reward beside it.
 
@@ -116,7 +116,7 @@ def code_passes_tests(
     max_workers: int | None = None,
     **kwargs: object,
 ) -> list[float | None]:
-    """The share of a row's tests that the completion's program passes; None where the row has no tests.
+    """Score the share of a row's tests that the completion's program passes; None where the row has no tests.
 
     The program runs first, as a module that is not `__main__`, then the tests, one after another, in its namespace. A
     test passes when it ends without an exception. One that ends the process or the time fails, and so do those after.
@@ -137,8 +137,8 @@ def code_passes_tests(
         isolation=isolation,
     )
     todo = [
-        (completion, split_tests(one, row))
-        for row, (completion, one) in enumerate(zip(completions, tests, strict=True))
+        (completion, split_tests(of_row, row))
+        for row, (completion, of_row) in enumerate(zip(completions, tests, strict=True))
     ]
 
     def score(row: tuple[Completion, list[str]]) -> float | None:
@@ -156,7 +156,7 @@ def code_passes_tests(
 
 
 def split_tests(tests: object, row: int) -> list[str]:
-    """A row's tests, one by one. Raises RewardError, naming the row, for what is no Python or no text."""
+    """Return a row's tests, one by one. Raises RewardError, naming the row, for what is no Python or no text."""
     if tests is None:
         return []
     if isinstance(tests, str):
@@ -174,7 +174,7 @@ def split_tests(tests: object, row: int) -> list[str]:
 
 
 def _parts(text: str, row: int) -> list[str]:
-    """One text of several asserts, cut behind each."""
+    """Cut one text of several asserts behind each of them."""
     parts: list[list[ast.stmt]] = [[]]
     for statement in _parsed(text, row).body:
         parts[-1].append(statement)
@@ -202,8 +202,8 @@ def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_work
     with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as pool:
         running = [pool.submit(score, row) for row in rows]
         try:
-            return [one.result() for one in running]
+            return [future.result() for future in running]
         except BaseException:
-            for one in running:
-                one.cancel()
+            for future in running:
+                future.cancel()
             raise

@@ -1,7 +1,7 @@
-"""The text of a completion, whichever of TRL's two shapes it has.
+"""Reads the text of a completion, whichever of TRL's two shapes it has.
 
-Every ready-made reward is a pure `score_...` function of one string inside a thin function of TRL's shape; this
-file is all they share.
+Every ready-made reward is a pure `score_...` function of one string inside a thin function of TRL's shape; this file is
+all they share.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, TypeAlias
 from rlhf_cli.errors import RewardError
 
 Message: TypeAlias = Mapping[str, Any]
-"""One chat message: `{"role": "assistant", "content": ...}`."""
+"""Is one chat message: `{"role": "assistant", "content": ...}`."""
 
 Completion: TypeAlias = str | Sequence[Message]
-"""Plain text, or for conversational data the messages the completion consists of."""
+"""Is plain text, or for conversational data the messages the completion consists of."""
 
 # TRL 1.16's response parsers put a thinking block into one of these; the name depends on the model's chat template.
 _REASONING_KEYS = ("reasoning_content", "thinking")
 
 
 def text_of(completion: Completion, *, reasoning: bool = False) -> str:
-    """The text the policy wrote.
+    """Return the text the policy wrote. Raises RewardError for what is neither text nor a list of messages.
 
-    Of a conversation only the assistant's messages count (a message without a role is the assistant's, as in TRL's
-    own examples), joined by newlines: what a tool or an environment answered in between is not the policy's doing.
+    Of a conversation only the assistant's messages count (a message without a role is the assistant's, as in TRL's own
+    examples), joined by newlines: what a tool or an environment answered in between is not the policy's doing.
 
     Args:
         completion: a string, or a list of messages whose content is a string, None (a bare tool call) or a list of
@@ -48,7 +48,7 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
 
 
 def content_text(message: Message) -> str:
-    """The text of one message: its content, or the text parts of a content made of parts."""
+    """Return the text of one message: its content, or the text parts of a content made of parts; '' for None."""
     content = message.get("content")
     if content is None:
         return ""

@@ -1,4 +1,4 @@
-"""Helps an author of dense rewards to cut a completion into the parts that are to be rewarded. No torch."""
+"""Helps an author of dense rewards to cut a completion into the parts that are to be rewarded. It imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from rlhf_cli.errors import RewardError
 
 Span: TypeAlias = tuple[int, int, float]
-"""`(start, end, value)`: characters start to end, end excluded, of the completion; `value` is the whole span's mass."""
+"""Is `(start, end, value)`: characters start to end, end excluded, of the completion, and the whole span's mass."""
 
 _CLOSING = r"[\"')\]}”’»」』）】*_]"
 _BETWEEN_LINES = re.compile(r"\r\n|[\n\r]")
@@ -20,10 +20,10 @@ _ITEM_NUMBER = re.compile(r"\s*[0-9]{1,3}\.")
 def split_spans(
     text: str, by: Literal["sentences", "lines"] | None = None, *, regex: str | re.Pattern[str] | None = None
 ) -> list[tuple[int, int]]:
-    """The character ranges (start, end) of a text's parts, in order, to be given values and returned as spans.
+    """Return the character ranges (start, end) of a text's parts, in order, to be given values as spans.
 
-    Every character that is not white space is in exactly one part (with `regex`: or in a separator). White space at
-    a part's ends is left out, and a part of nothing else is no part; so `text[start:end]` is never empty.
+    Every character that is not white space is in exactly one part (with `regex`: or in a separator). White space at a
+    part's ends is left out, and a part of nothing else is no part; so `text[start:end]` is never empty.
 
     Args:
         text: what the policy wrote.
@@ -37,13 +37,13 @@ def split_spans(
         raise RewardError("no such parts", where="args.by", got=by, expected="sentences or lines, or else a regex")
     if regex is not None:
         try:
-            cuts = [found.span() for found in re.finditer(regex, text)]
+            cuts = [match.span() for match in re.finditer(regex, text)]
         except re.error as error:
             raise RewardError(
                 "this is no regular expression", where="args.regex", got=f"{regex!r} ({error})", expected="Python's re"
             ) from error
     elif by == "lines":
-        cuts = [found.span() for found in _BETWEEN_LINES.finditer(text)]
+        cuts = [match.span() for match in _BETWEEN_LINES.finditer(text)]
     else:
         cuts = _sentence_ends(text)
     parts: list[tuple[int, int]] = []
@@ -59,8 +59,8 @@ def split_spans(
 def _sentence_ends(text: str) -> list[tuple[int, int]]:
     ends: list[tuple[int, int]] = []
     begin = 0
-    for found in _SENTENCE_END.finditer(text):
-        if not _ITEM_NUMBER.fullmatch(text, begin, found.end()):
-            begin = found.end()
+    for match in _SENTENCE_END.finditer(text):
+        if not _ITEM_NUMBER.fullmatch(text, begin, match.end()):
+            begin = match.end()
             ends.append((begin, begin))
     return ends

@@ -1,4 +1,4 @@
-"""A language model as judge: a rubric, filled in for each row, is sent to an OpenAI-compatible server.
+"""Asks a language model for a score: a rubric, filled in for each row, is sent to an OpenAI-compatible server.
 
 What comes back is text; the score is read out of it.
 """
@@ -23,10 +23,10 @@ _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 
 
 class Judge:
-    """Scores from a language model, mapped to 0..1.
+    """A judge that scores rows by a language model, mapped to 0..1.
 
     Each row is one request to `URL/chat/completions`; equal ones are sent once, and what was answered before comes out
-    of a cache on disk. None where a column that the rubric names is null in a row. Needs the extra `judge`:
+    of a cache on disk. A row gets None where a column that the rubric names is null. Needs the extra `judge`:
     `pip install 'rlhf-cli[judge]'`.
 
     Args:
@@ -85,7 +85,10 @@ class Judge:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
     ) -> list[float | None]:
-        """One score a row, in 0..1. Raises RewardError, naming the row, when a reply holds no score."""
+        """Return a score a row, in 0..1, None where a column is null.
+
+        Raises RewardError, naming the row, where a reply holds no score.
+        """
         asked: dict[str, int] = {}  # what is asked -> the first row that asks it
         rows: list[str | None] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -96,8 +99,8 @@ class Judge:
             if text is not None:
                 asked.setdefault(text, row)
         scores = await together([self._score(text, row) for text, row in asked.items()])
-        found = dict(zip(asked, scores, strict=True))
-        return [None if text is None else found[text] for text in rows]
+        score_of = dict(zip(asked, scores, strict=True))
+        return [None if text is None else score_of[text] for text in rows]
 
     async def _score(self, text: str, row: int) -> float:
         messages = [{"role": "user", "content": text}]
@@ -153,7 +156,7 @@ class Judge:
 
 
 def _prompt_text(prompt: Any) -> str:
-    """A text as it is, one message as its content, several as `role: content` lines."""
+    """Return a text as it is, one message as its content, several as `role: content` lines."""
     if isinstance(prompt, str):
         return prompt
     if len(prompt) == 1:

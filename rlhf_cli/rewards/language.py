@@ -1,8 +1,9 @@
-"""Language consistency: does the completion keep to the language it was asked in?
+"""Rewards language consistency: does the completion keep to the language it was asked in?
 
 After the reward of DeepSeek-R1 (arXiv:2501.12948v1, section 2.3.2): the share of the words of the chain of thought that
-are in the target language. **Scripts are told apart here, not languages**: Chinese from English, Russian from Arabic,
-but not English from French nor Russian from Bulgarian. In return it needs no model, no network, no extra package.
+are in the target language. **Scripts are distinguished here, not languages**: Chinese from English, Russian from
+Arabic, but not English from French nor Russian from Bulgarian. In return it needs no model, no network, no extra
+package.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
 
 
 def score_language(text: str, language: str) -> float | None:
-    """The share of the words of `text` that are written in the script of `language`, 0.0 to 1.0.
+    """Return the share of the words of `text` that are written in the script of `language`, 0.0 to 1.0.
 
     A word is a run of letters of one script; in scripts written without spaces every letter is a word. Digits,
     punctuation, code fences, `<tags>`, LaTeX commands and single Latin letters do not count.
@@ -62,7 +63,7 @@ def score_language(text: str, language: str) -> float | None:
 
 
 def language_of(text: str) -> str | None:
-    """The key of the script most words of `text` are in; the first in the text at a tie, None where there is none.
+    """Return the key of the script of most words of `text`: the first in the text at a tie, None without words.
 
     Han together with a tenth or more of kana is `japanese`, else `han`.
     """
@@ -82,7 +83,7 @@ def language_of(text: str) -> str | None:
 def language_consistency(
     prompts: Sequence[Completion], completions: Sequence[Completion], *, language: str = "auto", **kwargs: object
 ) -> list[float | None]:
-    """The share of the completion's words that are in the target's script; None where that cannot be told.
+    """Score the share of the completion's words that are in the target's script; None where that cannot be known.
 
     Thinking counts. Not applicable (None) are completions without words and, with `auto`, prompts without words.
 
@@ -101,7 +102,7 @@ def language_consistency(
 
 
 def _question(prompt: str | Sequence[Message]) -> str:
-    """The system prompt is often English whatever the user writes, so the user's last message decides."""
+    """Return the user's last message, which decides: the system prompt is often English whatever the user writes."""
     if isinstance(prompt, str):
         return prompt
     asked = [content_text(message) for message in prompt if message.get("role") == "user"]
@@ -109,7 +110,7 @@ def _question(prompt: str | Sequence[Message]) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The script of every word of the text, in order."""
+    """Yield the script of every word of the text, in order."""
     # NFKC: full-width, half-width and mathematical letters become the ordinary ones.
     text = _NO_LANGUAGE.sub(" ", _APOSTROPHE.sub("", unicodedata.normalize("NFKC", text)))
     previous: str | None = None

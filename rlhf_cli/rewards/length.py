@@ -1,7 +1,7 @@
-"""Rewards for the length of a completion: near a target, or on one side of a ramp.
+"""Rewards the length of a completion: near a target, or on one side of a ramp.
 
-Lengths are in a unit: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or `words`
-(split at white space, so not for Chinese, Japanese or Thai).
+Lengths are in a unit: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or `words` (split
+at white space, so not for Chinese, Japanese or Thai).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TokenIds: TypeAlias = Sequence[Sequence[int]]
 
 
 def score_length_target(length: float, *, target: float, width: float) -> float:
-    """A tent: 1.0 at the target, falling in a straight line to 0.0 at a distance of `width`, and 0.0 beyond.
+    """Score by a tent: 1.0 at the target, falling in a straight line to 0.0 at a distance of `width`, and 0.0 beyond.
 
         max(0, 1 - |length - target| / width)
 
@@ -32,7 +32,7 @@ def score_length_target(length: float, *, target: float, width: float) -> float:
 
 
 def score_length_ramp(length: float, *, full: float, zero: float) -> float:
-    """A ramp: 1.0 up to `full`, in a straight line to 0.0 at `zero`, and 0.0 beyond.
+    """Score by a ramp: 1.0 up to `full`, in a straight line to 0.0 at `zero`, and 0.0 beyond.
 
         min(1, max(0, (zero - length) / (zero - full)))
 
@@ -62,7 +62,10 @@ def length_target(
     unit: Unit = "tokens",
     **kwargs: object,
 ) -> list[float]:
-    """1.0 where the completion is `target` long, 0.0 from `width` away. Arguments as in `score_length_target`."""
+    """Score 1.0 where the completion is `target` long, 0.0 from `width` away.
+
+    The arguments are those of `score_length_target`, and the `unit` of both lengths.
+    """
     lengths = lengths_of(completions, completion_ids, unit)
     return [score_length_target(length, target=target, width=width) for length in lengths]
 
@@ -76,12 +79,18 @@ def length_ramp(
     unit: Unit = "tokens",
     **kwargs: object,
 ) -> list[float]:
-    """1.0 on the `full` side of a ramp, 0.0 on its `zero` side. Arguments as in `score_length_ramp`."""
+    """Score 1.0 on the `full` side of a ramp, 0.0 on its `zero` side.
+
+    The arguments are those of `score_length_ramp`, and the `unit` of both lengths.
+    """
     return [score_length_ramp(length, full=full, zero=zero) for length in lengths_of(completions, completion_ids, unit)]
 
 
 def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | None, unit: Unit) -> list[int]:
-    """The length of each completion in `unit`. Thinking counts, in whichever field the tokenizer's parser put it."""
+    """Return the length of each completion in `unit`. Thinking counts, in whichever field the parser put it.
+
+    Raises RewardError for an unknown unit, and for tokens where `completion_ids` is None.
+    """
     if unit not in get_args(Unit):
         raise RewardError("no such unit of length", where="args.unit", got=unit, expected=", ".join(get_args(Unit)))
     if unit == "tokens":

@@ -1,4 +1,4 @@
-"""Rewards that compare the whole text: equality with a gold answer, and a regular expression."""
+"""Rewards the whole text by comparison: with a gold answer, or with a regular expression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RegexMode: TypeAlias = Literal["full", "search"]
 
 
 def score_exact(text: str, answer: str, *, strip: bool = True, ignore_case: bool = False) -> float:
-    """1.0 if `text` equals `answer`, else 0.0.
+    """Score 1.0 if `text` equals `answer`, else 0.0.
 
     Args:
         text: what the policy wrote.
@@ -36,9 +36,9 @@ def exact_match(
     ignore_case: bool = False,
     **kwargs: object,
 ) -> list[float | None]:
-    """1.0 where the completion equals the dataset's `answer`, else 0.0; None where the row has no answer.
+    """Score 1.0 where the completion equals the dataset's `answer`, else 0.0; None where the row has no answer.
 
-    An answer that is a list of strings is a list of alternatives: equality with any one is enough. Numbers are
+    An answer that is a list of strings is a list of alternatives: equality with any of them is enough. Numbers are
     compared as text (`7` is not `7.0`; for that there is `numeric_answer`).
 
     Args:
@@ -49,15 +49,15 @@ def exact_match(
     """
     rewards: list[float | None] = []
     for completion, gold in zip(completions, answer, strict=True):
-        accepted = [str(one) for one in (gold if isinstance(gold, list) else [gold]) if one is not None]
+        accepted = [str(item) for item in (gold if isinstance(gold, list) else [gold]) if item is not None]
         text = text_of(completion)
-        scores = [score_exact(text, one, strip=strip, ignore_case=ignore_case) for one in accepted]
+        scores = [score_exact(text, item, strip=strip, ignore_case=ignore_case) for item in accepted]
         rewards.append(max(scores, default=None))
     return rewards
 
 
 def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: bool = True) -> float:
-    """1.0 if the regular expression matches `text`, else 0.0.
+    """Score 1.0 if the regular expression matches `text`, else 0.0. Raises RewardError for a malformed expression.
 
     Args:
         text: what the policy wrote.
@@ -75,14 +75,14 @@ def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: boo
     compiled = _compiled(pattern)
     if strip:
         text = text.strip()
-    found = compiled.fullmatch(text) if mode == "full" else compiled.search(text)
-    return float(found is not None)
+    match = compiled.fullmatch(text) if mode == "full" else compiled.search(text)
+    return float(match is not None)
 
 
 def regex(
     completions: Sequence[Completion], *, pattern: str, mode: RegexMode = "full", strip: bool = True, **kwargs: object
 ) -> list[float]:
-    """1.0 where the regular expression matches the completion, else 0.0. Arguments as in `score_regex`."""
+    """Score 1.0 where the regular expression matches the completion, else 0.0. Arguments as in `score_regex`."""
     return [score_regex(text_of(completion), pattern, mode=mode, strip=strip) for completion in completions]
 
 

@@ -1,4 +1,4 @@
-r"""Numbers in running text and in LaTeX: where they are, and their exact value.
+r"""Reads numbers in running text and in LaTeX: where they are, and their exact value.
 
 Reads `1,234` `-$5.50` `50%` `.5` `1e-3` `3/4` `2 1/2` `\frac{3}{4}` `1{,}234` `18 eggs`. Does not read the European
 `1.234,56`, a space or underscore between thousands, number words, scale words (`2 million` is 2) or expressions.
@@ -44,25 +44,25 @@ _BRACE = re.compile(r"\\[{}]|(?P<boxed>\\boxed\s*\{)|[{}]")
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number of a text, or None."""
+    """Return the last number of a text, or None."""
     values = list(_values(text))
     return values[-1] if values else None
 
 
 def only_number(text: str) -> Fraction | None:
-    """The number of a text that holds exactly one, with or without a unit; None where there are none or several."""
+    """Return the number of a text that holds exactly one, with or without a unit; None for none or several."""
     values = list(_values(text))
     return values[0] if len(values) == 1 else None
 
 
 def last_marked(text: str) -> str | None:
-    """What follows the last `####` that a number follows, up to the end of its line; None where there is none."""
-    found = _MARKED.findall(text)
-    return str(found[-1]) if found else None
+    """Return what follows the last `####` that a number follows, up to the end of its line; None without it."""
+    marked = _MARKED.findall(text)
+    return str(marked[-1]) if marked else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}` that is closed, braces balanced; the outer one if nested. Else None."""
+    r"""Return the content of the last closed `\boxed{...}`, braces balanced; the outer one if nested. Else None."""
     content: str | None = None
     opened: list[int | None] = []  # where the content of a \boxed starts; None for any other brace
     for brace in _BRACE.finditer(text):
@@ -80,14 +80,14 @@ def last_boxed(text: str) -> str | None:
 def _values(text: str) -> Iterator[Fraction]:
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)
-    for found in _NUMBER.finditer(text):
-        if len(found[0]) > _MAX_CHARACTERS:
+    for match in _NUMBER.finditer(text):
+        if len(match[0]) > _MAX_CHARACTERS:
             continue
-        value, bottom = _exact(found["top"]), _exact(found["bottom"] or "1")
+        value, bottom = _exact(match["top"]), _exact(match["bottom"] or "1")
         if bottom == 0:
             continue
-        value = value / bottom + int(found["whole"] or 0)
-        yield -value if found["sign"] == "-" else value
+        value = value / bottom + int(match["whole"] or 0)
+        yield -value if match["sign"] == "-" else value
 
 
 def _exact(digits: str) -> Fraction:

@@ -1,4 +1,4 @@
-r"""Numeric answers, as in GSM8K: find the number a completion settles on, compare it exactly with the gold one.
+"""Rewards numeric answers, as in GSM8K: compares the number a completion settles on exactly with the gold one.
 
 GSM8K (Cobbe et al. 2021, arXiv:2110.14168) ends a gold solution with `#### 72`; its own grader takes the first `####`
 and compares strings. Here numbers are compared as exact rationals, and a completion may answer in other ways too; a
@@ -19,7 +19,7 @@ Fallback: TypeAlias = Literal["last_number", "none"]
 
 
 def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | None:
-    r"""The number `text` gives as its answer, or None.
+    r"""Return the number `text` gives as its answer, or None.
 
     In this order: the last line of the form `#### 1,234` (a markdown heading `#### Step 2` is none), else the content
     of the last closed `\boxed{...}`, else with `fallback: last_number` the last number of the text. A mark with no
@@ -39,7 +39,10 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 
 
 def gold_number(answer: object) -> Fraction | None:
-    r"""The gold value: a number, text that is one number, or a solution with `#### x` or `\boxed{x}`. Else None."""
+    r"""Return the gold value of a number, of text that is a number, or of a solution with `#### x` or `\boxed{x}`.
+
+    Anything else has none: None.
+    """
     if answer is None or isinstance(answer, bool):
         return None
     text = str(answer)
@@ -50,7 +53,7 @@ def gold_number(answer: object) -> Fraction | None:
 
 
 def score_numeric(text: str, gold: Fraction, *, tolerance: float = 0.0, fallback: Fallback = "last_number") -> float:
-    """1.0 if the number that `text` settles on is within `tolerance` of `gold`, else 0.0; 0.0 if there is none.
+    """Score 1.0 if the number that `text` settles on is within `tolerance` of `gold`, else 0.0; 0.0 without a number.
 
     Args:
         text: what the policy wrote.
@@ -62,9 +65,9 @@ def score_numeric(text: str, gold: Fraction, *, tolerance: float = 0.0, fallback
         raise RewardError(
             "a tolerance below zero accepts nothing", where="args.tolerance", got=tolerance, expected="0 or more"
         )
-    found = answer_in(text, fallback=fallback)
+    value = answer_in(text, fallback=fallback)
     # By way of str: a YAML 0.01 means one hundredth, not the binary float next to it.
-    return float(found is not None and abs(found - gold) <= Fraction(str(tolerance)))
+    return float(value is not None and abs(value - gold) <= Fraction(str(tolerance)))
 
 
 def numeric_answer(
@@ -75,7 +78,7 @@ def numeric_answer(
     fallback: Fallback = "last_number",
     **kwargs: object,
 ) -> list[float | None]:
-    """1.0 where the completion's number equals the gold one, else 0.0; None where the gold cannot be read.
+    """Score 1.0 where the completion's number equals the gold one, else 0.0; None where the gold cannot be read.
 
     What counts as a number is in `rewards/numbers.py`: thousands commas, currency and percent signs, units, a leading
     `+`, decimals, exponents, fractions and mixed numbers. `50%` is 50, as in GSM8K, and `2 million` is 2.

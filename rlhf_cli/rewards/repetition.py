@@ -1,4 +1,4 @@
-"""A penalty for repeating oneself, by the share of n-grams that occurred before."""
+"""Penalises repeating oneself, by the share of n-grams that occurred before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NgramUnit: TypeAlias = Literal["words", "characters"]
 
 
 def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words") -> float:
-    """Minus the share of the n-grams of `text` that are repeats, in (-1.0, 0.0].
+    """Score minus the share of the n-grams of `text` that are repeats, in (-1.0, 0.0].
 
         -(1 - U / T)    T = number of n-grams, U = number of different ones
 
@@ -46,6 +46,9 @@ def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words
 def repetition(
     completions: Sequence[Completion], *, ngram_size: int = 3, unit: NgramUnit = "words", **kwargs: object
 ) -> list[float]:
-    """Between 0.0 (nothing repeated) and -1.0 (nothing but). Arguments as in `score_repetition`; thinking counts."""
+    """Score between 0.0 (nothing repeated) and -1.0 (nothing but); thinking counts.
+
+    The arguments are those of `score_repetition`.
+    """
     texts = [text_of(completion, reasoning=True) for completion in completions]
     return [score_repetition(text, ngram_size=ngram_size, unit=unit) for text in texts]

@@ -1,4 +1,4 @@
-"""A reward server: it is sent prompts, completions and the dataset's columns, and answers one number a row."""
+"""Asks a reward server: it is sent prompts, completions and the dataset's columns, and answers one number a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_e
 
 
 class RewardServer:
-    """Rewards from a server over HTTP: one `POST` a batch of rows.
+    """A reward that asks a server over HTTP: one `POST` a batch of rows.
 
     Sent: `{"prompts": [...], "completions": [...], "columns": {NAME: [...]}}`, prompts and completions as they are
     (texts, or lists of messages), and every dataset column that JSON can carry. Expected:
@@ -53,7 +53,7 @@ class RewardServer:
         return f"RewardServer({', '.join(shown(url) for url in self._client.urls)})"
 
     async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """One reward a row. Raises RewardError when a server does not answer, or not in the form above."""
+        """Return a reward a row. Raises RewardError when a server does not answer, or not in the form above."""
         sent = _json_columns(columns, len(completions))
         starts = range(0, len(completions), self._batch_size)
         batches = [
@@ -71,7 +71,7 @@ class RewardServer:
         return rewards
 
     def _checked(self, answer: Any, start: int, num_rows: int) -> list[float | None]:
-        """The rewards of one answer, to rows `start` and after."""
+        """Return the rewards of one answer, to rows `start` and after."""
         where = " or ".join(shown(url) for url in self._client.urls)
         expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
         rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
@@ -101,7 +101,7 @@ class RewardServer:
 
 
 def _json_columns(columns: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
-    """Those that are columns, and that JSON can carry: not images, say."""
+    """Return what is a column, and what JSON can carry: not images, for example."""
     kept: dict[str, list[Any]] = {}
     for name, values in columns.items():
         if name in _NO_COLUMNS or not isinstance(values, list | tuple) or len(values) != num_rows:

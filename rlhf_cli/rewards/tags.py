@@ -1,4 +1,4 @@
-"""Format tags: reasoning and answer in the markup asked for, `<think>...</think><answer>...</answer>`."""
+"""Rewards format tags: reasoning and answer in the markup asked for, `<think>...</think><answer>...</answer>`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 TagMode: TypeAlias = Literal["strict", "soft"]
 
 DEFAULT_TAGS = ("think", "answer")
-"""The template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
+"""Are the tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
 
 
 def score_tags(
     text: str, tags: Sequence[str] = DEFAULT_TAGS, *, mode: TagMode = "strict", prefilled: bool = False
 ) -> float:
-    """How well `text` keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
+    """Score how well `text` keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
 
     A tag is *in place* when its opening and its closing mark each occur exactly once, in that order, after the end of
     the tags before it that are in place. What is between the marks may be empty: pair this with a reward for content.
@@ -51,10 +51,10 @@ def format_tags(
     prefilled: bool = False,
     **kwargs: object,
 ) -> list[float]:
-    """1.0 where the completion is laid out in the tags, less where it is not. Arguments as in `score_tags`.
+    """Score 1.0 where the completion is laid out in the tags, less where it is not. Arguments as in `score_tags`.
 
     Reads the content of the messages: where the tokenizer has a response parser that moves the thinking out of the
-    content, there are no think tags left to find.
+    content, no think tags are left in it.
     """
     return [score_tags(text_of(completion), tags, mode=mode, prefilled=prefilled) for completion in completions]
 

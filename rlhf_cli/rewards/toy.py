@@ -1,4 +1,4 @@
-"""Rewards of the toy worlds: small enough for a tiny model on a CPU to learn in minutes."""
+"""Rewards the completions of the toy worlds, which are small enough for a tiny model on a CPU to learn in minutes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def score_sum(text: str, total: int) -> float:
-    """1.0 if the last whole number in `text` is `total`, else 0.0; so words around the answer do no harm.
+    """Score 1.0 if the last whole number in `text` is `total`, else 0.0; so words around the answer do no harm.
 
     A number is written without thousands commas and with a minus if it is negative.
     """
-    found = _INTEGER.findall(text)
-    return float(bool(found) and int(found[-1]) == total)
+    numbers = _INTEGER.findall(text)
+    return float(bool(numbers) and int(numbers[-1]) == total)
 
 
 def sums_correct(
     completions: Sequence[Completion], a: Sequence[int | str], b: Sequence[int | str], **kwargs: object
 ) -> list[float]:
-    """1.0 where the last whole number in the completion is `a + b`, else 0.0.
+    """Score 1.0 where the last whole number in the completion is `a + b`, else 0.0.
 
     Args:
         completions: one a row.
@@ -39,7 +39,7 @@ def sums_correct(
 
 
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
-    """The true reward of the world that `toy_preferences` are drawn from: watched at weight 0 beside a learnt one.
+    """Score by the true reward of the world of `toy_preferences`: watched at weight 0 beside a learnt one.
 
     Its parts and its range, -0.4 to 1.5, are those of `toy_preferences.true_score`.
     """
@@ -52,12 +52,12 @@ def _question(prompt: Completion) -> str:
 
 
 def score_digits_only(text: str) -> float:
-    """1.0 if `text`, white space at its ends aside, is one or more of the digits 0 to 9 and nothing else; else 0.0."""
+    """Score 1.0 if `text` is nothing but digits 0 to 9, white space at its ends aside; else 0.0."""
     return float(_DIGITS.fullmatch(text.strip()) is not None)
 
 
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:
-    """1.0 where the completion is a bare number without sign, words or punctuation, else 0.0."""
+    """Score 1.0 where the completion is a bare number without sign, words or punctuation, else 0.0."""
     return [score_digits_only(text_of(completion)) for completion in completions]
 
 
@@ -70,10 +70,10 @@ def score_speakers(
     mass: float = 1.0,
     malformed: float = -1.0,
 ) -> list[Span] | float:
-    """+mass on the line of the speaker with the larger number, -mass on the other's; [] where the numbers are equal.
+    """Give +mass to the line of the speaker with the larger number, -mass to the other's; [] where they are equal.
 
-    In form are the two lines `A: 4`, `B: 7`, in the order of the prompt and with nothing but white space around them,
-    a number being one to nine ASCII digits. Anything else is worth `malformed`, one number for the whole row.
+    In form are the two lines `A: 4`, `B: 7`, in the order of the prompt and with nothing but white space around them, a
+    number being one to nine ASCII digits. Anything else is worth `malformed`, one number for the whole row.
 
     Args:
         text: the whole completion: which line was the larger one is known only at its end.
@@ -86,14 +86,14 @@ def score_speakers(
     names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
     line = re.compile(rf"^({names}): ([0-9]{{1,9}})$", re.MULTILINE)
     lines = list(line.finditer(text))
-    numbers = [int(found[2]) for found in lines]
-    has_form = [found[1] for found in lines] == [speaker_a, speaker_b] and not line.sub("", text).strip()
+    numbers = [int(match[2]) for match in lines]
+    has_form = [match[1] for match in lines] == [speaker_a, speaker_b] and not line.sub("", text).strip()
     if not has_form or (max_value is not None and max(numbers) > max_value):
         return malformed
     if numbers[0] == numbers[1]:
         return []
     signs = (1, -1) if numbers[0] > numbers[1] else (-1, 1)
-    return [(found.start(), found.end(), sign * mass) for found, sign in zip(lines, signs, strict=True)]
+    return [(match.start(), match.end(), sign * mass) for match, sign in zip(lines, signs, strict=True)]
 
 
 def speakers_larger(
@@ -106,11 +106,11 @@ def speakers_larger(
     malformed: float = -1.0,
     **kwargs: object,
 ) -> list[list[Span] | float]:
-    """The tokens of the speaker with the larger number are rewarded, the other's punished, as in `score_speakers`.
+    """Reward the tokens of the speaker with the larger number, punish the other's, as in `score_speakers`.
 
     **What can be learnt from it.** A row in form sums to mass - mass = 0 whoever is larger. So a trainer of one number
-    a row learns the form (0 beats `malformed`) and nothing about the numbers. With a value a token, spans on their
-    last token and credit from the future, as in DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
+    a row learns the form (0 beats `malformed`) and nothing about the numbers. With a value a token, spans on their last
+    token and credit from the future, as in DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
 
         tokens of the second line:   +mass if the second speaker is the larger one, -mass if the first
         tokens of the first line:    own value + the second line's = 0, whatever they are
@@ -144,12 +144,12 @@ def speakers_larger(
 def second_is_larger(
     completions: Sequence[Completion], speaker_a: Sequence[str], speaker_b: Sequence[str], **kwargs: object
 ) -> list[float | None]:
-    """1.0 where the second speaker said the larger number, 0.0 where not, None where the two did not speak in form.
+    """Score 1.0 where the second speaker said the larger number, 0.0 where not, None where the two are not in form.
 
     To watch what `speakers_larger` teaches, whose own sum is 0 whoever is larger: give it the weight 0.
     """
-    found: list[float | None] = []
+    scores: list[float | None] = []
     for completion, first, second in zip(completions, speaker_a, speaker_b, strict=True):
         spans = score_speakers(text_of(completion), first, second)
-        found.append(None if isinstance(spans, float) else float(bool(spans) and spans[1][2] > 0))
-    return found
+        scores.append(None if isinstance(spans, float) else float(bool(spans) and spans[1][2] > 0))
+    return scores

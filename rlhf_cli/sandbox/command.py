@@ -1,4 +1,7 @@
-"""The command that starts the sandbox's launcher, inside bubblewrap or by itself, and what a program gets to see."""
+"""Makes the command that starts the sandbox's launcher, and decides what a program gets to see.
+
+The launcher starts inside bubblewrap or by itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ PYTHONPATH = str(_PACKAGE.parent)
 
 
 def command(mode: str, job: dict[str, Any], *descriptors: int) -> list[str]:
-    """What to execute for a job; `descriptors` are those the launcher is told of."""
+    """Return the command line for a job; `descriptors` are the file descriptors that the launcher is given.
+
+    `mode` is `bubblewrap`, `namespaces` or `limits`.
+    """
     options = "-S -s -P -B -X utf8 -m rlhf_cli.sandbox.launcher"
     launcher = [job["python"], *options.split(), *map(str, descriptors)]
     if mode != "bubblewrap":
@@ -45,12 +51,12 @@ def command(mode: str, job: dict[str, Any], *descriptors: int) -> list[str]:
 
 
 def interpreter() -> str:
-    """The interpreter that a virtual environment is made from: it has no packages but its own."""
+    """Return the interpreter that a virtual environment is made from: it has no packages but its own."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def visible() -> list[str]:
-    """The system's folders and the interpreter's, none inside another."""
+    """Return the system's folders and the interpreter's, none inside another."""
     needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
     paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
     for path in sorted({os.path.realpath(path) for path in needed}, key=len):

@@ -1,7 +1,7 @@
-"""What stands between this process and model-written code: a process of its own, started by `rewards/sandbox.py`.
+"""Stands between this process and model-written code: a process of its own, started by `running.py`.
 
-It gets two descriptors: a file with the job as JSON, a pipe for what happened. It closes itself in where it is told to,
-forks the program with its limits set, watches time and memory, and ends every process that is left. It runs without
+It gets two descriptors: a file with the job as JSON, a pipe for what happened. It closes itself in where the job says
+so, forks the program with its limits set, watches time and memory, and ends every process that is left. It runs without
 site-packages, so what it imports is the standard library and the two files beside it.
 """
 
@@ -35,7 +35,10 @@ _OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]
 
 
 def main(job_file: int, report_pipe: int) -> int:
-    """Run one job. What goes wrong here is the sandbox's failure and reported as such, never the program's score."""
+    """Run one job and return the exit code.
+
+    What goes wrong here is the sandbox's failure and reported as such, never the program's score.
+    """
     for descriptor in (job_file, report_pipe):
         os.set_inheritable(descriptor, False)
 
@@ -60,7 +63,7 @@ def _failed(error: Exception, report: Report) -> int:
 
 
 def _in_namespaces(job: dict[str, Any], report: Report) -> int:
-    """What bubblewrap does, for machines that lack it."""
+    """Do what bubblewrap does, for machines that lack it."""
     walls.unshare_all()
     init = os.fork()
     if init:
@@ -118,7 +121,7 @@ def _become_program(job: dict[str, Any], confinement: _Confinement, trouble: int
 
 
 class _Confinement:
-    """What the program's process takes on before it starts; `in_force` says what of it can be had here."""
+    """The limits that the program's process takes on before it starts; `in_force` says which of them hold here."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         walled = job["mode"] != "limits"
@@ -166,7 +169,7 @@ class _Confinement:
 
 
 def _can_become(user: int, python: str) -> bool:
-    """Whether that user could run this interpreter, which may lie in a folder that only root may enter."""
+    """Return whether that user could run this interpreter, which may lie in a folder that only root may enter."""
     try:
         os.setgroups([])
         os.setegid(user)

@@ -1,7 +1,7 @@
-"""The processes below the sandbox's launcher: watched while the program runs, ended when it is over.
+"""Watches the processes below the sandbox's launcher while the program runs, and ends them when it is over.
 
 The launcher is their reaper (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none gets away by losing its
-parent. Used by `sandbox_launcher.py` alone; standard library only.
+parent. Used by `launcher.py` alone; standard library only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ TICK_S = 0.02
 
 
 class Brood:
-    """All descendants of this process."""
+    """All descendants of this process, which are watched and ended together."""
 
     def __init__(self) -> None:
         self._ended: dict[int, int] = {}
 
     def watch(self, program: int, *, until: float, memory_bytes: int, max_processes: int) -> str | None:
-        """Wait for `program` to end, or for a reason to end it: `time`, `memory` or `processes`, all of them together.
+        """Wait for `program` to end and return None, or return the reason to end it: `time`, `memory` or `processes`.
 
+        `until` is on the clock of time.monotonic, in seconds; memory and processes count for all of them together.
         Wants SIGCHLD blocked: it is waited for here.
         """
         while True:
@@ -41,11 +42,11 @@ class Brood:
             signal.sigtimedwait([signal.SIGCHLD], min(left, TICK_S))
 
     def status(self, pid: int) -> int:
-        """How `pid` ended, as waitpid says it."""
+        """Return how `pid` ended, as waitpid says it; SIGKILL where it was not seen to end."""
         return self._ended.get(pid, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Collect what has ended; False when there is no child left."""
+        """Collect what has ended; return False when there is no child left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -71,7 +72,7 @@ class Brood:
 
 
 def descendants() -> list[int]:
-    """All living processes below this one."""
+    """Return the ids of all living processes below this one."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -79,13 +80,13 @@ def descendants() -> list[int]:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
                 if state not in (b"Z", b"X"):
                     children.setdefault(int(parent), []).append(int(name))
-    found: list[int] = []
+    living: list[int] = []
     todo = [os.getpid()]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        living += below
         todo += below
-    return found
+    return living
 
 
 def _signal(pids: set[int], number: int) -> None:

@@ -1,7 +1,7 @@
-"""Run model-written Python: in a process of its own, limited, watched, with as many walls as this machine can put up.
+"""Runs model-written Python: in a process of its own, limited, watched, behind all walls that this machine can put up.
 
 `docs/sandbox.md` says what that protects from and what not; `protections()` says it of this machine. The walls are put
-up by `sandbox_launcher.py`, in the new process. Linux only.
+up by `launcher.py`, in the new process. Linux only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from rlhf_cli.sandbox.command import PATH, PYTHONPATH, command, interpreter, vis
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
 OUTPUT_BYTES = 64 * 1024
-"""How much of stdout, and of stderr, is kept: the first half and the last."""
+"""Limits how much of stdout, and of stderr, is kept: the first half and the last."""
 
 _GRACE_S = 15.0  # for starting up and clearing away, beyond the program's own time
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended. `returncode` is -N where signal N ended it; `killed_reason` says why we, or a limit, did:
-    time, memory, processes (all of them together), cpu, launcher (the program, or the system, killed its guard)."""
+    """The end of a program. `returncode` is -N where signal N ended it.
+
+    `killed_reason` says why we, or a limit, ended it: time, memory, processes (all of them together), cpu, launcher
+    (the program, or the system, killed its guard); None where it ended by itself.
+    """
 
     returncode: int
     stdout: str
@@ -86,7 +89,10 @@ def run_code(
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
-    """What holds here, tried out once a process. Raises RewardError when nothing can be run at all."""
+    """Return which protections hold here, tried out once a process.
+
+    Raises RewardError when nothing can be run at all.
+    """
     mode = _pick(isolation)
     in_force, trouble = _probe(mode, shutil.which("bwrap"))
     if trouble:
@@ -150,7 +156,7 @@ def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits
 def _probe(
     mode: Literal["bubblewrap", "namespaces", "limits"], bwrap: str | None
 ) -> tuple[dict[str, bool], str | None]:
-    """(what is in force, None), or ({}, why it does not work)."""
+    """Return (what is in force, None), or ({}, why it does not work)."""
     if mode == "bubblewrap" and bwrap is None:
         return {}, "bwrap is not installed"
     job = {"source": "print(1)", "timeout_s": 10, "memory_bytes": 256 << 20}
@@ -203,11 +209,11 @@ def _run(mode: str, job: dict[str, Any], stdin: str) -> tuple[Outcome, dict[str,
 def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float) -> tuple[Outcome, dict[str, bool]]:
     assert process.stdout is not None
     assert process.stderr is not None
-    told, out, err = _Capped(), _Capped(), _Capped()
+    events, out, err = _Capped(), _Capped(), _Capped()
     until = time.monotonic() + seconds
     with process, selectors.DefaultSelector() as selector:
         try:
-            for stream, kept in ((process.stdout, out), (process.stderr, err), (reports, told)):
+            for stream, kept in ((process.stdout, out), (process.stderr, err), (reports, events)):
                 selector.register(stream, selectors.EVENT_READ, kept)
             while selector.get_map() and (left := until - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
@@ -219,7 +225,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # it has ended long since, unless something is amiss
     facts: dict[str, Any] = {}
-    for line in told.text().splitlines():
+    for line in events.text().splitlines():
         facts |= json.loads(line)
     if "failed" in facts or "in_force" not in facts:
         raise RewardError(
@@ -236,7 +242,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
 
 
 class _Capped:
-    """Bytes of which the first and the last are kept."""
+    """A buffer that keeps the first and the last of the bytes it is given."""
 
     def __init__(self) -> None:
         self._head, self._tail, self._left_out = bytearray(), bytearray(), 0

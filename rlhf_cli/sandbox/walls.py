@@ -1,6 +1,6 @@
-"""The system calls that Python has no names for: namespaces, mounts, a socket filter, `prctl`. Linux only.
+"""Makes the system calls that Python has no names for: namespaces, mounts, a socket filter, `prctl`. Linux only.
 
-Used by `sandbox_launcher.py` alone, in a process of its own; standard library only.
+Used by `launcher.py` alone, in a process of its own; standard library only.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, *arguments: Any) -> None:
-    """The system call of that name. Raises OSError."""
-    padded = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in (*arguments, 0, 0, 0, 0)[:4]]
+    """Make the system call of that name. Raises OSError."""
+    padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0, 0)[:4]]
     if _libc.prctl(option, *padded):
         _fail(f"prctl {option}")
 
 
 def unshare_all() -> None:
-    """Namespaces of its own for this process: mounts, network, processes (from the next fork on), and users.
+    """Give this process namespaces of its own: mounts, network, processes (from the next fork on), and users.
 
-    Root needs no user namespace and is better off without: it can become another user for real. Anybody else is
-    mapped to nobody in there, and so loses every right over the namespaces with the next exec.
+    Root needs no user namespace and is better off without: it can become another user for real. Anybody else is mapped
+    to nobody in there, and so loses every right over the namespaces with the next exec. Raises OSError.
     """
     spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
     user, group = os.geteuid(), os.getegid()
@@ -51,7 +51,8 @@ def unshare_all() -> None:
 def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
     """Change to a root that holds `visible`, read-only, a few devices, /proc and an empty /tmp, and go to that /tmp.
 
-    `root` is an empty folder to build it on. To be called by the first process of a process namespace.
+    `root` is an empty folder to build it on; `scratch_bytes` is the size of /tmp. To be called by the first process of
+    a process namespace. Raises OSError.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
@@ -90,7 +91,10 @@ def _bind(path: str, target: str, flags: int) -> None:
 
 
 def socket_filter() -> bytes | None:
-    """A seccomp program that refuses every socket but Unix ones; None on a machine whose numbers are not known here."""
+    """Return a seccomp program that refuses every socket but Unix ones.
+
+    It is None on a machine whose numbers are not known here.
+    """
     known = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
     if platform.machine() not in known:
         return None

@@ -1,7 +1,9 @@
-"""One file a format. A reader yields `(place, row)`: the place as `file:line` for messages, the row as a dict.
+"""Reads files of rows, one module a format.
 
-Our own readers rather than those of `datasets`: those turn the text "2020-01-01" into a timestamp, the CSV cells
-`NA` and `None` into nulls and `007` into 7, and count lines from 0 without naming the file.
+A reader yields `(place, row)`: the place as `file:line` for messages, the row as a dict.
+
+Our own readers rather than those of `datasets`: those turn the text "2020-01-01" into a timestamp, the CSV cells `NA`
+and `None` into nulls and `007` into 7, and count lines from 0 without naming the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CSV with a header line.
+"""Reads CSV with a header line.
 
 A column is integer, number or true/false only if every filled cell of it is, and written canonically (`007` and `1,5`
 stay text, and so do `NA` and `None`, which are answers people ask for); an empty cell is a null.
@@ -23,9 +23,10 @@ csv.field_size_limit(1 << 30)
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """The rows with the `file:line` on which each ends. Reads the file twice: the first time to type the columns.
+    """Yield the rows with the `file:line` on which each ends.
 
-    Raises DataError on a row with more or fewer cells than the header, and on an empty or repeated column name.
+    The file is read twice: the first time to type the columns. Raises DataError on a row with more or fewer cells than
+    the header, and on an empty or repeated column name.
     """
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):

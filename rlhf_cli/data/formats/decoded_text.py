@@ -1,4 +1,4 @@
-"""UTF-8 text, plain or gzip, line by line, with the line number in every complaint."""
+"""Reads UTF-8 text, plain or gzip, line by line, with the line number in every complaint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """`(line number from 1, line with its line end)`. Raises DataError on bytes not UTF-8 and on broken gzip."""
+    """Yield `(line number from 1, line with its line end)`.
+
+    Raises DataError on bytes that are not UTF-8, on broken gzip and on a file that cannot be read.
+    """
     number = 0
     try:
         with _open(path) as stream:
@@ -31,7 +34,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def shorten(text: str, around: int = 0, width: int = 80) -> str:
-    """At most `width` characters of `text` with position `around` among them, cut ends marked by an ellipsis."""
+    """Return at most `width` characters of `text` with position `around` among them; an ellipsis marks cut ends."""
     text = text.rstrip("\r\n")
     start = max(0, min(around - width // 2, len(text) - width))
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")

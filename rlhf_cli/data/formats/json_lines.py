@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line; blank lines are passed over."""
+"""Reads JSON Lines: one object a line; blank lines are passed over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_cli.errors import DataError
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """The rows of a JSONL file with their `file:line`. Raises DataError at the first line that is not an object."""
+    """Yield the rows of a JSONL file with their `file:line`. Raises DataError at the first line that is no object."""
     for number, line in numbered_lines(path):
         if line.strip():
             where = f"{path}:{number}"
@@ -38,7 +38,7 @@ def _parse(line: str, where: str) -> dict[str, object]:
 
 
 def check_text(row: object, source: str, where: str) -> None:
-    """Refuse half of a surrogate pair: JSON can spell it (`\\ud83d`), UTF-8 and so Arrow cannot."""
+    r"""Raise DataError for half of a surrogate pair: JSON can spell it (`\ud83d`), UTF-8 and so Arrow cannot."""
     if "\\ud" not in source.lower():
         return
     try:

@@ -1,4 +1,4 @@
-"""A JSON file that is one list of objects."""
+"""Reads a JSON file that is one list of objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """The rows with their place, `file: item 3` (from 1; a parsed JSON value no longer knows its line)."""
+    """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value no longer knows its line).
+
+    Raises DataError where the file is no list of objects.
+    """
     text = "".join(line for _, line in numbered_lines(path))
     if not text.strip():
         return

@@ -1,4 +1,4 @@
-"""Parquet: schema, row count and first rows, from the file's footer, without reading the rest."""
+"""Reads schema, row count and first rows of Parquet from the file's footer, without the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.errors import DataError
 
 
 def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[str, object]], int]:
-    """`(columns, first rows, number of rows of all files)`.
+    """Return `(columns, first rows, number of rows of all files)`; of first rows there are at most `limit`.
 
     Raises DataError on a file that is not Parquet and on files whose columns or types differ.
     """

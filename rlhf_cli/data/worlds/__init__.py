@@ -1,7 +1,7 @@
-"""Embedded worlds: small tasks of which everything is known, any number of rows, the same rows for the same seed.
+"""Generates embedded worlds: small tasks of which everything is known, of any size, the same rows for the same seed.
 
-A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. Where a
-tiny model is to be warm-started for it, it also has `demonstrations(num_rows, seed, **args)`: texts good and bad.
+A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. Where a tiny
+model is to be warm-started for it, it also has `demonstrations(num_rows, seed, **args)`: texts good and bad.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ DEFAULT_NUM_ROWS = 1000
 
 @dataclass(frozen=True)
 class World:
-    """The generators of one world. Each takes `(num_rows, seed, **args)` and returns that many rows."""
+    """A world that is known by its generators. Each takes `(num_rows, seed, **args)` and returns that many rows.
+
+    `demonstrations` is None for a world that has none.
+    """
 
     generate: Callable[..., list[dict[str, Any]]]
     demonstrations: Callable[..., list[dict[str, Any]]] | None = None
@@ -38,10 +41,10 @@ WORLDS = {
 def generate(
     world: str, args: Mapping[str, object], *, seed: int, name: str = "data", limit: int | None = None
 ) -> list[dict[str, object]]:
-    """The rows of a world; `num_rows` (1000) and `seed` (the one given) may be among `args`.
+    """Return the rows of a world; `num_rows` (1000) and `seed` (that of the call) may be among `args`.
 
-    limit: at most so many, the same as the first of all. name: config key for messages. Raises DataError for an
-    unknown world, an unknown argument and a value that it cannot take.
+    limit: at most so many, the same as the first of all; None for no limit. name: config key for messages. Raises
+    DataError for an unknown world, an unknown argument and a value that it cannot take.
     """
     checked = _checked(world, args, name)
     count = num_rows(world, args, name=name)
@@ -56,7 +59,7 @@ def generate(
 
 
 def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, Any]]:
-    """`prompt` and `completion`, good and bad ones, to warm a model up for a world.
+    """Return rows of `prompt` and `completion`, good and bad, to warm a model up for a world.
 
     name: config key for messages. Raises DataError for an unknown world and for one without demonstrations.
     """
@@ -75,7 +78,7 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
 
 
 def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
-    """How many rows `generate` gives without a limit. Raises as `generate` does."""
+    """Return how many rows `generate` gives without a limit. Raises as `generate` does."""
     count = _checked(world, args, name).get("num_rows", DEFAULT_NUM_ROWS)
     if count < 1:
         raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
@@ -83,7 +86,7 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
 
 
 def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, Any]:
-    """A copy of `args`, every name and type held against the generator's signature."""
+    """Return a copy of `args`, every name and type held against the generator's signature."""
     if world not in WORLDS:
         raise DataError(
             f"no world named {world!r}",

@@ -1,4 +1,4 @@
-"""Drawing from a pool without repeating anything until all of it was drawn."""
+"""Draws from a pool without repeating anything until all of it was drawn."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlhf_cli.errors import DataError
 
 
 def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
-    """`count` indices in [0, pool_size): one shuffle of the pool after another.
+    """Yield `count` indices in [0, pool_size): one shuffle of the pool after another.
 
-    A Fisher-Yates shuffle that stores only the places it moved, so a pool of 10^12 costs no more than `count`,
-    and the first n draws do not depend on `count`.
+    A Fisher-Yates shuffle that stores only the places it moved, so a pool of 10^12 costs no more than `count`, and the
+    first n draws do not depend on `count`.
     """
     moved: dict[int, int] = {}
     for drawn in range(count):

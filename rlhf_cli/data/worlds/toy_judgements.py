@@ -1,4 +1,4 @@
-"""Single answers to sums, judged good or bad: the pairs of toy_preferences, of which only one half was looked at.
+"""Generates single answers to sums, judged good or bad: one half of each pair of toy_preferences.
 
 A thumb up or down is cheaper to come by than a comparison. The label still is the comparison's: an answer is good where
 it was the better one of its pair.
@@ -12,7 +12,7 @@ from rlhf_cli.data.worlds import toy_preferences
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | bool | float]]:
-    """Rows of `prompt`, `completion`, `label` (true for the better answer of its pair) and its true `score`.
+    """Return rows of `prompt`, `completion`, `label` (true for its pair's better answer) and its true `score`.
 
     Half of the labels are true, in random order: KTO's batches hold both kinds.
     """

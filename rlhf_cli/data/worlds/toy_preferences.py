@@ -1,4 +1,4 @@
-"""Preferences over answers to sums, in a world whose true reward is known.
+"""Generates preferences over answers to sums, in a world whose true reward is known.
 
 A reward model learns from (chosen, rejected); `true_score` says what it should have learnt. A policy trained on the
 reward model can be held against it: where the learnt reward still rises and the true one falls is over-optimisation.
@@ -17,7 +17,7 @@ _DODGES = ("not sure", "a number", "who knows, it could be anything really")
 
 
 def true_score(prompt: str, completion: str) -> float:
-    """The true reward of this world, in [-0.4, 1.5]:
+    """Return the true reward of this world, in [-0.4, 1.5].
 
         1.0  if the completion contains exactly one number and it is the sum asked for in `prompt` ("17+5=")
       + 0.5  if it is nothing but digits
@@ -36,7 +36,7 @@ def true_score(prompt: str, completion: str) -> float:
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | float]]:
-    """Rows of `prompt`, `chosen`, `rejected`, `score_chosen`, `score_rejected`; the first score is strictly higher.
+    """Return rows of `prompt`, `chosen`, `rejected` and their true `score_chosen` > `score_rejected`.
 
     Both answers are drawn from seven levels of quality, from bare right digits to a long-winded dodge.
     """

@@ -1,7 +1,7 @@
-"""Two speakers in one completion: `A and B:` wants `A: 4`, a line break, `B: 7`.
+"""Generates the task of two speakers in one completion: `A and B:` wants `A: 4`, a line break, `B: 7`.
 
-The credit-assignment task in small: parts of one completion belong to different parties, so a reward may go to the
-tokens of one of them only (say, of the one who names the larger number).
+It is credit assignment in small: parts of one completion belong to different parties, so a reward may go to the tokens
+of one of them only (say, of the one who names the larger number).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y
 
 
 def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
-    """Rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b`, `max_value` (the largest number a speaker may say)."""
+    """Return rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b` and `max_value`, the largest number allowed.
+
+    Raises DataError for max_value < 1.
+    """
     check_max_value(max_value)
     return [
         {"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value}
@@ -24,8 +27,10 @@ def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str
 
 
 def demonstrations(num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5) -> list[dict[str, str]]:
-    """Rows of `prompt`, `completion` without an end-of-text token: numbers random in 0..max_value, a share
-    `sloppy_fraction` of the completions in a form that `rewards.toy.score_speakers` does not read as two lines.
+    """Return rows of `prompt`, `completion` without an end-of-text token, with random numbers in 0..max_value.
+
+    A share `sloppy_fraction` of the completions is in a form that `rewards.toy.score_speakers` does not read as two
+    lines. Raises DataError for max_value < 1 and for a share outside [0, 1].
     """
     check_max_value(max_value)
     check_fraction("sloppy_fraction", sloppy_fraction)

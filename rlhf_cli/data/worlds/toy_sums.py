@@ -1,6 +1,6 @@
-"""Sums of two small numbers: `17+5=` wants `22` and then the end of the text.
+"""Generates sums of two small numbers: `17+5=` wants `22` and then the end of the text.
 
-The verifiable task in small. What a reward can tell apart: right or wrong, concise or wordy, ended or rambling on.
+It is the verifiable task in small. A reward can tell apart: right or wrong, concise or wordy, ended or rambling on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OFFSETS = (-10, -2, -1, 1, 2, 10)
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
-    """Rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
+    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
 
     No pair (a, b) comes twice before all (max_value + 1)^2 of them came once.
     """
@@ -27,7 +27,7 @@ def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, st
 def demonstrations(
     num_rows: int, seed: int, max_value: int = 20, wrong_fraction: float = 0.35, wordy_fraction: float = 0.5
 ) -> list[dict[str, str]]:
-    """Rows of `prompt`, `completion` for a warm start that leaves something to improve; without an end-of-text token.
+    """Return rows of `prompt`, `completion` without an end-of-text token, for a warm start that leaves room to improve.
 
     Independently of each other, a share `wrong_fraction` is off by 1, 2 or 10 and a share `wordy_fraction` is wrapped
     in words (`it is 22.`) instead of bare digits.
@@ -47,12 +47,12 @@ def demonstrations(
 
 
 def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
-    """`count` pairs of addends, none repeated before all were drawn. Raises DataError for max_value < 1."""
+    """Return `count` pairs of addends, none repeated before all were drawn. Raises DataError for max_value < 1."""
     check_max_value(max_value)
     side = max_value + 1
     return [divmod(index, side) for index in without_repeats(side * side, count, rng)]
 
 
 def near_miss(total: int, rng: Random) -> int:
-    """A wrong answer near `total`, never negative."""
+    """Return a wrong answer near `total`, never negative."""
     return rng.choice([total + offset for offset in _OFFSETS if total + offset >= 0])
