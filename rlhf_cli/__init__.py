@@ -1,3 +1,3 @@
-"""rlhf: the tool with which people run RLHF experiments."""
+"""Describes, runs, sweeps and compares RLHF experiments from the command line."""
 
 __version__ = "0.1.0"

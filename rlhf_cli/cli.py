@@ -1,4 +1,4 @@
-"""Is the command line: picks the verb, and turns its end into an exit code. A verb is imported when it is called.
+"""Runs the command line: picks the verb, imports it, and turns its end into an exit code.
 
 Exit codes: 0 done, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
 resumable.

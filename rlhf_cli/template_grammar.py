@@ -34,7 +34,7 @@ class ParsedTemplate:
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
     """Take a template apart. Raises `error`, naming the config key `where`, for what is malformed or no plain field.
 
-    With `only_identifiers` a column with a space in its name, say, is no plain field either.
+    With `only_identifiers` a column whose name has a space in it, for example, is no plain field either.
     """
     try:
         pieces = list(Formatter().parse(text))

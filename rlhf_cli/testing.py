@@ -27,7 +27,7 @@ from rlhf_cli.stack.reward_functions import required_columns, resolve
 from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
-"""Is what a reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
+"""A reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
 
 _UNKNOWN_COLUMN = "a_column_it_has_never_heard_of"
 _ROWS_ALONE = 8

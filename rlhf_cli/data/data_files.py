@@ -1,4 +1,4 @@
-"""Leads from what the user wrote under `path` to the files it means, or to the knowledge that it is a hub id."""
+"""Turns what the user wrote under `path` into the files it means, or into the knowledge that it is a hub id."""
 
 from __future__ import annotations
 

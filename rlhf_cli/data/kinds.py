@@ -50,22 +50,22 @@ def kind_of(value: object) -> Kind:
     return MIXED
 
 
-def merge(one: Kind, other: Kind) -> Kind:
+def merge(first: Kind, second: Kind) -> Kind:
     """Return the kind of a column that holds both.
 
     Null joins any, integer and number make number, lists and records are merged inside; all else is `mixed`.
     """
-    if one == other or other == NULL:
-        return one
-    if one == NULL:
-        return other
-    if {label(one), label(other)} == {INTEGER, NUMBER}:
+    if first == second or second == NULL:
+        return first
+    if first == NULL:
+        return second
+    if {label(first), label(second)} == {INTEGER, NUMBER}:
         return NUMBER
-    if isinstance(one, ListOf) and isinstance(other, ListOf):
-        return ListOf(merge(one.item, other.item))
-    if isinstance(one, Record) and isinstance(other, Record):
-        names = [*one.fields, *(name for name in other.fields if name not in one.fields)]
-        return Record({name: merge(one.fields.get(name, NULL), other.fields.get(name, NULL)) for name in names})
+    if isinstance(first, ListOf) and isinstance(second, ListOf):
+        return ListOf(merge(first.item, second.item))
+    if isinstance(first, Record) and isinstance(second, Record):
+        names = [*first.fields, *(name for name in second.fields if name not in first.fields)]
+        return Record({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
     return MIXED
 
 

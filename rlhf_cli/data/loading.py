@@ -1,4 +1,4 @@
-"""Makes of sources one `datasets.Dataset`, as the trainer gets it. No other module of this room needs `datasets`."""
+"""Builds one `datasets.Dataset` from sources, as the trainer gets it. Nothing else in this room needs `datasets`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Leads from the words a user typed to finished work: prepares an experiment, runs it once, sweeps it."""
+"""Turns the words a user typed into finished work: prepares an experiment, runs it once, sweeps it."""

@@ -1,4 +1,4 @@
-"""Is the front door: leads from words, or from a run and words, to a checked experiment. There is no other way in.
+"""Leads from words, or from a run and words, to a checked experiment. It is the front door: there is no other.
 
 In this order: compose, judge, write `primary` out as gates, put model folders in the place of `run:NAME`. Whatever a
 verb does with an experiment, it has come through here, so every verb accepts and refuses the same.

@@ -1,4 +1,4 @@
-"""Leads from a judged experiment to running processes: the run folder, the frozen config, the ranks.
+"""Turns a judged experiment into running processes: the run folder, the frozen config, the ranks.
 
 Only a rank imports torch.
 """

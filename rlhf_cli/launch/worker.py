@@ -1,4 +1,4 @@
-"""Is one rank: reads the frozen config, assembles, trains, saves, writes how it ended.
+"""Runs one rank: reads the frozen config, assembles, trains, saves, writes how it ended.
 
 With one process this runs inside the command the user typed; with several, accelerate's launcher runs this module in
 each. Either way the run folder is all it is given.
@@ -199,7 +199,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
-    """Write a file a rank, so that the first of several failures can be told from those it caused."""
+    """Write a file a rank, so that the first of several failures is known from those it caused."""
     text = "".join(traceback.format_exception(error))
     logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
     content = {

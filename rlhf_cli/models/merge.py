@@ -1,4 +1,4 @@
-"""Makes of an adapter the model that training starts from: adds its weights to its base's, once, and caches the sum.
+"""Merges an adapter into its base, once, as the model that training starts from, and keeps the result in a cache.
 
 A reference model or a critic is read from the same path as the policy, and from an adapter's folder they would be read
 without the adapter.

@@ -19,7 +19,7 @@ from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import made_once
 
 Demonstration = dict[str, str]
-"""Holds `prompt` and `completion`, both texts."""
+"""A demonstration holds `prompt` and `completion`, both texts."""
 
 _RECIPE_VERSION = 1  # part of the cache key: raise it when the same settings build other weights
 _SEED = 0  # the starting point is one and the same for every run, whatever the run's seed

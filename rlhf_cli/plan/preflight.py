@@ -1,4 +1,4 @@
-"""Checks in one go everything about an experiment that can be known before torch is imported."""
+"""Checks everything about an experiment that can be known before torch is imported, and reports it all together."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Plan:
 
 
 def preflight(experiment: Experiment, composed: Composed) -> Plan:
-    """Check an experiment as far as that is possible without torch.
+    """Check an experiment as far as that is possible without torch, and return what it would do.
 
-    Raises Problems, or the one UserError there is: a data file, a column, a reward function, a model folder, batch
-    sizes that do not divide, a run folder that cannot be written to.
+    Raises Problems, or the single UserError where there is only one: a data file, a column, a reward function, a model
+    folder, batch sizes that do not divide, a run folder that cannot be written to.
     """
     problems: list[UserError] = []
     trainer = trl_args.trainer(experiment.trainer.trl)

@@ -19,7 +19,7 @@ from rlhf_cli.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The numbers of one run that generates.
+    """The numbers that describe one run of a trainer that generates.
 
     `completions_a_round` counts all processes; `steps` are optimizer steps, None where the data decides.
     """

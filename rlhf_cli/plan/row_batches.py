@@ -16,7 +16,7 @@ from rlhf_cli.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The numbers of one run that learns from rows.
+    """The numbers that describe one run that learns from rows.
 
     `steps` and `epochs` are None where the data decides when it is read.
     """

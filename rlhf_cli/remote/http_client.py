@@ -77,7 +77,7 @@ class JsonClient:
     and is at least what `Retry-After` asks for.
 
     Args:
-        url: one, or several.
+        url: of one server, or a list of equal ones.
         api_key_env: the *name* of the environment variable that holds the key, sent as a bearer token.
         timeout_s: for one try, from connecting to the last byte.
         retry_budget_s: for a request with all its tries and waits.

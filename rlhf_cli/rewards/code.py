@@ -198,7 +198,7 @@ def _parsed(text: str, row: int) -> ast.Module:
 def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:
     if not rows:
         return []
-    # Threads: they wait for processes. A run ends with the thread that started it, so that one waits for it.
+    # Threads: they wait for processes. A run ends with the thread that started it, so that thread waits for it.
     with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as pool:
         running = [pool.submit(score, row) for row in rows]
         try:

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from rlhf_cli.errors import RewardError
 
 Message: TypeAlias = Mapping[str, Any]
-"""Is one chat message: `{"role": "assistant", "content": ...}`."""
+"""A chat message is `{"role": "assistant", "content": ...}`."""
 
 Completion: TypeAlias = str | Sequence[Message]
-"""Is plain text, or for conversational data the messages the completion consists of."""
+"""A completion is plain text, or for conversational data the messages it consists of."""
 
 # TRL 1.16's response parsers put a thinking block into one of these; the name depends on the model's chat template.
 _REASONING_KEYS = ("reasoning_content", "thinking")

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from rlhf_cli.errors import RewardError
 
 Span: TypeAlias = tuple[int, int, float]
-"""Is `(start, end, value)`: characters start to end, end excluded, of the completion, and the whole span's mass."""
+"""A span is `(start, end, value)`: characters start to end, end excluded, of the completion, and its whole mass."""
 
 _CLOSING = r"[\"')\]}”’»」』）】*_]"
 _BETWEEN_LINES = re.compile(r"\r\n|[\n\r]")

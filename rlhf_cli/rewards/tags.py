@@ -12,7 +12,7 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 TagMode: TypeAlias = Literal["strict", "soft"]
 
 DEFAULT_TAGS = ("think", "answer")
-"""Are the tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
+"""These are the tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
 
 
 def score_tags(

@@ -17,7 +17,7 @@ _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 TOTAL = "reward"
-"""Is TRL's name for the weighted sum of all rewards."""
+"""TRL calls the weighted sum of all rewards by this name."""
 
 
 class MetricsWriter:

@@ -12,7 +12,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 KILLED = "killed"
-"""Is never written: a reader concludes it from a status of `running` whose process is gone."""
+"""This state is never written: a reader concludes it from a status of `running` whose process is gone."""
 
 
 @dataclass(frozen=True)

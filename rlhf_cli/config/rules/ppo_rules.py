@@ -172,7 +172,7 @@ def _kl_problems(kl: Kl, args: dict[str, Any], origins: Origins) -> Iterator[Use
 
 
 def _shared_problems(critic: Critic, experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """What a critic that is an adapter on the policy's own body needs."""
+    """Yield a problem for everything that a critic lacks which is an adapter on the policy's own body."""
     if experiment.model.lora is None:
         yield ConfigError(
             "a critic on the policy's body wants a policy that is an adapter, too",

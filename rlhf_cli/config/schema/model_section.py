@@ -12,7 +12,8 @@ from rlhf_cli.config.schema.section import Section
 class WarmStart(Section):
     """The short supervised training that gives a freshly built model something to improve.
 
-    It learns from the demonstrations of `worlds` for `steps` optimizer steps, `batch_size` demonstrations at a time.
+    It learns from the demonstrations of `worlds` for `steps` optimizer steps, `batch_size` demonstrations at a time,
+    with a `learning_rate` that rises to that value for a while and then falls to 0.
     """
 
     worlds: list[str]
@@ -24,7 +25,8 @@ class WarmStart(Section):
 class Build(Section):
     """A small byte-level transformer that is made on the spot instead of downloaded.
 
-    Its longest input is `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random.
+    It has `num_layers` layers of width `hidden_size` with `num_heads` attention heads, and reads at most
+    `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random.
     """
 
     hidden_size: int = Field(gt=0)
@@ -35,7 +37,11 @@ class Build(Section):
 
 
 class Lora(Section):
-    """A LoRA adapter (arXiv 2106.09685) that is trained on the policy; the names are peft.LoraConfig's."""
+    """A LoRA adapter (arXiv 2106.09685) that is trained on the policy; the names are peft.LoraConfig's.
+
+    `r` is its rank, `lora_alpha` / `r` scales what it adds, `lora_dropout` is the share of its inputs that is dropped,
+    and `target_modules` names the layers that get one.
+    """
 
     r: int = Field(default=16, gt=0)
     lora_alpha: int = Field(default=32, gt=0)

@@ -18,7 +18,8 @@ RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
 class Weight(Section):
     """A weight that moves from `start` to `end` over `steps` optimizer steps or a `fraction` of training.
 
-    One of `steps` and `fraction` is given, the other is null.
+    One of `steps` and `fraction` is given, the other is null. `shape` is the way there: `linear`, `cosine`, or one
+    `step` at the end.
     """
 
     start: float
@@ -60,10 +61,12 @@ class Gate(Section):
 
 
 class Reward(Section):
-    """A named reward: a function or a reward model, and the rules around it.
+    """A reward that has a name: a function or a reward model, and the rules around it.
 
-    The order is raw, offset, clip, normalize, gate, weight. `offset` is subtracted; `auto` is the mean that `rlhf eval`
-    measured. `clip` is [low, high], null for no limit. `gate` is null where every row counts. `eager` scores also the
+    Either `fn` (module:function or ./file.py:function, called with `args`) or `model` (a folder, hub id or run:NAME) is
+    given, the other is null. The order is raw, offset, clip, normalize, gate, weight. `offset` is subtracted; `auto` is
+    the mean that `rlhf eval` measured. `clip` is [low, high], null for no limit. `normalize` divides by the deviation
+    of the batch, of the group, or of a running estimate. `gate` is null where every row counts. `eager` scores also the
     rows that a gate turns away. `on_error` is what a row gets whose scoring failed, or `raise` to end the run.
     `timeout_s` is in seconds, null for no limit. `spread` says which tokens get a dense reward's score: the last, or
     all evenly.

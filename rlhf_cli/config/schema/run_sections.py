@@ -10,9 +10,10 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Launch(Section):
-    """The hardware a run uses: how many processes, on which device, in which precision.
+    """The hardware that a run uses: how many processes, on which device, in which precision.
 
-    `auto` takes a process for each GPU, the GPU where there is one, and bf16 on a GPU that supports it, else float32.
+    `processes` is a number, or `auto` for a process on each GPU. `device: auto` takes the GPU where there is one.
+    `precision: auto` is bf16 on a GPU that supports it, else float32.
     """
 
     processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
@@ -21,9 +22,10 @@ class Launch(Section):
 
 
 class Track(Section):
-    """The mirror of a run in wandb; `metrics.jsonl` in the run folder is written whatever this says.
+    """The mirror that a run has in wandb; `metrics.jsonl` in the run folder is written whatever this says.
 
-    `entity` is the account or team, null for the login's default. `notes` is free text, null for none.
+    `mode` is `online`, `offline` (recorded here, to be uploaded later) or `none`. `project`, `tags` and `notes` are
+    wandb's: `notes` is free text, null for none. `entity` is the account or team, null for the login's default.
     """
 
     mode: Literal["online", "offline", "none"] = "offline"
@@ -34,7 +36,7 @@ class Track(Section):
 
 
 class Run(Section):
-    """The run folder, which lies in `root`/EXPERIMENT and is called `name`, null for the time it was made.
+    """The run folder, which lies in `root`/EXPERIMENT and is called `name`; null names it after the time it was made.
 
     `resume: auto` goes on with a run of that name that has not finished; `never` refuses.
     """

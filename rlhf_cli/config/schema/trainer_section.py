@@ -12,11 +12,12 @@ from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
 
 class Trainer(Section):
-    """The trainer that runs: a class of TRL's and the arguments of its config class that the user sets.
+    """The trainer that runs: a class of TRL's, and the arguments of its config class that the user sets.
 
-    `class` (`./mine.py:MyGRPO`) is a class of the user's that inherits from `trl` and runs in its place; null runs
-    `trl` itself. `dense` lets a dense reward act on its own tokens; false sums it to one number a row. `baseline` is
-    what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    `name` is what screens and messages call it, `trl` the class in TRL. `class` (`./mine.py:MyGRPO`) is a class of the
+    user's that inherits from `trl` and runs in its place; null runs `trl` itself. `args` are fields of TRL's config
+    class, and with a critic those of `PpoArgs`. `dense` lets a dense reward act on its own tokens; false sums it to one
+    number a row. `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
     """
 
     name: str

@@ -18,11 +18,12 @@ else:  # the words come from the table
 
 
 class Truncation(Section):
-    """The policy that says what a completion is worth that the length limit cut; it is the same for whichever trainer.
+    """The policy that says what a completion is worth that the length limit cut, whichever trainer runs.
 
-    `penalty` is read by `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by
-    `soft_overlong`. `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`, null for
-    the policy's default: it decides whether what the cut completion had earned still counts beside it.
+    `policy` is none, eos_penalty, bootstrap, exclude or soft_overlong. `penalty` is a size (0 or more), read by
+    `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by `soft_overlong`.
+    `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`, null for the policy's
+    default: it decides whether what the cut completion had earned still counts beside it.
     """
 
     policy: PolicyName = "none"

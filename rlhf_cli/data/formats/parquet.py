@@ -40,8 +40,8 @@ def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[
     return tuple(first.names), rows, num_rows
 
 
-def _differs(one: Path, one_schema: Any, other: Path, other_schema: Any) -> DataError:
-    ours = dict(zip(one_schema.names, map(str, one_schema.types), strict=True))
+def _differs(first: Path, first_schema: Any, other: Path, other_schema: Any) -> DataError:
+    ours = dict(zip(first_schema.names, map(str, first_schema.types), strict=True))
     theirs = dict(zip(other_schema.names, map(str, other_schema.types), strict=True))
     names = [name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)]
     column = names[0] if names else "(order of the columns)"
@@ -49,5 +49,5 @@ def _differs(one: Path, one_schema: Any, other: Path, other_schema: Any) -> Data
         f"two Parquet files disagree about the column {column!r}",
         where=str(other),
         got=theirs.get(column, "no such column"),
-        expected=f"{ours.get(column, 'no such column')}, as in {one}",
+        expected=f"{ours.get(column, 'no such column')}, as in {first}",
     )
