@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {what}" for verb, what in VERBS.items())), end="")
+        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")

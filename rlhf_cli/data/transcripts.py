@@ -30,7 +30,7 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
     """
     if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
         return None
-    parting = (place for place, (ours, theirs) in enumerate(zip(chosen, rejected, strict=False)) if ours != theirs)
+    parting = (place for place, (first, second) in enumerate(zip(chosen, rejected, strict=False)) if first != second)
     last = chosen.rfind(_ASSISTANT, 0, next(parting, min(len(chosen), len(rejected))))
     if last < 0:
         return None

@@ -151,7 +151,7 @@ def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
 
 
 def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
-    """Save the model and say `finished`, but only when training reached its last step."""
+    """Save the model and set the state to `finished`, but only when training reached its last step."""
     state = trainer.state
     if state.global_step < state.max_steps:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")

@@ -12,7 +12,7 @@ HELD_OUT = "held_out"
 REWARD_MODEL, POLICY = "reward_model", "policy"
 
 GREEDY, SAMPLED = "greedy", "sampled"
-"""The two ways in which a policy answers."""
+"""A policy answers in these two ways."""
 
 
 def run_of(model: Path) -> RunFolder | None:

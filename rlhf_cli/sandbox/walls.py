@@ -130,6 +130,6 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
         _fail(f"mount {target}")
 
 
-def _fail(what: str) -> NoReturn:
+def _fail(call: str) -> NoReturn:
     number = ctypes.get_errno()
-    raise OSError(number, f"{what}: {os.strerror(number)}")
+    raise OSError(number, f"{call}: {os.strerror(number)}")

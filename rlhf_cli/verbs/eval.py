@@ -100,7 +100,7 @@ def run(argv: list[str]) -> int:
             with_eos=options.eos,
             against=against,
         ),
-        lambda what: screen.print(f"[dim]{what}", highlight=False),
+        lambda message: screen.print(f"[dim]{message}", highlight=False),
     )
     if options.json:
         json.dump(evaluation_json(evaluated.evaluation), sys.stdout, indent=2)

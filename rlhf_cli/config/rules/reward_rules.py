@@ -87,7 +87,7 @@ def _cycle_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     trainer, args = experiment.trainer, experiment.trainer.args
     where = origins.where("trainer.dense")
-    if trainer.baseline == "critic":  # PPO has rules of its own for its loss, and for z-scores (ppo.py)
+    if trainer.baseline == "critic":  # ppo_rules.py has the rules for its loss and for z-scores
         if experiment.aggregate not in AGGREGATES:
             yield _not_a_sum(experiment, origins)
         return
