@@ -1,3 +1,5 @@
+"""Rows from files, worlds and the Hub: the same from every format, in mixtures, and some of them held out."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""A look at data before a run: columns and first rows of every format, and faults named where they are."""
+
 from __future__ import annotations
 
 import gzip

@@ -1,3 +1,5 @@
+"""Where data comes from: a world, a path or a Hub id, and what each may not be."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Prompts from templates: values filled in as they are, and columns that a template lacks named."""
+
 from __future__ import annotations
 
 import pytest

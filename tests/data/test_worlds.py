@@ -1,3 +1,5 @@
+"""The embedded worlds: the same rows from the same seed, and as good or bad as they are said to be."""
+
 from __future__ import annotations
 
 import re

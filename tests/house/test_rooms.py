@@ -91,7 +91,7 @@ def test_circles_of_small_graphs(graph: structure.Graph, found: list[list[str]])
     assert structure.circles(graph) == found
 
 
-@pytest.mark.parametrize("file", MODULES.values(), ids=lambda file: str(file.relative_to(structure.ROOT)))
+@pytest.mark.parametrize("file", [*MODULES.values(), *TESTS], ids=lambda file: str(file.relative_to(structure.ROOT)))
 def test_a_file_is_short_and_says_what_it_is(file: Path) -> None:
     assert structure.num_lines(file) <= MOST_LINES
     source = file.read_text(encoding="utf-8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,28 +12,11 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
 )
 
-from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.random_reward_model import save_random_reward_model
+from tests.support.scored_texts import CONVERSATION, PLAIN, edited, tiny_policy
 from tests.support.tolerances import MODEL
-
-PLAIN = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
-CONVERSATION = (
-    [[{"role": "user", "content": text}] for text in PLAIN[0]],
-    [[{"role": "assistant", "content": text}] for text in PLAIN[1]],
-)
-
-
-@pytest.fixture(scope="module")
-def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rm")
-    save_random_reward_model(folder)
-    return folder
 
 
 @pytest.mark.parametrize("rows", [PLAIN, CONVERSATION], ids=["plain", "conversational"])
@@ -43,7 +24,7 @@ def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, 
     prompts, completions = rows
     model = AutoModelForSequenceClassification.from_pretrained(reward_model, num_labels=1, dtype="auto")
     trainer = trl.GRPOTrainer(
-        model=_policy(tmp_path),
+        model=tiny_policy(tmp_path),
         reward_funcs=model,
         reward_processing_classes=AutoTokenizer.from_pretrained(reward_model),
         args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), report_to="none", use_cpu=True, bf16=False),
@@ -207,96 +188,6 @@ def test_without_a_pad_token_the_end_of_sequence_pads(reward_model: Path, tmp_pa
     scorer = RewardModelScorer(str(folder))
     assert scorer._tokenizer.pad_token == scorer._tokenizer.eos_token == "<eos>"
     assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), **MODEL)
-
-
-def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:
-    folder = copied(reward_model, tmp_path)
-    (folder / "chat_template.jinja").unlink()
-    scorer = RewardModelScorer(str(folder))
-    scorer.check_prompt(PLAIN[0][0])
-    for call in (lambda: scorer.check_prompt(CONVERSATION[0][0]), lambda: scorer(*CONVERSATION)):
-        with pytest.raises(ModelError, match="no chat template"):
-            call()
-
-
-def test_a_causal_checkpoint_is_refused(tmp_path: Path, reward_model: Path) -> None:
-    LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
-    refused(tmp_path, "causal checkpoint", "LlamaForCausalLM", "sequence-classification checkpoint with num_labels 1")
-    # The same with a config that says otherwise: the weights tell.
-    config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace("LlamaForCausalLM", "LlamaForSequenceClassification"))
-    refused(tmp_path, "lost its head", "score.weight", "causal language model")
-
-
-@pytest.mark.parametrize("num_labels", [2, 3])
-def test_more_labels_than_one_are_refused(tmp_path: Path, reward_model: Path, num_labels: int) -> None:
-    config = LlamaConfig.from_pretrained(reward_model, num_labels=num_labels)
-    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
-    refused(tmp_path, f"{num_labels} labels; a reward model has one", "num_labels 1")
-
-
-def test_a_lost_head_is_refused_not_made_up(tmp_path: Path, reward_model: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(reward_model)
-    weights = {name: weight for name, weight in model.state_dict().items() if name != "score.weight"}
-    model.save_pretrained(tmp_path, state_dict=weights)
-    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
-    refused(tmp_path, "lost its head", "score.weight not in its files")
-    weights = {name: weight for name, weight in model.state_dict().items() if "q_proj" not in name}
-    model.save_pretrained(tmp_path, state_dict=weights)
-    refused(tmp_path, "lost weights", "q_proj")
-
-
-def test_what_cannot_be_loaded_says_why(tmp_path: Path, reward_model: Path) -> None:
-    folder = copied(reward_model, tmp_path)
-    (folder / "model.safetensors").unlink()
-    refused(folder, "cannot be loaded", "model.safetensors")
-
-
-def test_a_score_that_is_no_number_is_an_error(scorer) -> None:
-    scorer._model.score.weight.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="score of row 0 is no number"):
-        scorer(*PLAIN)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dtype": "int8"}, "unknown dtype"),
-        ({"batch_size": 0}, "batch_size of a reward model"),
-        ({"max_length": 0}, "max_length of a reward model"),
-        ({"max_length": 129}, "more than the reward model has positions for"),
-    ],
-)
-def test_settings_that_cannot_be(reward_model: Path, settings, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        RewardModelScorer(str(reward_model), **settings)
-
-
-def refused(folder: Path, *parts: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        RewardModelScorer(str(folder))
-    assert [part for part in parts if part not in str(caught.value)] == []
-
-
-def copied(folder: Path, parent: Path) -> Path:
-    return Path(shutil.copytree(folder, parent / "rm"))
-
-
-def edited(folder: Path, parent: Path, file: str, **values: object) -> Path:
-    """A copy of the folder with some values of a JSON file changed, removed where None."""
-    copy = copied(folder, parent)
-    content = json.loads((copy / file).read_text()) | values
-    (copy / file).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
-    return copy
-
-
-def _policy(folder: Path) -> str:
-    from rlhf_cli.models.tiny import tiny_model_path
-
-    build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "warm_start": None}
-    return str(tiny_model_path(build, list, lambda step, steps: None))
 
 
 def test_texts_may_end_as_in_training(reward_model: Path) -> None:

@@ -1,76 +1,19 @@
-"""From raw scores to what TRL sums, against numpy, against TRL's formulas and against numbers worked out by hand."""
+"""A column of raw scores, clipped, divided and weighed: against numpy and against numbers worked out by hand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from torch import Tensor
 
-from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.reward_columns import (
     RunningDeviation,
     clipped,
     divisors,
-    filled,
-    normalized_in_group,
 )
-from rlhf_cli.stack.settling import Settled, settle
-
-NAN = float("nan")
-
-
-def column(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-@dataclass(frozen=True)
-class Rule:
-    name: str
-    offset: float = 0.0
-    clip: tuple[float, float] | None = None
-    normalize: Any = "none"
-    gates: tuple[Any, ...] = ()
-    on_error: Any = "raise"
-
-
-@dataclass
-class Case:
-    """Settles columns of raw scores; `fixed` NaN everywhere unless given."""
-
-    raw: list[Tensor]
-    rules: list[Rule]
-    weights: list[float]
-    fixed: list[Tensor] | None = None
-    running: dict[str, RunningDeviation] = field(default_factory=dict)
-    num_generations: int = 4
-    aggregate: Any = "sum"
-    is_training: bool = True
-
-    def settle(self) -> Settled:
-        raw = torch.stack(self.raw, dim=1)
-        nothing = torch.full((raw.shape[0], len(self.rules)), NAN, dtype=raw.dtype)
-        names = [rule.name for rule in self.rules]
-        names += [f"env{index}" for index in range(raw.shape[1] - len(names))]
-        settled, self.running = settle(
-            raw,
-            nothing if self.fixed is None else torch.stack(self.fixed, dim=1),
-            torch.tensor(self.weights, dtype=raw.dtype),
-            self.rules,
-            self.running,
-            names=names,
-            aggregate=self.aggregate,
-            num_generations=self.num_generations,
-            is_training=self.is_training,
-        )
-        return settled
-
-
-def one(*raw: float, fixed: Tensor | None = None, weight: float = 1.0, **rules: Any) -> Settled:
-    return Case([column(*raw)], [Rule("one", **rules)], [weight], None if fixed is None else [fixed]).settle()
+from tests.support.settled_columns import NAN, Case, Rule, column, one
 
 
 class TestOrder:
@@ -208,160 +151,3 @@ class TestRunning:
         case = Case([column(1, 2, 3, 4)], [Rule("one", normalize="batch")], [1.0])
         case.settle()
         assert case.running == {}
-
-
-class TestFilled:
-    def test_an_excluded_entry_is_its_groups_mean(self) -> None:
-        matrix = torch.stack([column(1, 1, 1, 1, 1, 1), column(0.5, NAN, 0.1, 7, NAN, 9)], dim=1)
-        assert filled(matrix, 3)[:, 1].tolist() == pytest.approx([0.5, 0.3, 0.1, 7.0, 8.0, 9.0])
-        assert filled(matrix, 3)[:, 0].tolist() == [1.0] * 6
-
-    def test_a_row_to_which_nothing_applies_stays(self) -> None:
-        matrix = torch.stack([column(1, NAN, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
-        found = filled(matrix, 4)
-        assert found[1].isnan().all()
-        assert found[0, 1] == 6.0  # the mean of 5 and 7
-        assert not found[[0, 2, 3]].isnan().any()
-
-    def test_a_component_that_applies_nowhere_in_a_group_is_nothing_in_it(self) -> None:
-        matrix = torch.stack([column(1, 2, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
-        assert filled(matrix, 2)[:, 1].tolist() == [0.0, 0.0, 5.0, 7.0]
-
-    def test_negative_control_nothing_missing_nothing_filled(self) -> None:
-        matrix = torch.randn(6, 3)
-        assert torch.equal(filled(matrix, 3), matrix)
-
-
-class TestSettledRows:
-    def test_an_all_nan_row_stays_nan_for_every_aggregate(self) -> None:
-        raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
-        for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, None, 2.0, 3.0]):
-            settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
-            assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
-            assert settled.is_unscorable.tolist() == [False, True, False, False]
-
-    def test_a_closed_gates_number_makes_a_row_scorable(self) -> None:
-        settled = one(1, NAN, 3, 4, fixed=column(NAN, 0.0, NAN, NAN))
-        assert settled.is_unscorable.tolist() == [False] * 4
-        assert settled.effective[:, 0].tolist() == [1.0, 0.0, 3.0, 4.0]
-        assert one(1, NAN, 3, 4).is_unscorable.tolist() == [False, True, False, False]  # negative control
-
-    def test_unfilled_says_where_it_does_not_apply(self) -> None:
-        settled = Case([column(1, 2, 3, 4), column(NAN, 2, NAN, 4)], [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
-        assert settled.unfilled[:, 1].isnan().tolist() == [True, False, True, False]
-        assert settled.effective[:, 1].tolist() == [3.0, 2.0, 3.0, 4.0]
-
-    def test_an_environments_columns_pass_through(self) -> None:
-        """No rules, no fixed values of its own; excluded and summed like any other."""
-        rules = [Rule("a", offset=1.0, normalize="batch")]
-        settled = Case([column(1, 2, 3, 4), column(7, NAN, 9, 11)], rules, [1.0, 0.5]).settle()
-        assert settled.names == ("a", "env0")
-        assert settled.unfilled[[0, 2, 3], 1].tolist() == [7.0, 9.0, 11.0]
-        assert settled.effective[:, 1].tolist() == [7.0, 9.0, 9.0, 11.0]
-        assert settled.contributions[:, 1].tolist() == [3.5, 4.5, 4.5, 5.5]
-        assert settled.divisors.shape == (4, 1)
-
-
-class TestCustomAggregate:
-    raw = (column(1, 2, 3, 4), column(10, NAN, 30, 50))
-    rules = (Rule("a"), Rule("b"))
-
-    def settled(self, function: Any, raw: tuple[Tensor, ...] | None = None) -> Settled:
-        return Case(list(raw or self.raw), list(self.rules), [0.5, -2.0], aggregate=function).settle()
-
-    def test_is_given_effective_values_and_weights_by_name(self) -> None:
-        seen: list[Any] = []
-
-        def aggregate(rewards: Any, weights: Any) -> list[float]:
-            seen.append((rewards, weights))
-            return [7.0, 8.0, 9.0, 10.0]
-
-        settled = self.settled(aggregate)
-        assert seen == [({"a": [1, 2, 3, 4], "b": [10, 30, 30, 50]}, {"a": 0.5, "b": -2.0})]
-        assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
-        assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
-
-    def test_sees_none_where_nothing_applies_and_may_say_none(self) -> None:
-        seen: list[Any] = []
-
-        def aggregate(rewards: Any, weights: Any) -> list[float | None]:
-            seen.append(rewards["a"])
-            return [None if value is None else float(value) for value in rewards["a"]]
-
-        settled = self.settled(aggregate, (column(1, NAN, 3, 4), column(1, NAN, 1, 1)))
-        assert seen == [[1.0, None, 3.0, 4.0]]
-        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
-
-    def test_none_takes_a_row_out_that_has_scores(self) -> None:
-        settled = self.settled(lambda rewards, weights: [1.0, 2.0, None, 4.0])
-        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
-
-    def test_the_wrong_number_is_refused_with_both(self) -> None:
-        with pytest.raises(RewardError, match="no total a row"):
-            self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
-
-
-def trl_normalize_then_sum(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
-    """grpo_trainer.py of TRL 1.16, lines 2790 to 2799, its nanstd written with numpy: the advantages."""
-    grouped = rewards_per_func.numpy().reshape(-1, num_generations, rewards_per_func.shape[1])
-    mean_k = numpy.nanmean(grouped, axis=1, keepdims=True)
-    std_k = numpy.nanstd(grouped, axis=1, keepdims=True, ddof=1)
-    reward_k = ((grouped - mean_k) / (std_k + 1e-4)).reshape(rewards_per_func.shape)
-    rewards = numpy.nansum(reward_k * weights.numpy(), axis=1)
-    rewards[numpy.isnan(rewards_per_func.numpy()).all(axis=1)] = NAN
-    std_rewards = numpy.nanstd(rewards, ddof=1)
-    advantages = (rewards - numpy.nanmean(rewards)) / (std_rewards + 1e-4)
-    return torch.from_numpy(numpy.nan_to_num(advantages, nan=0.0))
-
-
-def trl_grpo_batch(settled: Settled, num_generations: int) -> Tensor:
-    """Lines 2761 to 2788 with scale_rewards=batch, as `assemble` sets it for this aggregate."""
-    rewards = (settled.for_trl * settled.trl_weights).nansum(dim=1).numpy()
-    rewards[settled.for_trl.isnan().all(dim=1).numpy()] = NAN
-    mean = numpy.nanmean(rewards.reshape(-1, num_generations), axis=1).repeat(num_generations)
-    advantages = (rewards - mean) / (numpy.nanstd(rewards, ddof=1) + 1e-4)
-    return torch.from_numpy(numpy.nan_to_num(advantages, nan=0.0))
-
-
-class TestNormalizeThenSum:
-    rules = (Rule("a"), Rule("b"), Rule("c"))
-    weights = (1.0, -0.5, 0.25)
-
-    def settled(self, matrix: Tensor, num_generations: int = 4) -> Settled:
-        case = Case(list(matrix.unbind(dim=1)), list(self.rules), list(self.weights), num_generations=num_generations)
-        case.aggregate = "normalize_then_sum"
-        return case.settle()
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_equals_trls_own(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        matrix = torch.randn(12, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.01])
-        expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
-        found = trl_grpo_batch(self.settled(matrix), 4)
-        assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
-        summed = trl_grpo_batch(Case(list(matrix.unbind(1)), list(self.rules), list(self.weights)).settle(), 4)
-        assert not torch.allclose(summed, expected, atol=0.1)  # negative control: the plain sum
-
-    def test_with_rows_to_which_nothing_applies(self) -> None:
-        matrix = torch.randn(8, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-        matrix[[1, 6]] = NAN
-        expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
-        found = trl_grpo_batch(self.settled(matrix), 4)
-        assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
-        assert found[[1, 6]].tolist() == [0.0, 0.0]
-
-    def test_the_deviation_is_that_of_the_rows_where_it_applies(self) -> None:
-        """b = 1, 3 and excluded twice: mean 2, deviation sqrt(2); the excluded rows are 0, at the mean."""
-        matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
-        settled = self.settled(matrix)
-        z = 1 / (2**0.5 + 1e-4)
-        assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0])
-        assert settled.for_trl[[1, 3], 1].tolist() == [0.0, 0.0]
-        assert settled.for_trl[:, 2].tolist() == [0.0] * 4
-        # negative control: filled with the mean first, the deviation would be sqrt(2/3)
-        control = normalized_in_group(filled(matrix, 4), 4)
-        assert control[2, 1] == pytest.approx(1 / ((2 / 3) ** 0.5 + 1e-4))
-
-    def test_contributions_are_those_that_are_logged(self) -> None:
-        matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
-        assert self.settled(matrix).contributions[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]

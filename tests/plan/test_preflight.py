@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, RewardError, RunError, UserError
-from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.plan.preflight import Plan, preflight
-
-Write = Callable[[str, str], Path]
-Refused = Callable[..., UserError]
-
-ROWS = "".join(json.dumps({"prompt": f"{a}+1=", "a": a, "b": 1}) + "\n" for a in range(20))
-MINE = ("exp=quickstart", "data=file", "data.path=rows.jsonl")
-
-
-def listing(folder: Path) -> dict[str, tuple[int, int]]:
-    """Everything below a folder with its size and time."""
-    found = {path.relative_to(folder).as_posix(): path.stat() for path in folder.rglob("*")}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
-
-
-def planned(*words: str) -> Plan:
-    """What `rlhf check` does with these words; the folder is afterwards as it was before."""
-    before = listing(Path.cwd())
-    try:
-        prepared = prepare(list(words), keep_run_names=True)
-        composed, experiment = prepared.composed, prepared.experiment
-        plan = preflight(experiment, composed)
-        existing_run(experiment, composed)
-        return plan
-    finally:
-        assert listing(Path.cwd()) == before, "something was written"
-
-
-@pytest.fixture(autouse=True)
-def workplace(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder. Python's own bytecode beside a user's reward file is not what these tests look for."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    return place
+from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems
+from tests.support import planning
+from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 
 def test_negative_control_what_is_written_is_noticed(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    monkeypatch.setattr(f"{__name__}.existing_run", lambda *_: (place / "runs").mkdir())
+    monkeypatch.setattr(planning, "existing_run", lambda *_: (place / "runs").mkdir())
     with pytest.raises(AssertionError, match="something was written"):
         planned("exp=quickstart")
-
-
-@pytest.fixture
-def refused() -> Refused:
-    """`refused("exp=quickstart", ...)`: the one UserError it ends in."""
-
-    def call(*words: str) -> UserError:
-        with pytest.raises(UserError) as caught:
-            planned(*words)
-        assert not isinstance(caught.value, Problems), str(caught.value)
-        assert caught.value.exit_code == 2
-        return caught.value
-
-    return call
 
 
 class TestGoodPlans:
@@ -247,117 +195,6 @@ class TestModels:
         error = refused("exp=quickstart", "model.build.warm_start.worlds=[toy_sum]")
         assert error.what == "there are no demonstrations of a world 'toy_sum'"
         assert "toy_sums" in str(error.hint)
-
-
-class TestRewards:
-    def test_no_such_file(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "rewards.mine={fn: './gone.py:reward'}")
-        assert isinstance(error, RewardError)
-        assert error.what == "there is no such reward file"
-        assert error.where == "rewards.mine.fn (command line)"
-        assert error.got == str(Path.cwd() / "gone.py")
-        assert error.expected == "./file.py:function"
-
-    def test_a_file_that_does_not_import(self, refused: Refused, write: Write) -> None:
-        write("broken_import.py", "import os\n\nimport no_such_package_at_all\n\ndef reward(completions): ...\n")
-        error = refused("exp=quickstart", "rewards.mine={fn: './broken_import.py:reward'}")
-        assert error.what == "./broken_import.py cannot be imported"
-        assert error.where == "rewards.mine.fn (command line)"
-        assert error.got == ("ModuleNotFoundError: No module named 'no_such_package_at_all' (broken_import.py:3)")
-        assert error.expected is not None
-
-    def test_a_file_that_is_no_python(self, refused: Refused, write: Write) -> None:
-        write("broken_syntax.py", "def reward(completions):\n    return [\n")
-        error = refused("exp=quickstart", "rewards.mine={fn: './broken_syntax.py:reward'}")
-        assert "SyntaxError" in str(error.got)
-        assert "(broken_syntax.py:2)" in str(error.got)
-
-    def test_a_module_that_does_not_import(self, refused: Refused, write: Write) -> None:
-        write("users_module_one.py", "LIMIT = {}['limit']\n")
-        error = refused("exp=quickstart", "rewards.mine={fn: 'users_module_one:reward'}")
-        assert error.got == "KeyError: 'limit' (users_module_one.py:1)"
-
-    def test_no_such_function(self, refused: Refused, write: Write) -> None:
-        write("users_module_two.py", "def right(completions): ...\n\ndef _hidden(completions): ...\n")
-        error = refused("exp=quickstart", "rewards.mine={fn: './users_module_two.py:rigth'}")
-        assert error.what == "./users_module_two.py has no function 'rigth'"
-        assert error.got == "./users_module_two.py:rigth"
-        assert error.expected == "one of right"
-
-    def test_an_unknown_argument(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "rewards.brevity.args.fulll=3")
-        assert error.what == "rlhf_cli.rewards.length:length_ramp does not take these arguments"
-        assert error.where == "rewards.brevity.args.fulll (command line)"
-        assert "unknown argument 'fulll'" in str(error.got)
-        assert error.expected == "full, zero, unit"
-
-    def test_an_unknown_argument_gets_the_nearest(self, refused: Refused) -> None:
-        assert refused("exp=quickstart", "rewards.brevity.args.fulll=3").hint == "rewards.brevity.args.full"
-
-    def test_the_code_of_a_reward_is_hashed(self, write: Write) -> None:
-        file = write("users_module_three.py", "def reward(completions, answer): ...\n")
-        assert (
-            planned("exp=quickstart", "rewards.mine={fn: './users_module_three.py:reward'}").files["rewards.mine"]
-            == file
-        )
-
-
-class TestRunFolder:
-    NAMED = ("exp=quickstart", "run.name=first")
-
-    def run(self, write: Write, **status: object) -> None:
-        write("runs/quickstart/first/config.yaml", "seed: 0\n")
-        write("runs/quickstart/first/status.json", json.dumps(status))
-
-    def test_a_free_name(self) -> None:
-        planned(*self.NAMED)
-
-    @pytest.mark.parametrize(
-        ("state", "says", "hint"),
-        [
-            ("finished", "it finished, at step 7", "run.name=first-2"),
-            ("failed", "it is failed, at step 7", "run.resume=auto"),
-            ("preempted", "it is preempted, at step 7", "run.resume=auto"),
-        ],
-    )
-    def test_a_name_that_is_taken(self, refused: Refused, write: Write, state: str, says: str, hint: str) -> None:
-        self.run(write, state=state, step=7)
-        error = refused(*self.NAMED)
-        assert isinstance(error, RunError)
-        assert error.what == "run 'first' exists already"
-        assert str(error.where).endswith("runs/quickstart/first")
-        assert error.got == says
-        assert "run.resume=auto" in str(error.expected)
-        assert error.hint == hint
-        planned(*self.NAMED, "run.resume=auto")
-
-    def test_a_run_that_is_being_trained(self, refused: Refused, write: Write) -> None:
-        self.run(write, state="running", step=7, pid=os.getpid(), host=socket.gethostname())
-        error = refused(*self.NAMED, "run.resume=auto")
-        assert error.what == "run 'first' is being trained right now"
-        assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
-        assert error.hint == "run.name=ANOTHER"
-
-    def test_a_folder_that_is_no_run(self, refused: Refused, write: Write) -> None:
-        write("runs/quickstart/first/notes.txt", "mine")
-        assert refused(*self.NAMED, "run.resume=auto").what == "run 'first' exists already"
-
-    @pytest.mark.parametrize("root", ["taken", "taken/below/it"])
-    def test_a_root_that_is_a_file(self, refused: Refused, write: Write, root: str) -> None:
-        file = write("taken", "a file")
-        error = refused("exp=quickstart", f"run.root={root}")
-        assert error.what == "the run folder cannot be made"
-        assert error.where == "run.root"
-        assert error.got == f"{file} is a file"
-        assert error.expected == "a folder that can be written to"
-
-    def test_a_root_that_cannot_be_written_to(
-        self, refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere, so ask nobody
-        error = refused("exp=quickstart")
-        assert error.got == f"{place} is not writable"
-        monkeypatch.undo()
 
 
 def test_everything_is_told_at_once(write: Write) -> None:

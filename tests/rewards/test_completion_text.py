@@ -1,3 +1,5 @@
+"""The text of a completion, plain or of messages."""
+
 from __future__ import annotations
 
 import pytest

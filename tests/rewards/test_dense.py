@@ -1,3 +1,5 @@
+"""Parts of a completion that are rewarded each for itself: sentences, lines and matches."""
+
 from __future__ import annotations
 
 import random

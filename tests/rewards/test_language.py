@@ -1,3 +1,5 @@
+"""The language of a completion: its share of letters, and the prompt's language kept."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Rewards for a completion's length: a target and a ramp, in tokens, words and characters."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Completions that equal the answer or match a pattern."""
+
 from __future__ import annotations
 
 import pytest

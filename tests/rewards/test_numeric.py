@@ -1,3 +1,5 @@
+"""The number that a completion answers with, against the number wanted."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Repeated n-grams of a completion, against TRL's own count over ids."""
+
 from __future__ import annotations
 
 import pytest

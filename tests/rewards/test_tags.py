@@ -1,3 +1,5 @@
+"""Completions that have the tags they should, once and in order."""
+
 from __future__ import annotations
 
 import pytest

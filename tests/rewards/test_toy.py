@@ -1,3 +1,5 @@
+"""The rewards of the embedded worlds, by hand."""
+
 from __future__ import annotations
 
 import pytest

@@ -15,7 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import problem_with
-from rlhf_cli.trainers.mixing import with_our_seams
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.mixing import built_whole
 
 
 @pytest.fixture
@@ -50,7 +51,9 @@ def sft(tmp_path: Path):
             "disable_tqdm": True,
             **args,
         }
-        return with_our_seams(trl.SFTTrainer)(
+        return built_whole(
+            trl.SFTTrainer,
+            Additions(),
             model=model,
             args=trl.SFTConfig(**given),
             train_dataset=rows,

@@ -1,0 +1,79 @@
+"""Whole dialogues, taken apart into the prompt that they share and two answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.transcripts import split_pair
+
+
+def test_a_transcript_is_split_at_the_last_answer() -> None:
+    asked = "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: How are you?\n\nAssistant:"
+    assert split_pair(asked + " Fine.", asked + " Go away.") == (asked, " Fine.", " Go away.")
+    # The answers begin alike: it is the turn that ends the prompt, not the last letter in common.
+    assert split_pair(asked + " I am fine.", asked + " I am not.") == (asked, " I am fine.", " I am not.")
+    assert split_pair(asked + " Fine.", asked + " ") == (asked, " Fine.", " ")
+    assert split_pair(asked + " Fine.", asked) == (asked, " Fine.", "")
+
+
+def test_dialogues_that_part_earlier_are_split_where_they_part() -> None:
+    asked = "\n\nHuman: Hello\n\nAssistant:"
+    one, other = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes.", " Ho!\n\nHuman: Tea?\n\nAssistant: No."
+    assert split_pair(asked + one, asked + other) == (asked, one, other)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected"),
+    [
+        ("Fine.", "Go away."),
+        ("\n\nHuman: Hello\n\nAssistant: Hi!", "Hi!"),
+        ("\n\nHuman: Hello\n\nAssistant: Hi!", "\n\nHuman: Bye\n\nAssistant: Hi!"),
+        ("\n\nHuman: Hello", "\n\nHuman: Hello"),
+        ("I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
+    ],
+)
+def test_what_is_no_pair_of_transcripts_is_left_as_it_is(chosen: str, rejected: str) -> None:
+    assert split_pair(chosen, rejected) is None
+
+
+def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
+    asked = "\n\nHuman: Hello\n\nAssistant:"
+    path = jsonl([{"chosen": asked + " a", "rejected": asked + " b"}, {"chosen": "c", "rejected": "d"}])
+    dataset = load_split([Source(path=path)], seed=0, transcripts=True)
+    assert dataset.to_list() == [
+        {"chosen": " a", "rejected": " b", "prompt": asked},
+        {"chosen": "c", "rejected": "d", "prompt": ""},
+    ]
+    templated = load_split([Source(path=path)], seed=0, transcripts=True, prompt="<{prompt}>")
+    assert templated["prompt"][0] == f"<{asked}>"
+    assert "prompt" not in load_split([Source(path=path)], seed=0).column_names
+
+
+def test_the_plan_knows_the_prompt_that_splitting_makes(jsonl) -> None:
+    path = jsonl([{"chosen": "a", "rejected": "b"}])
+    seen = peek(Source(path=path))
+    assert column_names_after(seen, {}, None, transcripts=True) == ("chosen", "rejected", "prompt")
+    assert column_names_after(seen, {}, "Q: {prompt}", transcripts=True) == ("chosen", "rejected", "prompt")
+    assert column_names_after(seen, {}, None) == ("chosen", "rejected")
+
+
+def test_data_with_prompts_is_not_split(jsonl) -> None:
+    rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
+    source = Source(path=jsonl(rows))
+    assert load_split([source], seed=0, transcripts=True).to_list() == rows
+    assert column_names_after(peek(source), {}, None, transcripts=True) == ("prompt", "chosen", "rejected")
+
+
+def test_no_transcripts_at_all_is_told(jsonl, refusal: Callable[..., str]) -> None:
+    told = refusal(load_split, [Source(path=jsonl([{"chosen": "a", "rejected": "b"}]))], seed=0, transcripts=True)
+    assert "none of these rows is a pair of transcripts" in told
+    assert "data.transcripts=false" in told
+    source = Source(path=jsonl([{"question": "a"}]))
+    assert "no column 'chosen'" in refusal(load_split, [source], seed=0, transcripts=True)
+    assert "no column 'chosen'" in refusal(column_names_after, peek(source), {}, None, transcripts=True)

@@ -1,0 +1,32 @@
+"""An empty place to plan in, and what a plan is refused for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import Problems, UserError
+from tests.support.planning import Refused, planned
+
+
+@pytest.fixture(autouse=True)
+def workplace(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder. Python's own bytecode beside a user's reward file is not what these tests look for."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return place
+
+
+@pytest.fixture
+def refused() -> Refused:
+    """`refused("exp=quickstart", ...)`: the one UserError it ends in."""
+
+    def call(*words: str) -> UserError:
+        with pytest.raises(UserError) as caught:
+            planned(*words)
+        assert not isinstance(caught.value, Problems), str(caught.value)
+        assert caught.value.exit_code == 2
+        return caught.value
+
+    return call

@@ -1,0 +1,67 @@
+"""One group of four completions that are given, two of them cut off, and advantages by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder
+
+PAD, EOS, OTHER_EOS = 0, 1, 99
+LIMIT = 4
+ROWS = ([50, 51, EOS], [60, 61, 62, 63], [70, 71, 72, EOS], [80, 81, 82, 83])
+"""Short and ended; cut; exactly at the limit and ended; cut."""
+
+SCORES = {50: 1.0, 60: 2.0, 70: 3.0, 80: 6.0}
+
+REWARDS = f"""
+SCORES = {SCORES}
+
+def score(completion_ids, **kwargs):
+    return [SCORES.get(ids[0], 40.0) for ids in completion_ids]
+
+def not_second(completion_ids, **kwargs):
+    return [None if ids[0] == 60 else SCORES[ids[0]] for ids in completion_ids]
+
+def one(completion_ids, **kwargs):
+    return [1.0 if ids[0] < 65 else 0.0 for ids in completion_ids]
+
+def doubled(rewards, weights):
+    return [2.0 * value for value in rewards["score"]]
+"""
+
+PENALTY = ("truncation=eos_penalty", "truncation.penalty=1.0")
+REPLACE = (*PENALTY, "truncation.mode=replace")
+RAMP = ("truncation=soft_overlong", "truncation.cache=2")
+
+
+class Seen:
+    """What the last run ended with."""
+
+    trainer: Any
+    folder: RunFolder
+    outputs: list[dict[str, Any]]
+    losses: list[float]
+
+    @property
+    def event(self) -> dict[str, Any]:
+        return read_metrics(self.folder.metrics)[0]
+
+    @property
+    def advantages(self) -> list[float]:
+        table = pyarrow.parquet.read_table(self.folder.path / "completions" / "completions_00001.parquet")
+        return table.to_pydict()["advantage"]
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.cat([one.detach().flatten() for one in self.trainer.model.parameters()])
+
+
+def grpo(totals: list[float | None]) -> list[float]:
+    """Without scaling; None is not there."""
+    present = [total for total in totals if total is not None]
+    return [0.0 if total is None else total - sum(present) / len(present) for total in totals]

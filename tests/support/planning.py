@@ -1,0 +1,36 @@
+"""What `rlhf check` does, and a look at whether it wrote anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.plan.preflight import Plan, preflight
+
+Write = Callable[[str, str], Path]
+Refused = Callable[..., UserError]
+ROWS = "".join(json.dumps({"prompt": f"{a}+1=", "a": a, "b": 1}) + "\n" for a in range(20))
+MINE = ("exp=quickstart", "data=file", "data.path=rows.jsonl")
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Everything below a folder with its size and time."""
+    found = {path.relative_to(folder).as_posix(): path.stat() for path in folder.rglob("*")}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+
+
+def planned(*words: str) -> Plan:
+    """What `rlhf check` does with these words; the folder is afterwards as it was before."""
+    before = listing(Path.cwd())
+    try:
+        prepared = prepare(list(words), keep_run_names=True)
+        composed, experiment = prepared.composed, prepared.experiment
+        plan = preflight(experiment, composed)
+        existing_run(experiment, composed)
+        return plan
+    finally:
+        assert listing(Path.cwd()) == before, "something was written"

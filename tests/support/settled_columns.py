@@ -1,0 +1,66 @@
+"""Columns of raw scores to settle, with the rules that they go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.reward_columns import (
+    RunningDeviation,
+)
+from rlhf_cli.stack.settling import Settled, settle
+
+NAN = float("nan")
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    offset: float = 0.0
+    clip: tuple[float, float] | None = None
+    normalize: Any = "none"
+    gates: tuple[Any, ...] = ()
+    on_error: Any = "raise"
+
+
+@dataclass
+class Case:
+    """Settles columns of raw scores; `fixed` NaN everywhere unless given."""
+
+    raw: list[Tensor]
+    rules: list[Rule]
+    weights: list[float]
+    fixed: list[Tensor] | None = None
+    running: dict[str, RunningDeviation] = field(default_factory=dict)
+    num_generations: int = 4
+    aggregate: Any = "sum"
+    is_training: bool = True
+
+    def settle(self) -> Settled:
+        raw = torch.stack(self.raw, dim=1)
+        nothing = torch.full((raw.shape[0], len(self.rules)), NAN, dtype=raw.dtype)
+        names = [rule.name for rule in self.rules]
+        names += [f"env{index}" for index in range(raw.shape[1] - len(names))]
+        settled, self.running = settle(
+            raw,
+            nothing if self.fixed is None else torch.stack(self.fixed, dim=1),
+            torch.tensor(self.weights, dtype=raw.dtype),
+            self.rules,
+            self.running,
+            names=names,
+            aggregate=self.aggregate,
+            num_generations=self.num_generations,
+            is_training=self.is_training,
+        )
+        return settled
+
+
+def one(*raw: float, fixed: Tensor | None = None, weight: float = 1.0, **rules: Any) -> Settled:
+    return Case([column(*raw)], [Rule("one", **rules)], [weight], None if fixed is None else [fixed]).settle()

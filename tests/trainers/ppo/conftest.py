@@ -1,0 +1,125 @@
+"""Small PPO runs that are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from rlhf_cli.runs.status import read_status
+from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
+from tests.support.ppo_losses_by_hand import Step, gradient_of
+from tests.support.watched_critic import Watched
+
+
+@pytest.fixture
+def watch(train_ppo, before_training) -> Callable[..., Watched]:
+    """`watch(*overrides)` runs the small PPO experiment and returns what was seen of it; `on` is given it at first."""
+    found: list[Watched] = []
+    starts: list[Callable[[Watched], None]] = []
+
+    def begin(trainer: Any) -> None:
+        found.append(Watched(trainer))
+        for start in starts:
+            start(found[-1])
+
+    before_training(begin)
+
+    def run(*overrides: str, name: str = "one", on: Callable[[Watched], None] | None = None) -> Watched:
+        starts[:] = [on] if on else []
+        code, folder = train_ppo(*overrides, name=name)
+        assert code == 0
+        assert read_status(folder).state == "finished"
+        found[-1].folder = folder
+        return found[-1]
+
+    return run
+
+
+@pytest.fixture
+def prepared(workplace: Path, before_training) -> list[Any]:
+    """Rewards in a file; a policy apart from its reference, a critic apart from 0, many endings. The trainers made."""
+    (workplace / "mine.py").write_text(REWARDS)
+    made: list[Any] = []
+
+    def prepare(trainer: Any) -> None:
+        made.append(trainer)
+        stir(trainer.model, 0.05, seed=1)
+        stir(trainer.critic.model, 0.3, seed=2)
+        trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDINGS
+
+    before_training(prepare)
+    return made
+
+
+@pytest.fixture
+def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rollouts]:
+    """`rollouts(*overrides)`: a small PPO run, and what was in its rollouts."""
+    seen = Rollouts()
+    set_advantages = WithCritic._set_advantages
+
+    def spied(self: Any, output: dict[str, Any]) -> Any:
+        rows = rows_of(self, output)
+        shares = set_advantages(self, output)
+        seen.rows.append(rows)
+        seen.outputs.append({name: value.clone() for name, value in output.items()})
+        seen.found.append(self._found)
+        seen.settled.append(self._settled)
+        return shares
+
+    monkeypatch.setattr(WithCritic, "_set_advantages", spied)
+
+    def run(*overrides: str, rewards: tuple[str, ...] = PLAIN, name: str = "one") -> Rollouts:
+        nonlocal seen
+        seen = Rollouts()
+        settings = (f"trainer.args.max_completion_length={LIMIT}", "trainer.args.max_steps=2")
+        code, folder = train_ppo(*DROP, *rewards, *settings, *DISCOUNTED, *overrides, name=name)
+        assert code == 0
+        seen.folder, seen.trainer = folder, prepared[-1]
+        return seen
+
+    return run
+
+
+@pytest.fixture
+def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
+    """`steps(*overrides)`: a small run's optimizer steps, with the gradients as they were before they were clipped."""
+    taken: list[Step] = []
+    window: list[dict[str, Any]] = []
+    compute_loss, step = WithCritic._compute_loss, SeparateCritic.step
+    trainers: list[Any] = []
+
+    def compute_spied(self: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
+        trainers.append(self)
+        window.append(inputs)
+        return compute_loss(self, model, inputs)
+
+    def step_spied(self: Any) -> float:
+        trainer = trainers[-1]
+        taken.append(
+            Step(
+                list(window),
+                sum(int(batch["completion_mask"].sum()) for batch in trainer._buffered_inputs),
+                plain(trainer.model, AutoModelForCausalLM),
+                plain(self.model, AutoModelForTokenClassification),
+                gradient_of(trainer.model),
+                gradient_of(self.model),
+            )
+        )
+        window.clear()
+        return step(self)
+
+    monkeypatch.setattr(WithCritic, "_compute_loss", compute_spied)
+    monkeypatch.setattr(SeparateCritic, "step", step_spied)
+
+    def run(*overrides: str, **named: Any) -> list[Step]:
+        rollouts(*overrides, **named)
+        return taken
+
+    return run

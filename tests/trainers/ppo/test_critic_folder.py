@@ -1,0 +1,138 @@
+"""What is saved of a critic, what loads it, and how a run goes on with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import AutoPeftModelForTokenClassification
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from tests.support.tolerances import MODEL_OF_TENSORS
+from tests.support.watched_critic import BOTH, SHARED, Watched, Weights, is_same
+
+
+class TestWhatIsSaved:
+    @pytest.mark.parametrize("lora", [[], ["+model.lora.r=4"]], ids=["full", "lora"])
+    @pytest.mark.parametrize("share", ["none", "lora"])
+    def test_the_policy_as_grpo_saves_it(self, train, train_ppo, lora: list[str], share: str) -> None:
+        if share == "lora" and not lora:
+            pytest.skip("a critic on the policy's body wants a policy that is an adapter")
+        saving = ["trainer.args.save_steps=2", "trainer.args.gradient_checkpointing=false", *lora]
+        _, grpo = train(*saving, name="grpo")
+        _, ppo = train_ppo(*saving, f"critic.share={share}", name="ppo")
+        for place in ("model", "checkpoints/checkpoint-2"):
+            with_critic, without = ppo.path / place, grpo.path / place
+            assert weights_of(with_critic).keys() == weights_of(without).keys()
+            assert subfolders(without) == []
+            assert subfolders(with_critic) == ([] if place == "model" else ["critic"])
+        if not lora:
+            policy = AutoModelForCausalLM.from_pretrained(ppo.model).state_dict()
+            assert policy.keys() == AutoModelForCausalLM.from_pretrained(grpo.model).state_dict().keys()
+        assert "critic_state.pt" not in {file.name for file in ppo.critic.iterdir()}
+
+    @BOTH
+    def test_a_critic_that_transformers_and_peft_load(self, watch, arrangement: list[str]) -> None:
+        seen = watch(*arrangement, "critic.learning_rate=0.01")
+        auto = AutoPeftModelForTokenClassification if arrangement else AutoModelForTokenClassification
+        loaded = auto.from_pretrained(seen.folder.critic, num_labels=1).eval()
+        torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), **MODEL_OF_TENSORS)
+        assert values_of(loaded, seen).abs().max() > 0.01
+
+    @BOTH
+    def test_another_run_begins_with_it(self, watch, arrangement: list[str]) -> None:
+        """`run:NAME` is that run's critic; one on the policy's body becomes a model of its own."""
+        first = watch(*arrangement, "critic.learning_rate=0.01", name="first")
+        wanted = values_of(first.critic, first)
+        seen: list[torch.Tensor] = []
+        watch(
+            "critic.init=run:quickstart/first", name="second", on=lambda one: seen.append(values_of(one.critic, first))
+        )
+        torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
+        assert wanted.abs().max() > 0.01
+
+    def test_a_shared_critic_that_lost_its_head_is_refused(self, watch) -> None:
+        seen = watch(*SHARED)
+        file = seen.folder.critic / "adapter_model.safetensors"
+        base = seen.trainer.model.get_base_model().config.name_or_path
+        for lost in ("score.bias", "score.weight"):
+            weights = load_file(file)
+            del weights[f"base_model.model.{lost}"]
+            save_file(weights, file)
+            with pytest.raises(ModelError, match=rf"lost its head[^$]*{lost}"):
+                build_critic(str(seen.folder.critic), base, dtype="auto", dropout=0.0)
+
+    @BOTH
+    def test_a_run_that_was_stopped_goes_on_with_it(self, watch, workplace: Path, arrangement: list[str]) -> None:
+        """From the middle of a round: weights of both, and the schedule, are those of the run that never stopped."""
+        words = [*arrangement, "critic.learning_rate=0.01", "trainer.args.save_steps=1", "trainer.args.max_steps=4"]
+        whole = watch(*words, "trainer.args.save_total_limit=null", name="whole").folder
+        cut = RunFolder(whole.path.with_name("cut"))
+        shutil.copytree(whole.path, cut.path)
+        for folder in (cut.checkpoints / "checkpoint-4", cut.model, cut.critic):
+            shutil.rmtree(folder)
+        cut.status.write_text(json.dumps({**read_json(cut.status), "state": "failed"}))
+        assert main(["resume", str(cut.path)]) == 0
+        for place in ("model", "critic", "checkpoints/checkpoint-4/critic"):
+            assert is_same(weights_of(cut.path / place), weights_of(whole.path / place)), place
+        states = [torch.load(one.checkpoints / "checkpoint-4/critic/critic_state.pt") for one in (cut, whole)]
+        assert states[0]["schedule"] == states[1]["schedule"]
+        assert states[0]["optimizer"].keys() == {"state", "param_groups"}
+        for index, moments in states[0]["optimizer"]["state"].items():
+            assert is_same(moments, states[1]["optimizer"]["state"][index])
+
+    def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path) -> None:
+        seen = watch("critic.learning_rate=0.01", "trainer.args.lr_scheduler_type=cosine")
+        path = seen.trainer.model.config.name_or_path
+        seen.critic.save_state(workplace / "state")
+        other = SeparateCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
+        other.prepare(seen.trainer, 3)
+        assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))
+        other.load_state(workplace / "state")
+        assert other.learning_rate == seen.critic.learning_rate
+        for critic in (other, seen.critic):
+            seen.trainer.accelerator.gradient_state._set_sync_gradients(True)
+            for group in critic._optimizer.param_groups:
+                group["lr"] = 0.01  # the schedule is at its end
+            critic.backward(
+                (critic.values(seen.inputs[-1], seen.trainer.accelerator.autocast) - 1).square().mean(), is_last=True
+            )
+            critic.step()
+        assert is_same(other.model.state_dict(), seen.critic.model.state_dict())
+
+
+def weights_of(folder: Path) -> Weights:
+    weights: Weights = {}
+    for file in folder.glob("*.safetensors"):
+        weights |= load_file(file)
+    assert weights
+    return weights
+
+
+def subfolders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def values_of(critic: Any, seen: Watched) -> torch.Tensor:
+    """(B, T): what a critic, ours or a plain model, says of the last micro-batch that was seen."""
+    batch = seen.inputs[-1]
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    width = batch["completion_ids"].shape[1]
+    with torch.no_grad():
+        if isinstance(critic, torch.nn.Module):
+            values = critic(input_ids=ids, attention_mask=mask).logits[:, -width - 1 :, 0]
+        else:
+            values = critic.rollout_values(ids, mask, width, len(ids), seen.trainer.accelerator.autocast)
+    lengths = mask[:, -width:].sum(dim=1, keepdim=True)
+    return values.where(torch.arange(width + 1) <= lengths, 0.0)

@@ -1,0 +1,236 @@
+"""The advantages, returns and values of a rollout against arithmetic of our own, row by row and without padding."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.support.ppo_by_hand import GAMMA, LAMBDA, LIMIT, assert_rows, gae_of, raw_advantages, total_of, whitened
+from tests.support.tolerances import MODEL
+
+
+class TestRollout:
+    """The advantages, returns and values of a rollout, recomputed row by row."""
+
+    @pytest.mark.parametrize("where", ["reward", "loss", "none"])
+    def test_wherever_the_kl_penalty_is(self, rollouts, where: str) -> None:
+        coef = () if where == "none" else ("kl.coef=0.3",)
+        run = rollouts(f"kl.where={where}", *coef)
+        (rows,), (output,) = run.rows, run.outputs
+        assert {len(row.completion) for row in rows} >= {1, 2, LIMIT}  # ragged, and one is cut
+        assert len({len(row.prompt) for row in rows}) > 1
+        assert where == "none" or sum(abs(kl) for row in rows for kl in row.kl) > 1
+        totals = [total_of(row.completion) for row in rows]
+        raw = raw_advantages(rows, totals, coef=0.3 if where == "reward" else 0.0)
+        assert_rows(output["advantages"], whitened(raw))
+        assert_rows(output["rollout_values"], [row.values[:-1] for row in rows])
+        returns = [[a + v for a, v in zip(one, row.values, strict=False)] for one, row in zip(raw, rows, strict=True)]
+        assert_rows(output["returns"], returns)
+        assert ("ref_per_token_logps" in output) == (where == "loss")
+        if where != "none":
+            logps = output["old_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+            assert_rows(logps, [row.logps for row in rows])
+        if where == "loss":
+            logps = output["ref_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+            assert_rows(logps, [row.ref_logps for row in rows])
+
+    @pytest.mark.parametrize(
+        ("policy", "total"),
+        [
+            (("truncation=bootstrap", "truncation.mode=add"), lambda row: total_of(row.completion)),
+            (
+                ("truncation=bootstrap", "truncation.mode=replace"),
+                lambda row: 0.0 if row.is_truncated else total_of(row.completion),
+            ),
+            (
+                ("truncation=eos_penalty", "truncation.penalty=0.7"),
+                lambda row: total_of(row.completion) - 0.7 * row.is_truncated,
+            ),
+            (
+                ("truncation=eos_penalty", "truncation.penalty=0.7", "truncation.mode=replace"),
+                lambda row: -0.7 if row.is_truncated else total_of(row.completion),
+            ),
+            (
+                ("truncation=soft_overlong", "truncation.penalty=0.5", "truncation.cache=3"),
+                # A ramp over the last three of six tokens.
+                lambda row: total_of(row.completion) - 0.5 * max(0, len(row.completion) - 3) / 3,
+            ),
+        ],
+        ids=["bootstrap", "bootstrap instead", "subtract", "replace", "soft_overlong"],
+    )
+    def test_whatever_being_cut_off_means(self, rollouts, policy: tuple[str, ...], total) -> None:
+        run = rollouts(*policy, "kl.coef=0.3")
+        (rows,), (output,) = run.rows, run.outputs
+        assert {row.is_truncated for row in rows} == {True, False}
+        is_bootstrapped = policy[0] == "truncation=bootstrap"
+        raw = raw_advantages(rows, [total(row) for row in rows], coef=0.3, is_bootstrapped=is_bootstrapped)
+        assert_rows(output["advantages"], whitened(raw))
+        none = raw_advantages(rows, [total_of(row.completion) for row in rows], coef=0.3)
+        with pytest.raises(AssertionError):  # control: it is not what `none` gives
+            assert_rows(output["advantages"], whitened(none))
+
+    def test_bootstrap_differs_from_none_in_truncated_rows_alone(self, rollouts) -> None:
+        unscaled = "trainer.args.whiten_advantages=false"
+        none = rollouts(unscaled, "truncation=none", name="none")
+        bootstrap = rollouts(unscaled, "truncation=bootstrap", name="bootstrap")
+        (rows,) = none.rows
+        assert [row.completion for row in rows] == [row.completion for row in bootstrap.rows[0]]
+        # Both runs compute the same values from the same shapes: where nothing is bootstrapped no bit differs.
+        by = (none.outputs[0]["advantages"] - bootstrap.outputs[0]["advantages"]).abs().amax(dim=1)
+        assert (by != 0).tolist() == [row.is_truncated for row in rows]
+        added = [GAMMA * row.values[-1] for row in rows if row.is_truncated]
+        assert by[by != 0].tolist() == pytest.approx([abs(value) for value in added], **MODEL)
+        assert max(abs(value) for value in added) > 0.01
+        value = bootstrap.events[0]["rewards/truncation/bootstrap_value"]
+        assert value == pytest.approx(statistics.fmean(added), **MODEL)
+
+    def test_an_excluded_row_has_no_tokens_and_no_place_in_whitening(self, rollouts) -> None:
+        none = rollouts("truncation=none", "kl.coef=0.3", name="none")
+        exclude = rollouts("truncation=exclude", "kl.coef=0.3", name="exclude")
+        (whole,), (rows,), (output,) = none.rows, exclude.rows, exclude.outputs
+        kept = [row for row in whole if not row.is_truncated]
+        assert [row.completion for row in rows] == [[] if row.is_truncated else row.completion for row in whole]
+        raw = iter(whitened(raw_advantages(kept, [total_of(row.completion) for row in kept], coef=0.3)))
+        expected = [[] if row.is_truncated else next(raw) for row in whole]
+        assert_rows(output["advantages"], expected)
+        assert output["num_items_in_batch"] == sum(len(row.completion) for row in kept)
+
+    def test_a_short_row_that_the_dataset_calls_cut_goes_on_with_its_own_last_value(self, rollouts, workplace) -> None:
+        lines = [json.dumps({"prompt": f"{number}+1=", "is_truncated": True}) for number in range(5, 21)]
+        (workplace / "rows.jsonl").write_text("\n".join(lines))
+        data = ("data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
+        run = rollouts("truncation=bootstrap", "kl.where=none", *data)
+        (rows,) = run.rows
+        assert len({len(row.completion) for row in rows}) > 2
+        expected = []
+        for row in rows:
+            rewards = [0.0] * (len(row.completion) - 1) + [total_of(row.completion)]
+            expected.append(gae_of(rewards, row.values[:-1], row.values[-1], GAMMA, LAMBDA))
+        assert_rows(run.outputs[0]["advantages"], whitened(expected))
+
+    def test_tokens_that_a_tool_wrote_are_no_actions(self, rollouts, before_training) -> None:
+        """Every second token is a tool's: the next state is that of the next action, and KL is of actions alone."""
+
+        def prepare(trainer: Any) -> None:
+            generate = trainer._generate
+
+            def with_tools(prompts: list[Any]) -> tuple[Any, ...]:
+                found = list(generate(prompts))
+                found[2] = [[1 - place % 2 for place in range(len(ids))] for ids in found[1]]
+                return tuple(found)
+
+            trainer._generate = with_tools
+
+        before_training(prepare)
+        run = rollouts("kl.coef=0.3", "truncation=bootstrap", "trainer.args.num_iterations=2")
+        (rows,), (output,) = run.rows, run.outputs
+        expected = []
+        for row in rows:
+            kls, values = row.kl[::2], row.values[:-1:2]
+            rewards = [-0.3 * kl for kl in kls]
+            rewards[-1] += total_of(row.completion)
+            last = row.values[-1] if row.is_truncated else 0.0
+            expected.append(gae_of(rewards, values, last, GAMMA, LAMBDA))
+        spread = [[value for one in row for value in (one, 0.0)] for row in whitened(expected)]
+        expected = [values[: len(row.completion)] for values, row in zip(spread, rows, strict=True)]
+        assert_rows(output["advantages"], expected)
+        assert output["num_items_in_batch"] == sum((len(row.completion) + 1) // 2 for row in rows)
+        kls = [kl for row in rows for kl in row.kl[::2]]
+        assert run.events[0]["kl/k1_policy_ref"] == pytest.approx(statistics.fmean(kls), **MODEL)
+
+    def test_a_later_round_is_of_the_models_as_they_are_then(self, rollouts) -> None:
+        run = rollouts("trainer.args.max_steps=4", "truncation=bootstrap", "critic.learning_rate=0.1")
+        first, second = run.rows
+        totals = [total_of(row.completion) for row in second]
+        raw = raw_advantages(second, totals, coef=0.05, is_bootstrapped=True)
+        assert_rows(run.outputs[1]["advantages"], whitened(raw))
+        # Control: the critic has moved, and the first round's would be told apart.
+        assert abs(statistics.fmean(r.values[0] for r in first) - statistics.fmean(r.values[0] for r in second)) > 1e-2
+
+    def test_what_is_logged_about_it(self, rollouts) -> None:
+        run = rollouts("truncation=bootstrap", "kl.coef=0.3")
+        ((rows,), event) = run.rows, run.events[0]
+        totals = [total_of(row.completion) for row in rows]
+        raw = raw_advantages(rows, totals, coef=0.3, is_bootstrapped=True)
+        advantages = [value for row in raw for value in row]
+        values = [value for row in rows for value in row.values[:-1]]
+        returns = [a + v for a, v in zip(advantages, values, strict=True)]
+        kls = [kl for row in rows for kl in row.kl]
+        penalty = statistics.fmean(-0.3 * sum(row.kl) for row in rows)
+        expected = {
+            "ppo/returns_mean": statistics.fmean(returns),
+            "ppo/returns_std": statistics.stdev(returns),
+            "ppo/values_mean": statistics.fmean(values),
+            "ppo/advantages_mean": statistics.fmean(advantages),
+            "ppo/advantages_std": statistics.stdev(advantages),
+            "ppo/explained_variance": 1 - statistics.variance(advantages) / statistics.variance(returns),
+            "kl/k1_policy_ref": statistics.fmean(kls),
+            "kl/k3_policy_ref": statistics.fmean(math.exp(-kl) - 1 + kl for kl in kls),
+            "kl/k1_policy_ref_per_row": sum(kls) / len(rows),
+            "kl/coef": 0.3,
+            "rewards/kl/weighted_mean": penalty,
+            "reward": statistics.fmean(totals),
+            "ppo/rlhf_reward": statistics.fmean(totals) + penalty,
+            "rewards/truncation/fraction": statistics.fmean(row.is_truncated for row in rows),
+        }
+        found = {name: event[name] for name in expected}
+        assert found == pytest.approx(expected, **MODEL)
+        assert "frac_reward_zero_std" not in event
+
+
+class TestShares:
+    """GAE is linear: with one component's rewards alone it gives that component's part of every advantage."""
+
+    @pytest.mark.parametrize("whiten", ["true", "false"])
+    def test_equal_brute_force_and_add_up(self, rollouts, whiten: str) -> None:
+        settings = ("truncation=eos_penalty", "kl.coef=0.3", f"trainer.args.whiten_advantages={whiten}")
+        run = rollouts(*settings)
+        (rows,), event = run.rows, run.events[0]
+        parts = {
+            "first": lambda row: ([0.0] * (len(row.kl) - 1) + [row.completion[0] % 5 / 4], None),
+            "length": lambda row: ([0.0] * (len(row.kl) - 1) + [0.5 * len(row.completion) / 3], None),
+            "truncation": lambda row: ([0.0] * (len(row.kl) - 1) + [-1.0 * row.is_truncated], None),
+            "kl": lambda row: ([-0.3 * kl for kl in row.kl], None),
+            "value": lambda row: ([0.0] * len(row.kl), row.values[:-1]),
+        }
+        alone = {}
+        for name, part in parts.items():
+            alone[name] = []
+            for row in rows:
+                rewards, values = part(row)
+                alone[name] += gae_of(rewards, values or [0.0] * len(rewards), 0.0, GAMMA, LAMBDA)
+        raw = [sum(values) for values in zip(*alone.values(), strict=True)]
+        used = whitened([raw])[0] if whiten == "true" else raw
+        energy = sum(a * b for a, b in zip(raw, used, strict=True))
+        expected = {
+            f"rewards/{name}/advantage_share": sum(p * a for p, a in zip(values, used, strict=True)) / energy
+            for name, values in alone.items()
+        }
+        found = {name: value for name, value in event.items() if name.endswith("/advantage_share")}
+        assert found == pytest.approx(expected, abs=1e-4)
+        assert sum(found.values()) == pytest.approx(1.0, abs=1e-6)
+
+
+class TestEvaluation:
+    EVERY_STEP = ("data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+
+    def test_is_of_the_models_as_they_are_and_moves_no_coefficient(self, rollouts) -> None:
+        run = rollouts(*self.EVERY_STEP, "kl.controller={target: 1.5, horizon: 400}", "kl.coef=0.3")
+        training, evaluations = run.rows[0], run.rows[1:]
+        assert len(training) == 16
+        assert {len(rows) for rows in evaluations} == {8}
+        divergence = statistics.fmean(sum(row.kl) for row in training)
+        coef = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * 16 / 400)
+        assert run.trainer.kl.coef == pytest.approx(coef, **MODEL)
+        for rows, output in zip(evaluations, run.outputs[1:], strict=True):
+            totals = [total_of(row.completion) for row in rows]
+            assert_rows(output["advantages"], whitened(raw_advantages(rows, totals, coef=coef)))
+
+    def test_of_more_rows_than_a_round(self, rollouts) -> None:
+        small = ("trainer.args.per_device_train_batch_size=4", "trainer.args.steps_per_generation=1")
+        run = rollouts(*self.EVERY_STEP, *small)
+        assert {len(rows) for rows in run.rows} == {4, 8}

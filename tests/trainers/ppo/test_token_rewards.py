@@ -1,0 +1,117 @@
+"""Rewards under PPO that are not one number a row: dense ones, and those that do not apply."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from trl import GRPOTrainer
+
+from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from tests.support.ppo_by_hand import DROP, EOS, GAMMA, LAMBDA, PLAIN, assert_rows, gae_of, raw_advantages, whitened
+from tests.support.tolerances import ARITHMETIC, MODEL
+
+
+class TestDense:
+    """Token rewards under PPO: completions that are given, so that it is known where each reward belongs."""
+
+    def test_every_reward_lies_on_its_token(self, rollouts) -> None:
+        """A dense reward beside a plain one, and a penalty: all in one row's tokens, which sum to its total."""
+        rewards = ("++rewards.each={fn: './mine.py:each', weight: 0.5}", PLAIN[0])
+        settings = ("truncation=eos_penalty", "truncation.penalty=0.7", "kl.coef=0.3")
+        run = rollouts(*settings, rewards=rewards)
+        (rows,), ((rollout, _),), (settled,) = run.rows, run.found, run.settled
+        assert settled.names == ("each", "first", "truncation")
+        expected = []
+        for number, row in enumerate(rows):
+            ids = row.completion
+            dense = [0.0 if token % 3 == 0 else 0.5 * (token % 7 - 3.0) for token in ids]
+            assert_rows(rollout.scores[0, number : number + 1], [dense])
+            rewards_of_row = [one - 0.3 * kl for one, kl in zip(dense, row.kl, strict=True)]
+            rewards_of_row[-1] += ids[0] % 5 / 4 - 0.7 * row.is_truncated
+            total = rollout.scores[:, number].sum().item()
+            assert total == pytest.approx(settled.totals[number].item(), **ARITHMETIC)
+            expected.append(gae_of(rewards_of_row, row.values[:-1], 0.0, GAMMA, LAMBDA))
+        assert_rows(run.outputs[0]["advantages"], whitened(expected))
+
+    def test_without_dense_the_sum_lies_on_the_last_token(self, rollouts) -> None:
+        rewards = ("++rewards.each={fn: './mine.py:each', weight: 0.5}",)
+        run = rollouts("trainer.dense=false", "kl.where=none", rewards=rewards)
+        ((rows,),) = (run.rows,)
+        totals = [sum(0.5 * (token % 7 - 3.0) for token in row.completion if token % 3) for row in rows]
+        assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
+
+    def test_speakers(self, train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every byte of the line with the larger number gains its part of 1, every one of the other loses it."""
+        found: list[Any] = []
+        set_advantages = WithCritic._set_advantages
+
+        def spied(self: Any, output: dict[str, Any]) -> Any:
+            shares = set_advantages(self, output)
+            found.append((self._found[0], self._settled))
+            return shares
+
+        monkeypatch.setattr(WithCritic, "_set_advantages", spied)
+        texts: list[str] = []
+
+        def speak(self: Any, prompt_ids: list[list[int]], *args: Any, **named: Any) -> tuple[list[list[int]], None]:
+            completions = []
+            for row, ids in enumerate(prompt_ids):
+                first, _, second = self.processing_class.decode(ids).rstrip(":").partition(" and ")
+                texts.append((f"{first}: 3\n{second}: 5", f"{first}: 8\n{second}: 1", "no form")[row % 3])
+                completions.append([*self.processing_class.encode(texts[-1]), EOS])
+            return completions, None
+
+        monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", speak)
+        code, _ = train_ppo(
+            *DROP,
+            "data=toy_speakers",
+            "++rewards.larger={fn: 'rlhf_cli.rewards.toy:speakers_larger', spread: even}",
+            "++rewards.second_larger={fn: 'rlhf_cli.rewards.toy:second_is_larger', weight: 0.0}",
+            "trainer.args.max_steps=1",
+            "trainer.args.per_device_train_batch_size=3",
+            "trainer.args.max_completion_length=40",
+            name="speakers",
+        )
+        assert code == 0
+        ((rollout, settled),) = found
+        assert settled.names == ("larger", "second_larger")
+        for row, text in enumerate(texts):
+            if row % 3 == 2:
+                expected = [0.0] * len(text) + [-1.0]
+            else:
+                lines = text.split("\n")
+                sign = 1.0 if row % 3 else -1.0
+                expected = [sign / len(lines[0])] * len(lines[0]) + [0.0]
+                expected += [-sign / len(lines[1])] * len(lines[1]) + [0.0]
+            assert_rows(rollout.scores[0, row : row + 1], [expected])
+            assert sum(expected) == pytest.approx(settled.totals[row].item(), **ARITHMETIC)
+        assert not rollout.scores[1].any()
+
+
+class TestExclude:
+    def test_a_closed_gate_adds_nothing(self, rollouts) -> None:
+        """TRL's groups would want the group's mean in its place; here there are none, and 0 it is."""
+        gate = "gate: {by: odd, at_least: 1.0, otherwise: exclude}"
+        rewards = ("++rewards.odd={fn: './mine.py:odd'}", f"++rewards.two={{fn: './mine.py:two', {gate}}}")
+        run = rollouts("kl.where=none", rewards=rewards)
+        ((rows,),) = (run.rows,)
+        totals = [3.0 if row.completion[0] % 2 else 0.0 for row in rows]
+        assert set(totals) == {0.0, 3.0}
+        assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
+        assert run.events[0]["reward"] == pytest.approx(statistics.fmean(totals), **ARITHMETIC)
+        assert run.events[0]["rewards/two/mean"] == 2.0
+
+    def test_a_row_to_which_nothing_applies_is_not_there(self, rollouts) -> None:
+        run = rollouts("kl.coef=0.3", rewards=("++rewards.odd_only={fn: './mine.py:odd_only'}",))
+        ((rows,),) = (run.rows,)
+        kept = [row for row in rows if row.completion]
+        assert 0 < len(kept) < len(rows)
+        totals = [1.0 + len(row.completion) for row in kept]
+        raw = iter(whitened(raw_advantages(kept, totals, coef=0.3)))
+        assert_rows(run.outputs[0]["advantages"], [next(raw) if row.completion else [] for row in rows])
+        event = run.events[0]
+        assert event["reward"] == pytest.approx(statistics.fmean(totals), **ARITHMETIC)
+        divergence = statistics.fmean(sum(row.kl) for row in kept)
+        assert event["kl/k1_policy_ref_per_row"] == pytest.approx(divergence, **MODEL)

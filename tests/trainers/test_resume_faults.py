@@ -1,0 +1,103 @@
+"""What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.checkpoint_folders import problem_with, write_manifest
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import read_status
+from tests.support.cut_runs import cut, is_same
+
+
+def test_a_checkpoint_without_its_rollouts_is_refused(whole, workplace: Path, capsys) -> None:
+    folder = cut(whole(), 6, workplace / "cut")
+    checkpoint = folder.checkpoints / "checkpoint-6"
+    (checkpoint / "rollout-rank0.pt").unlink()
+    write_manifest(checkpoint)  # as a version that knew manifests and no rollouts would leave it
+    assert main(["resume", str(folder.path)]) == 2
+    told = capsys.readouterr().err
+    assert "has no rollout state" in told
+    assert "rollout-rank0.pt" in told
+    assert "model.path=" in told
+
+
+def test_another_number_of_processes_is_refused(whole, workplace: Path, capsys) -> None:
+    folder = cut(whole(), 6, workplace / "cut")
+    checkpoint = folder.checkpoints / "checkpoint-6"
+    state = torch.load(checkpoint / "rollout-rank0.pt", weights_only=True)
+    torch.save({**state, "world_size": 2}, checkpoint / "rollout-rank0.pt")
+    write_manifest(checkpoint)
+    assert main(["resume", str(folder.path)]) == 2
+    assert "another number of processes" in capsys.readouterr().err
+
+
+class TestFaults:
+    """What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named."""
+
+    def resumed(self, whole, folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> str:
+        capsys.readouterr()
+        assert main(["resume", str(folder.path)]) == 0
+        assert is_same(folder, whole())
+        assert read_status(folder).state == "finished"
+        assert not list(folder.checkpoints.glob("tmp-*"))
+        return capsys.readouterr().out
+
+    def test_killed_while_a_checkpoint_is_written(self, whole, workplace: Path, capsys) -> None:
+        folder = cut(whole(), 6, workplace / "cut")
+        place = folder.checkpoints / "tmp-7" / "checkpoint-7"
+        shutil.copytree(folder.checkpoints / "checkpoint-6", place)
+        (place / "optimizer.pt").write_bytes(b"half")
+        told = self.resumed(whole, folder, capsys)
+        assert "going on from checkpoint-6" in told
+        assert "skipped" not in told
+
+    @pytest.mark.parametrize(
+        ("damage", "said"),
+        [
+            (lambda file: file.write_bytes(file.read_bytes()[:-1]), "bytes and its manifest says"),
+            (lambda file: file.write_bytes(b""), "has 0 bytes"),
+            (lambda file: file.unlink(), "is missing"),
+        ],
+    )
+    def test_a_damaged_file(self, whole, workplace: Path, capsys, damage, said: str) -> None:
+        folder = cut(whole(), 7, workplace / "cut")
+        damage(folder.checkpoints / "checkpoint-7" / "model.safetensors")
+        told = self.resumed(whole, folder, capsys)
+        assert "skipped checkpoint-7: model.safetensors" in told
+        assert said in told
+        assert "going on from checkpoint-6" in told
+        assert read_status(folder).warnings >= 1
+        assert "skipped checkpoint-7" in folder.log.read_text()
+        assert problem_with(folder.checkpoints / "checkpoint-7") is None  # written anew
+
+    def test_when_none_verifies_nothing_is_overwritten(self, whole, workplace: Path, capsys) -> None:
+        folder = cut(whole(), 1, workplace / "cut")
+        (folder.checkpoints / "checkpoint-1" / "manifest.json").unlink()  # as an older version wrote it
+        before = folder.metrics.read_bytes()
+        assert main(["resume", str(folder.path)]) == 2
+        assert "checkpoint-1: no manifest.json in it" in capsys.readouterr().err
+        assert folder.metrics.read_bytes() == before
+
+    def test_an_error_while_saving_leaves_the_older_one(self, train, monkeypatch: pytest.MonkeyPatch) -> None:
+        from transformers import Trainer
+
+        save = Trainer._save_scaler
+
+        def full(self: Any, output_dir: str) -> None:
+            if self.state.global_step == 2:
+                raise OSError(28, "No space left on device")
+            save(self, output_dir)
+
+        monkeypatch.setattr(Trainer, "_save_scaler", full)
+        code, folder = train("trainer.args.save_steps=1")
+        assert code == 1
+        assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-1"]
+        assert problem_with(folder.checkpoints / "checkpoint-1") is None
+        assert "No space left" in read_status(folder).reason
