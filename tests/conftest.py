@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +22,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(_OURS_TO_SET):
             monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def garbage_is_new() -> None:
+    """Every start of a training collects garbage; torch and thousands of tests need not be walked each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
