@@ -1,0 +1,296 @@
+"""One rank's life, with a trainer that only pretends: the run claimed, its end told, and all else as it was before."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_cli.errors import ConfigError, RlhfError, RunError, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.worker import main, run_rank
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.status import read_status
+from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
+
+Ranked = Callable[..., FakeTrainer]
+
+
+@pytest.fixture(scope="module")
+def frozen() -> str:
+    """The configuration as it lies in a run folder."""
+    experiment = prepare(["+exp=quickstart", "launch=cpu", "launch.processes=1", "track=none"], keep_run_names=True)
+    return yaml.safe_dump(experiment.experiment.model_dump(mode="json", by_alias=True))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, frozen: str) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.config.write_text(frozen)
+    return folder
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Ranked:
+    """`trainer(work, ends_at=...)`: the one that the next rank gets instead of a real one."""
+    import rlhf_cli.assemble.trainer
+
+    def use(work: Callable[[], None] = lambda: None, **named: Any) -> FakeTrainer:
+        fake = FakeTrainer(work, **named)
+        monkeypatch.setattr(rlhf_cli.assemble.trainer, "assemble", lambda *args, **given: fake)
+        return fake
+
+    return use
+
+
+def failure(folder: RunFolder, rank: int = 0) -> dict[str, Any]:
+    return read_json(folder.path / f"failure-rank{rank}.json")
+
+
+class TestGood:
+    def test_it_is_this_very_process_s_while_it_runs(self, folder: RunFolder, trainer: Ranked) -> None:
+        seen: list[dict[str, Any]] = []
+        trainer(lambda: seen.append(read_json(folder.status)))
+        run_rank(folder, resume=False)
+        assert (seen[0]["state"], seen[0]["pid"], seen[0]["host"]) == ("running", os.getpid(), socket.gethostname())
+
+    def test_what_was_said_of_an_earlier_try_is_gone(self, folder: RunFolder, trainer: Ranked) -> None:
+        write_json(folder.status, {"state": "failed", "reason": "of old", "failing_rank": 0, "warnings": 4, "step": 2})
+        trainer()
+        run_rank(folder, resume=False)
+        status = read_status(folder)
+        assert (status.state, status.reason, status.failing_rank, status.warnings) == ("finished", None, None, 0)
+
+    def test_at_its_last_step_it_is_saved_and_finished(self, folder: RunFolder, trainer: Ranked) -> None:
+        fake = trainer(ends_at=5, max_steps=5)
+        run_rank(folder, resume=False)
+        status = read_status(folder)
+        assert (status.state, status.step, status.max_steps) == ("finished", 5, 5)
+        assert (folder.model / "weights").read_text() == "of step 5"
+        assert not list(folder.path.glob("failure-*"))
+        assert fake.closed == 1
+        assert fake.callbacks == ["Recorder", "ShowProgress"]
+        assert fake.began_at is None
+
+    def test_what_was_seen_is_in_the_provenance(self, folder: RunFolder, trainer: Ranked) -> None:
+        fake = trainer()
+        fake.additions.left_out = {"train": {"equal": 2}}
+        run_rank(folder, resume=False)
+        written = read_json(folder.provenance)
+        assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
+        assert written["left_out"] == {"train": {"equal": 2}}
+
+    def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer: Ranked) -> None:
+        fake = trainer(lambda: (folder.path / "README.md").write_text("# card") and None)
+        saved: list[Path] = []
+        fake.critic = type("Critic", (), {"save": lambda self, path: saved.append(path)})()  # type: ignore[attr-defined]
+        run_rank(folder, resume=False)
+        assert (folder.model / "README.md").read_text() == "# card"
+        assert not (folder.path / "README.md").exists()
+        assert saved == [folder.critic]
+
+    def test_warnings_are_counted_and_logged(self, folder: RunFolder, trainer: Ranked) -> None:
+        trainer(lambda: logging.getLogger("some.library").warning("mind the gap"))
+        run_rank(folder, resume=False)
+        assert read_status(folder).warnings == 1
+        assert "rank0 WARNING some.library: mind the gap" in folder.log.read_text()
+
+    def test_another_rank_leaves_the_telling_to_the_first(
+        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        fake = trainer()
+        run_rank(folder, resume=False)
+        assert not folder.status.exists()
+        assert not folder.provenance.exists()
+        assert fake.callbacks == []
+        assert folder.model.exists()  # every rank takes part in saving
+
+
+class TestFailures:
+    def test_an_end_before_the_last_step_is_none(self, folder: RunFolder, trainer: Ranked) -> None:
+        trainer(ends_at=2, max_steps=3)
+        with pytest.raises(RlhfError, match="training ended at step 2 of 3"):
+            run_rank(folder, resume=False)
+        assert not folder.model.exists()
+        status = read_status(folder)
+        assert (status.state, status.reason) == ("failed", "training ended at step 2 of 3")
+
+    def test_an_error_is_recorded_with_its_traceback(self, folder: RunFolder, trainer: Ranked) -> None:
+        before = time.time()
+        fake = trainer(raising(ValueError("no such number")))
+        with pytest.raises(ValueError, match="no such number"):
+            run_rank(folder, resume=False)
+        status = read_status(folder)
+        assert (status.state, status.reason, status.failing_rank) == ("failed", "ValueError: no such number", 0)
+        written = failure(folder)
+        assert (written["rank"], written["message"], written["exit_code"]) == (0, "ValueError: no such number", 1)
+        assert before <= written["time"] <= time.time()
+        assert "in fail_in_training" in written["traceback"]
+        assert written["traceback"].rstrip().endswith("ValueError: no such number")
+        assert "rank 0 failed" in folder.log.read_text()
+        assert "in fail_in_training" in folder.log.read_text()
+        assert fake.closed == 1  # nothing waits for a reward that nobody asks any more
+        assert not folder.model.exists()
+
+    def test_a_user_s_error_keeps_its_words_and_its_exit_code(self, folder: RunFolder, trainer: Ranked) -> None:
+        trainer(raising(UserError("this cannot be", hint="try that")))
+        with pytest.raises(UserError):
+            run_rank(folder, resume=False)
+        assert failure(folder)["exit_code"] == 2
+        assert failure(folder)["message"].startswith("this cannot be")
+        assert "UserError" not in failure(folder)["message"]
+
+    def test_an_error_before_training_is_recorded_too(self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+        import rlhf_cli.assemble.trainer
+
+        monkeypatch.setattr(rlhf_cli.assemble.trainer, "assemble", lambda *args, **named: raising(OSError("gone"))())
+        with pytest.raises(OSError, match="gone"):
+            run_rank(folder, resume=False)
+        assert read_status(folder).reason == "OSError: gone"
+
+    def test_what_ends_a_process_is_recorded_too(self, folder: RunFolder, trainer: Ranked) -> None:
+        trainer(raising(SystemExit(3)))
+        with pytest.raises(SystemExit):
+            run_rank(folder, resume=False)
+        assert read_status(folder).state == "failed"
+        assert failure(folder)["message"] == "SystemExit: 3"
+
+    def test_another_rank_s_has_a_file_of_its_own(
+        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        trainer(raising(ValueError("of rank one")))
+        with pytest.raises(ValueError, match="of rank one"):
+            run_rank(folder, resume=False)
+        assert (failure(folder, 1)["rank"], failure(folder, 1)["message"]) == (1, "ValueError: of rank one")
+        assert failure(folder, 0) == {}
+        assert not folder.status.exists()  # two that write one file would lose what the other said
+
+    def test_an_interrupt_is_no_failure(self, folder: RunFolder, trainer: Ranked) -> None:
+        fake = trainer(raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            run_rank(folder, resume=False)
+        status = read_status(folder)
+        assert (status.state, status.reason) == ("preempted", "interrupted at the keyboard")
+        assert failure(folder) == {}
+        assert fake.closed == 1
+
+    @pytest.mark.parametrize("seen", ["2", "1"])
+    def test_another_number_of_processes_than_asked(
+        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, seen: str
+    ) -> None:
+        fake = trainer()
+        asked = 3 - int(seen)
+        folder.config.write_text(folder.config.read_text().replace("processes: 1", f"processes: {asked}"))
+        monkeypatch.setenv("WORLD_SIZE", seen)
+        with pytest.raises(ConfigError, match=f"{asked} processes were asked for and {seen} came up"):
+            run_rank(folder, resume=False)
+        assert fake.began_at == "not at all"
+        assert failure(folder)["exit_code"] == 2
+
+
+class TestSurroundings:
+    @pytest.mark.parametrize("error", [None, ValueError("no"), KeyboardInterrupt()], ids=["well", "error", "interrupt"])
+    def test_environment_and_logging_are_as_they_were(
+        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+    ) -> None:
+        monkeypatch.setenv("LOST_IN_TRAINING", "kept")
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # what a user says is left to him
+        monkeypatch.delenv("WANDB_SILENT", raising=False)
+        seen: dict[str, str] = {}
+
+        def work() -> None:
+            seen.update(os.environ)
+            os.environ["SET_IN_TRAINING"] = "1"
+            del os.environ["LOST_IN_TRAINING"]
+            if error is not None:
+                raise error
+
+        trainer(work)
+        before, root = dict(os.environ), logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        if error is None:
+            run_rank(folder, resume=False)
+        else:
+            with pytest.raises(type(error)):
+                run_rank(folder, resume=False)
+        assert dict(os.environ) == before
+        assert (list(root.handlers), root.level) == (handlers, level)
+        assert (seen["WANDB_SILENT"], seen["TOKENIZERS_PARALLELISM"]) == ("true", "true")  # control: it was another
+
+
+class TestResume:
+    def test_it_goes_on_from_the_newest_and_forgets_what_was_logged_later(
+        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for step in (1, 2):
+            write_checkpoint(folder, step)
+        folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in (1, 2, 3)))
+        fake = trainer()
+        run_rank(folder, resume=True)
+        assert fake.began_at == str(folder.checkpoints / "checkpoint-2")
+        assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
+        assert "going on from checkpoint-2" in capsys.readouterr().out
+
+    def test_one_that_is_not_whole_is_passed_over_and_named(
+        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for step in (1, 2):
+            write_checkpoint(folder, step)
+        (folder.checkpoints / "checkpoint-2" / "trainer_state.json").write_text("")
+        fake = trainer()
+        run_rank(folder, resume=True)
+        assert fake.began_at == str(folder.checkpoints / "checkpoint-1")
+        assert "warning: skipped checkpoint-2" in capsys.readouterr().out
+        assert read_status(folder).warnings == 1
+
+    def test_without_one_it_starts_anew(
+        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        fake = trainer()
+        run_rank(folder, resume=True)
+        assert fake.began_at is None
+        assert "starting at step 0" in capsys.readouterr().out
+
+    def test_when_none_is_whole_nothing_is_overwritten(self, folder: RunFolder, trainer: Ranked) -> None:
+        (write_checkpoint(folder, 1) / "manifest.json").unlink()
+        fake = trainer()
+        with pytest.raises(RunError, match="no checkpoint of this run is whole"):
+            run_rank(folder, resume=True)
+        assert fake.began_at == "not at all"
+
+    def test_not_asked_to_it_does_not(self, folder: RunFolder, trainer: Ranked) -> None:
+        write_checkpoint(folder, 1)
+        fake = trainer()
+        run_rank(folder, resume=False)
+        assert fake.began_at is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "state"),
+    [(None, 0, "finished"), (ValueError("no"), 1, "failed"), (KeyboardInterrupt(), 75, "preempted")],
+    ids=["well", "error", "interrupt"],
+)
+def test_exit_codes_of_a_rank_that_a_launcher_started(
+    folder: RunFolder, trainer: Ranked, error: BaseException | None, code: int, state: str
+) -> None:
+    trainer(raising(error) if error is not None else lambda: None)
+    assert main([str(folder.path)]) == code
+    assert read_status(folder).state == state
+
+
+def test_a_rank_that_is_told_to_resume_does(folder: RunFolder, trainer: Ranked) -> None:
+    write_checkpoint(folder, 2)
+    fake = trainer()
+    assert main([str(folder.path), "--resume"]) == 0
+    assert fake.began_at == str(folder.checkpoints / "checkpoint-2")

@@ -1,0 +1,92 @@
+"""The log of one rank: what libraries log or warn is in log.txt, a repeated warning once, and nothing stays behind."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.launch.worker_log import logging_into
+from rlhf_cli.runs.run_folder import RunFolder
+
+LIBRARY = logging.getLogger("some.library")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def messages(folder: RunFolder) -> list[str]:
+    """The lines of log.txt without the time they begin with."""
+    lines = folder.log.read_text(encoding="utf-8").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} rank", line) for line in lines)
+    return [line.split(" ", 2)[2] for line in lines]
+
+
+def test_what_a_library_logs_is_there_with_its_rank(folder: RunFolder) -> None:
+    with logging_into(folder, 3):
+        LIBRARY.info("loading")
+        LIBRARY.error("größer als 3")
+        LIBRARY.debug("of interest to nobody")
+    assert messages(folder) == ["rank3 INFO some.library: loading", "rank3 ERROR some.library: größer als 3"]
+
+
+def test_a_repeated_warning_is_written_once_and_counted_once(folder: RunFolder) -> None:
+    with logging_into(folder, 0) as count:
+        assert count() == 0
+        for step in (1, 1, 2):
+            LIBRARY.warning("at step %d", step)
+        assert count() == 2
+    assert messages(folder) == [f"rank0 WARNING some.library: at step {step}" for step in (1, 2)]
+
+
+def test_what_is_no_warning_is_written_as_often_as_it_is_said(folder: RunFolder) -> None:
+    with logging_into(folder, 0) as count:
+        for _ in range(2):
+            LIBRARY.info("same")
+            LIBRARY.error("same")
+        assert count() == 0
+    assert len(messages(folder)) == 4
+
+
+def test_what_python_warns_of_is_there_too(folder: RunFolder) -> None:
+    with logging_into(folder, 0) as count, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for _ in range(2):
+            warnings.warn("this will go", FutureWarning, stacklevel=1)
+        assert count() == 1
+    assert folder.log.read_text().count("FutureWarning: this will go") == 1
+
+
+def test_a_log_goes_on_where_it_ended(folder: RunFolder) -> None:
+    for said in ("first", "second"):
+        with logging_into(folder, 0) as count:
+            LIBRARY.warning(said)
+        assert count() == 1
+    assert [line.rpartition(" ")[2] for line in messages(folder)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR])
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_logging_is_as_it_was_afterwards(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, level: int, error: type[BaseException] | None
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "level", level)
+    before = list(root.handlers), warnings.showwarning
+    try:
+        with logging_into(folder, 0):
+            assert len(root.handlers) == len(before[0]) + 1
+            assert root.level == logging.INFO
+            if error is not None:
+                raise error
+    except (ValueError, KeyboardInterrupt) as caught:
+        assert type(caught) is error  # noqa: PT017  # an interrupt is not caught by pytest.raises(Exception)
+    assert (list(root.handlers), warnings.showwarning) == before
+    assert root.level == level
+    LIBRARY.error("too late")
+    assert "too late" not in folder.log.read_text()
