@@ -8,18 +8,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from rlhf_cli.data.formats import FORMATS
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError
 
-SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".json": "json",
-    ".json.gz": "json",
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".parquet": "parquet",
-}
+SUFFIXES = {suffix: row.name for row in FORMATS.values() for suffix in row.suffixes}
 """Maps a file's ending to its format."""
 
 # Endings people give to files of rows which we do not read: `prompts/mine.txt` is a missing file, not a hub id.
@@ -51,7 +44,7 @@ def is_hub(source: Source) -> bool:
 
 
 def format_of(path: Path) -> str | None:
-    """Return `jsonl`, `json`, `csv` or `parquet` by the file's ending; None for any other."""
+    """Return the name of the format by the file's ending; None for any other."""
     name = path.name.lower()
     return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 

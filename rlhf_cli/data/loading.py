@@ -14,7 +14,7 @@ import datasets
 from rlhf_cli.data import worlds
 from rlhf_cli.data.columns import renamed
 from rlhf_cli.data.data_files import find_files, is_hub
-from rlhf_cli.data.formats import READERS, Row, parquet
+from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf, Record
 from rlhf_cli.data.peeking import scan
 from rlhf_cli.data.source import Source
@@ -75,10 +75,10 @@ def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
 
 def _read_files(source: Source) -> datasets.Dataset:
     paths, format_name = find_files(source)
-    if format_name == "parquet":
-        parquet.head(paths, limit=1)  # names the file that is none, and columns that differ
+    if (head := FORMATS[format_name].head) is not None:
+        head(paths, 1)  # names the file that is none, and columns that differ
         files = [str(path.absolute()) for path in paths]
-        return datasets.load_dataset("parquet", data_files=files, split="train")
+        return datasets.load_dataset(format_name, data_files=files, split="train")
     scanned = scan(paths, format_name)
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = repr((_READER_REVISION, format_name, stamps, scanned.kinds))
@@ -99,7 +99,7 @@ def _read_files(source: Source) -> datasets.Dataset:
 
 def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...]) -> Iterator[Row]:
     for path in paths:
-        for _, row in READERS[format_name](Path(path)):
+        for _, row in rows_of(format_name, Path(path)):
             yield {column: row.get(column) for column in columns}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import find_files, is_hub
-from rlhf_cli.data.formats import READERS, Row, parquet
+from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.formats.decoded_text import shorten
 from rlhf_cli.data.kinds import MIXED, NULL, Kind, kind_of, label, merge
 from rlhf_cli.data.source import Source
@@ -55,8 +55,8 @@ def peek(source: Source, limit: int = 8) -> Preview:
         return Preview((), [], None, f"hub dataset {hub_id}, read when the run starts")
     paths, format_name = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {format_name} files, the first is {paths[0]}"
-    if format_name == "parquet":
-        columns, rows, total = parquet.head(paths, limit)
+    if (head := FORMATS[format_name].head) is not None:
+        columns, rows, total = head(paths, limit)
         if total == 0:
             raise _empty(paths[0])
         return Preview(columns, rows, total, origin)
@@ -75,7 +75,7 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0) -> Scan:
     num_rows = 0
     for path in paths:
         before = num_rows
-        for where, row in READERS[format_name](path):
+        for where, row in rows_of(format_name, path):
             num_rows += 1
             if len(rows) < limit:
                 rows.append(row)
