@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.evaluations import POLICY
+from rlhf_cli.runs.evaluations import GREEDY, POLICY, SAMPLED
 
 
 def is_none(value: Any) -> bool:
@@ -71,7 +71,7 @@ class WinRate:
 
     def by_part(self) -> dict[str, Estimate]:
         """Return the estimates by way of answering, those that there are."""
-        return {"greedy": self.greedy, **({"sampled": self.sampled} if self.sampled is not None else {})}
+        return {GREEDY: self.greedy, **({SAMPLED: self.sampled} if self.sampled is not None else {})}
 
 
 @dataclass(frozen=True)
