@@ -15,7 +15,7 @@ from typing import Any
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LAUNCHER_FILES = (
     "__init__.py",
-    *(f"rewards/{name}.py" for name in ("__init__", "sandbox_launcher", "sandbox_processes", "sandbox_walls")),
+    *(f"sandbox/{name}.py" for name in ("__init__", "launcher", "processes", "walls")),
 )
 # All that a program sees of this machine, read-only, beside the interpreter. No home, no project, no data.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
