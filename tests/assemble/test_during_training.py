@@ -63,7 +63,14 @@ def test_the_greedy_half_is_what_rlhf_eval_says_of_the_same_weights(train, train
     lines = (folder.path / "eval" / "training" / "step-3.completions.jsonl").read_text().splitlines()
     asked = [(one["prompt"], one["part"], one["sample"]) for one in map(json.loads, lines)]
     assert len(set(asked)) == len(asked) == NUM_HELD_OUT * (1 + GENERATIONS)
+
+
+@pytest.mark.usefixtures("draws")
+def test_all_evaluations_are_drawn(train) -> None:
+    code, folder = train(*EVERY_STEP, "trainer.args.max_steps=1", "trainer.args.eval_on_start=true")
+    assert code == 0
     assert (folder.path / "eval" / "training" / "history.png").read_bytes().startswith(b"\x89PNG")
+    assert "no picture" not in folder.log.read_text()
 
 
 def test_the_sampled_half_is_what_trl_measured(train) -> None:

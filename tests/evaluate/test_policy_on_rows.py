@@ -120,6 +120,7 @@ def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path)
     assert chat == written
 
 
+@pytest.mark.usefixtures("draws")
 def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = train(HOLD_OUT)
     _, other = train(HOLD_OUT, "seed=1", "trainer.args.learning_rate=0.1", name="two")

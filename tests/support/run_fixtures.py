@@ -24,7 +24,28 @@ def workplace(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
     """An empty current folder, as a newcomer has it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
+    _without_pictures(monkeypatch)
     return tmp_path
+
+
+def _without_pictures(patch: pytest.MonkeyPatch) -> None:
+    """A picture of an evaluation takes longer than the rest of a small run: where it is looked at is `draws` asked."""
+    from rlhf_cli.assemble import during_training
+    from rlhf_cli.evaluate import evaluation_run
+
+    patch.setattr(during_training, "draw_history", lambda folder, file: None)
+    patch.setattr(evaluation_run, "draw", lambda *args, **named: None)
+
+
+@pytest.fixture
+def draws(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of evaluations are drawn, as they are for a user."""
+    from rlhf_cli.assemble import during_training
+    from rlhf_cli.evaluate import evaluation_run
+    from rlhf_cli.report import evaluation_history, evaluation_picture
+
+    monkeypatch.setattr(during_training, "draw_history", evaluation_history.draw_history)
+    monkeypatch.setattr(evaluation_run, "draw", evaluation_picture.draw)
 
 
 @pytest.fixture
