@@ -28,12 +28,17 @@ def of_type(found: list[dict[str, Any]], kind: str) -> list[Any]:
     return [record[kind] for record in found if record["type"] == kind]
 
 
-@pytest.fixture
-def tracked(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setenv("WANDB_API_KEY", "local-0123456789abcdef0123456789abcdef01234567")
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> RunFolder:
+    """The second job of a sweep that was mirrored while a login was there; several tests read it."""
+    place = tmp_path_factory.mktemp("tracked")
     words = [*SMALL, "track=wandb_offline", "track.notes=a note", "track.tags=[mine]", "run.name=swept"]
-    assert main(["train", "-m", *words, "seed=1,2"]) == 0
-    return RunFolder(workplace / "runs" / "quickstart" / "swept" / "1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("RLHF_CACHE", str(model_cache))
+        patch.setenv("WANDB_API_KEY", "local-0123456789abcdef0123456789abcdef01234567")
+        assert main(["train", "-m", *words, "seed=1,2"]) == 0
+    return RunFolder(place / "runs" / "quickstart" / "swept" / "1")
 
 
 def test_the_run_says_what_it_was(tracked: RunFolder) -> None:
