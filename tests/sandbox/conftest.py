@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -15,12 +17,21 @@ from tests.support.sandbox_processes import Run
 MODES: tuple[Isolation, ...] = ("bubblewrap", "namespaces", "limits")
 
 
+def _bubblewrap_works() -> bool:
+    if shutil.which("bwrap") is None:
+        return False
+    words = ["bwrap", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> Isolation:
     wanted: Isolation = request.param
     try:
         protections(wanted)
     except RewardError as error:
+        if wanted == "bubblewrap" and _bubblewrap_works():
+            raise  # asked without our code: a fault of ours is no reason to skip
         pytest.skip(f"{wanted} does not work here: {error.got}")
     return wanted
 
