@@ -30,7 +30,7 @@ from rlhf_cli.errors import ConfigError
 CONFIG_NAME = "train"
 
 
-class UserConfWins(SearchPathPlugin):  # type: ignore[misc]
+class UserConfWins(SearchPathPlugin):
     """A plugin that puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:

@@ -79,7 +79,8 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
         _check_kinds(dataset, [column for column in (*along, *columns) if column in _READ_THROUGH], name)
     if "label" in columns:
         _check_labels(dataset, name)
-    return dataset.select_columns([*columns, *along])
+    selected: Dataset = dataset.select_columns([*columns, *along])
+    return selected
 
 
 def _check_labels(dataset: Dataset, name: str) -> None:

@@ -85,7 +85,7 @@ def _read_files(source: Source) -> datasets.Dataset:
     try:
         return datasets.Dataset.from_generator(
             _rows,
-            features=datasets.Features({column: _feature(kind) for column, kind in scanned.kinds.items()}),
+            features=datasets.Features(**{column: _feature(kind) for column, kind in scanned.kinds.items()}),
             # A tuple: a list would be taken for shards to be dealt out to processes.
             gen_kwargs={"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
             fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
@@ -159,7 +159,10 @@ def _sliced(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
             got=source.split,
             expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
         ) from error
-    return dataset.select([index for part in ranges for index in range(part.from_ or 0, part.to or 0)])
+    part_of_it: datasets.Dataset = dataset.select(
+        [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
+    )
+    return part_of_it
 
 
 def _renamed(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
@@ -179,7 +182,8 @@ def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
             expected=f"at most {len(dataset)}, the number of rows",
             hint=f"~{source.name}.select for all rows",
         )
-    return dataset.select(range(start, stop))
+    selected: datasets.Dataset = dataset.select(range(start, stop))
+    return selected
 
 
 def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Source) -> datasets.Dataset:
@@ -188,7 +192,10 @@ def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Sou
     for column in sorted(template_columns(prompt) - set(dataset.column_names)):
         raise missing_column(column, dataset.column_names, "data.prompt")
     with quiet():
-        return dataset.map(_add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name})
+        prompted: datasets.Dataset = dataset.map(
+            _add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name}
+        )
+    return prompted
 
 
 def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:

@@ -77,7 +77,8 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
     dataset = dataset.remove_columns([column for column in (MARGIN, _LEFT_OUT) if column in dataset.column_names])
     if rules.margin is not None:
         dataset = dataset.add_column(MARGIN, [by_rule.get(row, math.nan) for row in range(len(dataset))])
-    return dataset.add_column(_LEFT_OUT, [bad.get(row, "") for row in range(len(dataset))])
+    judged: Dataset = dataset.add_column(_LEFT_OUT, [bad.get(row, "") for row in range(len(dataset))])
+    return judged
 
 
 def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:

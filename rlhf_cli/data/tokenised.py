@@ -39,7 +39,10 @@ def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
     if names is None or set(IDS) <= set(dataset.column_names):
         return dataset
     former = [column for pair in names.values() for column in pair if column in dataset.column_names]
-    return dataset.map(_cut_row, with_indices=True, remove_columns=former, fn_kwargs={"names": names, "name": name})
+    renamed: Dataset = dataset.map(
+        _cut_row, with_indices=True, remove_columns=former, fn_kwargs={"names": names, "name": name}
+    )
+    return renamed
 
 
 def cut_padding(ids: object, mask: object, where: str) -> list[int]:

@@ -58,7 +58,7 @@ def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
     """
     if not prompt_is_made(dataset.column_names, name=name):
         return dataset
-    prepared = dataset.map(_split)
+    prepared: Dataset = dataset.map(_split)
     if len(prepared) and not any(any(batch["prompt"]) for batch in prepared.select_columns(["prompt"]).iter(1000)):
         raise DataError(
             "none of these rows is a pair of transcripts",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import trl
@@ -43,7 +43,8 @@ class Policy:
     def __init__(self, path: Path, *, dtype: str = "auto", device: Any = "cpu") -> None:
         self.path, self.device = path, torch.device(device)
         try:
-            self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            # cast: transformers wraps `to` so that mypy takes the device for the model.
+            self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype))
             self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
@@ -56,7 +57,7 @@ class Policy:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens left out."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def complete(
         self,

@@ -14,7 +14,7 @@ from rlhf_cli.runs.status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
 
 
-class Recorder(TrainerCallback):  # type: ignore[misc]
+class Recorder(TrainerCallback):
     """A callback that writes every logged metric and keeps status.json at the last step and checkpoint.
 
     It is for the main process only.
@@ -46,7 +46,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
 
 
-class ShowProgress(TrainerCallback):  # type: ignore[misc]
+class ShowProgress(TrainerCallback):
     """A callback that moves the bar, and shows the newest total reward (or loss) and every evaluation.
 
     It is for the main process only.

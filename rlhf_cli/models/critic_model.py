@@ -22,7 +22,7 @@ from rlhf_cli.models.reward_checkpoint import load_reward_model
 _WHERE = "critic.init"
 
 
-class ValueHead(nn.Linear):  # type: ignore[misc]
+class ValueHead(nn.Linear):
     """A head with one output in float32, whatever the backbone's dtype and autocast are: bfloat16 has two digits."""
 
     def forward(self, hidden: Tensor) -> Tensor:

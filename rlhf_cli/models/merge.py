@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.cache import made_once
@@ -38,7 +39,9 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
     config = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
     is_reward_model = config.get("task_type") == "SEQ_CLS"
     kind = AutoPeftModelForSequenceClassification if is_reward_model else AutoPeftModelForCausalLM
-    given = {"dtype": dtype, "trust_remote_code": trust_remote_code, **({"num_labels": 1} if is_reward_model else {})}
+    given: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if is_reward_model:
+        given["num_labels"] = 1
     try:
         model = kind.from_pretrained(str(adapter), **given).merge_and_unload()
         try:

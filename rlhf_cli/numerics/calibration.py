@@ -8,9 +8,10 @@ verdict is the higher score, its confidence in it sigmoid(|d|) in [1/2, 1], and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -95,5 +96,6 @@ def _is_constant(values: Tensor) -> bool:
     return bool((values == values[:1]).all())
 
 
-def _array(values: Tensor) -> Any:
-    return values.double().cpu().numpy()
+def _array(values: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values.double().cpu().numpy()
+    return array

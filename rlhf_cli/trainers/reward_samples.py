@@ -21,7 +21,7 @@ from rlhf_cli.runs.metrics_file import rewind
 _IDS = ("chosen_ids", "rejected_ids")
 
 
-class RewardSamples(TrainerCallback):  # type: ignore[misc]
+class RewardSamples(TrainerCallback):
     """Scores the first `num_samples` pairs (-1: all) of a RewardTrainer. For every rank; the first writes and shows.
 
     All ranks score them: a model that is split over ranks answers only when all of them ask.

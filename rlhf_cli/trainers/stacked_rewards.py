@@ -174,7 +174,8 @@ class WithRewardStack(InRunFolder):
         rewarded = trainer.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
         advantages = process_advantages(everyones, rewarded, self._num_generations, trainer.scale_rewards)
         overwrite_last(trainer._logs["advantages"], advantages[:, 0].tolist())
-        return advantages[self._own_rows, :num_tokens] * is_in_completion
+        own: Tensor = advantages[self._own_rows, :num_tokens] * is_in_completion
+        return own
 
     def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
         """Put the dataset's columns and each row's way through the stack into the completions table."""

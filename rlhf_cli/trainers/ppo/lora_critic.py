@@ -71,7 +71,7 @@ class SharedLoraCritic(Critic):
         # A module of ours would not hear of the model's eval(), and drop in the rollout's values too.
         hidden = nn.functional.dropout(hidden[:, -num_completion - 1 :], self._dropout, training=self.model.training)
         with torch.autocast(hidden.device.type, enabled=False):
-            values = self._head(hidden.float())
+            values: Tensor = self._head(hidden.float())
         return values.squeeze(2)
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ class SharedLoraCritic(Critic):
         config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
         config.base_model_name_or_path = self.model.get_base_model().config.name_or_path
         config.modules_to_save, config.inference_mode = [self._name_of_head], True
-        config.save_pretrained(folder)
+        config.save_pretrained(str(folder))
         head = {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
         save_file({name: value.contiguous() for name, value in (self._adapter() | head).items()}, folder / _WEIGHTS)
 

@@ -153,7 +153,8 @@ class WithCritic(LessPadding, WithRewardStack):
             # dapo's, and in bnpo's place: tokens of the window, for a micro-batch's own would weigh rows by company.
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
             loss = losses.sum() / (tokens * accumulation / trainer.args.steps_per_generation)
-        return settings.loss_coef * loss
+        value_loss: Tensor = settings.loss_coef * loss
+        return value_loss
 
     def _log_update(self, loss: Tensor, inputs: MicroBatch) -> None:
         trainer, logps, mask = self._trainer, self._latest_logps, _action_mask(inputs)

@@ -1,0 +1,130 @@
+"""mypy sees the types it is to check: a Tensor is torch's and not Any, so a planted mistake is refused."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import structure
+
+PLANTED = """\
+from torch import Tensor
+
+from rlhf_cli.numerics.gae import whiten
+from rlhf_cli.numerics.kl_estimators import k1
+
+
+def right(logp: Tensor, logq: Tensor) -> Tensor:
+    return whiten(k1(logp, logq), logp > 0)[0]
+
+
+def text_for_tensor(logp: Tensor) -> Tensor:
+    return k1(logp, "a text")  # refused: arg-type
+
+
+def float_for_tensor(logp: Tensor) -> Tensor:
+    return 0.5  # refused: return-value
+
+
+def tensor_for_float(logp: Tensor) -> float:
+    return k1(logp, logp)  # refused: return-value
+
+
+def no_such_method(logp: Tensor) -> Tensor:
+    return k1(logp, logp).whitened()  # refused: attr-defined, no-any-return
+
+
+def seen(logp: Tensor) -> None:
+    reveal_type(k1(logp, logp))
+"""
+
+OF_LIBRARIES = """\
+import datasets
+import transformers
+
+
+def seen(model: transformers.PreTrainedModel, rows: datasets.Dataset) -> None:
+    reveal_type(model)
+    reveal_type(rows)
+"""
+
+
+def messages_of_mypy(source: str, folder: Path) -> dict[int, list[str]]:
+    """Return line of `source` -> what mypy says of it under the project's configuration."""
+    file = folder / "planted.py"
+    file.write_text(source, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--no-error-summary", str(file)]
+    environment = {**os.environ, "MYPYPATH": str(structure.ROOT)}
+    done = subprocess.run(command, cwd=structure.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
+    lines: dict[int, list[str]] = {}
+    for line in done.stdout.splitlines():
+        match = re.search(r"planted\.py:(\d+): (.*)", line)
+        assert match, line  # nothing is said of any other file
+        lines.setdefault(int(match[1]), []).append(match[2])
+    return lines
+
+
+def revealed(said: dict[int, list[str]]) -> list[str]:
+    """Return the types that `reveal_type` showed, in the order of their lines."""
+    return [name for _, messages in sorted(said.items()) for one in messages for name in re.findall('is "(.*)"', one)]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """What mypy says of the planted mistakes: 15 s of CPU where it has no cache yet, 3 s with one."""
+    return messages_of_mypy(PLANTED, tmp_path_factory.mktemp("planted"))
+
+
+def test_negative_control_each_planted_mistake_is_refused(said: dict[int, list[str]]) -> None:
+    refused = {line for line, messages in said.items() if any(one.startswith("error:") for one in messages)}
+    planted = {number for number, text in enumerate(PLANTED.splitlines(), 1) if "# refused" in text}
+    assert refused == planted
+    for number in planted:
+        codes = PLANTED.splitlines()[number - 1].rpartition("# refused: ")[2].split(", ")
+        assert any(f"[{code}]" in message for code in codes for message in said[number])
+
+
+def test_a_tensor_is_torchs(said: dict[int, list[str]]) -> None:
+    assert revealed(said) == ["torch._tensor.Tensor"]
+
+
+@pytest.mark.slow
+def test_models_and_rows_have_the_libraries_types(tmp_path: Path) -> None:
+    assert revealed(messages_of_mypy(OF_LIBRARIES, tmp_path)) == [
+        "transformers.modeling_utils.PreTrainedModel",
+        "datasets.arrow_dataset.Dataset",
+    ]
+
+
+def any_in_signatures(file: Path) -> list[str]:
+    """Return `file:line` of every annotation of an argument, a result or a class's attribute that says Any."""
+    annotations: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            taken = node.args
+            every = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+            annotations += [node.returns, *(one.annotation for one in every if one is not None)]
+        elif isinstance(node, ast.ClassDef):
+            annotations += [one.annotation for one in node.body if isinstance(one, ast.AnnAssign)]
+    return [f"{file.relative_to(structure.ROOT)}:{one.lineno}" for one in annotations if one and _says_any(one)]
+
+
+def _says_any(annotation: ast.expr) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == "Any" for part in ast.walk(annotation))
+
+
+@pytest.mark.parametrize("file", sorted((structure.ROOT / structure.PACKAGE / "numerics").glob("*.py")), ids=str)
+def test_numerics_has_no_any_and_ignores_no_type(file: Path) -> None:
+    assert any_in_signatures(file) == []
+    assert "type: ignore" not in file.read_text(encoding="utf-8")
+
+
+def test_negative_control_any_is_seen() -> None:
+    assert any_in_signatures(structure.ROOT / structure.PACKAGE / "trainers" / "mixing.py")
