@@ -1,1 +1,1 @@
-"""Numerics: tensors in, tensors out. No files, no random numbers, no argument changed in place."""
+"""Compute with tensors and numbers alone: nothing here reads a file, draws a random number or changes an argument."""

@@ -1,4 +1,4 @@
-"""How much of each advantage is due to which reward.
+"""Split advantages into the parts that are due to each reward.
 
 TRL's advantages are linear in the components once the batch's deviation is given. So an advantage is a sum of parts,
 A_i = sum_k p_ik, and the share of component k is
@@ -25,7 +25,7 @@ _EPS = 1e-4  # TRL's
 def grpo_parts(
     contributions: Tensor, num_generations: int, scale: Literal["group", "batch", "none"], eps: float = _EPS
 ) -> Tensor:
-    """(N, K) parts of GRPO's (r - mean of group) / (deviation + eps), from (N, K) weighted rewards.
+    """Return the (N, K) parts of GRPO's (r - mean of group) / (deviation + eps), from (N, K) weighted rewards.
 
     `scale` is TRL's scale_rewards. Rows that are NaN throughout get 0.
     """
@@ -42,7 +42,8 @@ def grpo_parts(
 
 
 def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
-    """(N, K) parts of (r - mean of batch) / (deviation of batch + eps), the last step of normalize_then_sum.
+    """Return the (N, K) parts of (r - mean of batch) / (deviation of batch + eps), the last step of
+    normalize_then_sum.
 
     `contributions` are the weighted, group-normalised components.
     """
@@ -51,7 +52,9 @@ def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
 
 
 def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = _EPS) -> Tensor:
-    """(N, K) parts of RLOO's r minus the mean of the others in its group, normalised over the batch or not."""
+    """Return the (N, K) parts of RLOO's r minus the mean of the others in its group, normalised over the batch or
+    not.
+    """
     grouped = contributions.view(-1, num_generations, contributions.shape[1])
     count = (~grouped.isnan()).sum(dim=1, keepdim=True)
     baseline = (grouped.nansum(dim=1, keepdim=True) - grouped) / (count - 1)
@@ -62,22 +65,22 @@ def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bo
 
 
 def shares(parts: Tensor, advantages: Tensor) -> list[float] | None:
-    """One share a component, None when every advantage is 0. `parts` (N, K), `advantages` (N,)."""
+    """Return one share a component, None when every advantage is 0; `parts` is (N, K), `advantages` (N,)."""
     energy = float((advantages.double() ** 2).sum())
     if energy == 0.0:
         return None
-    found: list[float] = ((parts.double() * advantages.double().unsqueeze(1)).sum(dim=0) / energy).tolist()
-    return found
+    by_component: list[float] = ((parts.double() * advantages.double().unsqueeze(1)).sum(dim=0) / energy).tolist()
+    return by_component
 
 
 def _total(contributions: Tensor) -> Tensor:
-    """(N,): the sum of the row, NaN where the whole row is."""
+    """Return the (N,) sums of the rows, NaN where the whole row is."""
     total = contributions.nansum(dim=1)
     return torch.where(contributions.isnan().all(dim=1), torch.full_like(total, torch.nan), total)
 
 
 def _nanstd(values: Tensor) -> Tensor:
-    """Unbiased deviation over the last dimension, NaN left out; NaN for a single value, as TRL's nanstd gives."""
+    """Return the unbiased deviation over the last dimension, NaN left out; NaN for a single value, as TRL's nanstd."""
     count = (~values.isnan()).sum(dim=-1)
     squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1)
     return (squares / (count - 1)).sqrt()
@@ -86,7 +89,7 @@ def _nanstd(values: Tensor) -> Tensor:
 def token_shares(
     parts: Tensor, advantages: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums
 ) -> list[float] | None:
-    """One share a component of advantages of tokens, None when every advantage is 0.
+    """Return one share a component of advantages of tokens, None when every advantage is 0.
 
     parts: (K, B, T), whose sum over K is the advantage before whitening. advantages: (B, T), whitened or not; 0 outside
     the actions. With A = (sum_k p_k - mean) / std and sum A = 0 the shares above come to
@@ -100,5 +103,5 @@ def token_shares(
     (energy,) = sum_over_ranks((used**2).sum().unsqueeze(0)).tolist()
     if energy == 0.0:
         return None
-    found: list[float] = (along / along.sum()).tolist()
-    return found
+    by_component: list[float] = (along / along.sum()).tolist()
+    return by_component

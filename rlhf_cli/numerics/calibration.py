@@ -1,4 +1,4 @@
-"""Whether a reward model's scores mean what they say: Bradley-Terry probabilities against verdicts, rank correlation.
+"""Measure whether a reward model's scores mean what they say: Bradley-Terry probabilities against verdicts, ranks.
 
 A pair's difference d = r(chosen) - r(rejected). By Bradley and Terry (1952, Biometrika 39:324) the model holds the
 chosen one better with probability sigmoid(d). Which one was chosen is the label's business, not the model's: its own
@@ -17,7 +17,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bins:
-    """One entry a bin: its edges, how many pairs fell into it, their mean confidence and the share of right verdicts.
+    """Hold one entry a bin: its edges, how many pairs fell into it, their mean confidence and the share of right
+    verdicts.
 
     All (B,); an empty bin has NaN means. `right` (B,) is the number of right verdicts, ties a half each.
     """
@@ -30,21 +31,24 @@ class Bins:
 
     @property
     def accuracy(self) -> Tensor:
+        """Return the (B,) shares of right verdicts, NaN for an empty bin."""
         return self.right / self.count
 
 
 def bradley_terry(difference: Tensor) -> Tensor:
-    """(N,) the probability that the chosen one is better, by the model."""
+    """Return the (N,) probabilities that the chosen one is better, by the model."""
     return torch.sigmoid(difference.double())
 
 
 def verdicts(difference: Tensor) -> Tensor:
-    """(N,) 1 where the model agrees with the label, 0 where not, 1/2 for a tie: a verdict by lot."""
+    """Return (N,) 1 where the model agrees with the label, 0 where not, 1/2 for a tie: a verdict by lot."""
     return (torch.sign(difference.double()) + 1) / 2
 
 
 def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
-    """Pairs by confidence, in `num_bins` bins of one width over [1/2, 1]; a bin holds its lower edge, the last both."""
+    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1]; a bin holds its lower edge, the last one
+    both.
+    """
     confidence = torch.sigmoid(difference.double().abs())
     edges = torch.linspace(0.5, 1.0, num_bins + 1, dtype=torch.float64)
     index = torch.bucketize(confidence, edges[1:-1].contiguous(), right=True)
@@ -55,41 +59,45 @@ def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
 
 
 def expected_calibration_error(bins: Bins) -> float:
-    """Sum over bins of n_b / N |accuracy_b - confidence_b| (Naeini et al. 2015; Guo et al., arXiv 1706.04599)."""
+    """Return the sum over bins of n_b / N |accuracy_b - confidence_b| (Naeini et al. 2015; Guo et al., arXiv
+    1706.04599).
+    """
     gaps = (bins.accuracy - bins.confidence).abs().nan_to_num(0.0)
     return float((bins.count / bins.count.sum() * gaps).sum())
 
 
 def brier(difference: Tensor) -> float:
-    """Mean of (1 - p)²: 0 is perfect, 1/4 what a coin gets."""
+    """Return the mean of (1 - p)² (Brier 1950): 0 is perfect, 1/4 what a coin gets."""
     return float(((1 - bradley_terry(difference)) ** 2).mean())
 
 
 def log_loss(difference: Tensor) -> float:
-    """Mean of -log p, what a reward model is trained on: log 2 = 0.693 is what a coin gets."""
+    """Return the mean of -log p, on which a reward model is trained: log 2 = 0.693 is what a coin gets."""
     return float(torch.nn.functional.softplus(-difference.double()).mean())
 
 
 def pearson(x: Tensor, y: Tensor) -> float:
-    """Correlation; NaN where one of the two is constant."""
+    """Return Pearson's correlation; NaN where one of the two is constant."""
     from scipy.stats import pearsonr
 
     return float("nan") if _is_constant(x) or _is_constant(y) else float(pearsonr(_array(x), _array(y)).statistic)
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Correlation of ranks, ties at their mean rank; NaN where one of the two is constant."""
+    """Return the correlation of ranks, ties at their mean rank; NaN where one of the two is constant."""
     from scipy.stats import spearmanr
 
     return float("nan") if _is_constant(x) or _is_constant(y) else float(spearmanr(_array(x), _array(y)).statistic)
 
 
 def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
-    """Row indices of bins of about one size, in rising order; equal values are never parted, so there may be fewer."""
+    """Return the row indices of bins of about one size, in rising order; equal values share a bin, so there may be
+    fewer.
+    """
     edges = torch.quantile(values.double(), torch.linspace(0, 1, num_bins + 1, dtype=torch.float64))
     index = torch.bucketize(values.double(), edges[1:-1].contiguous())
     rows = [(index == one).nonzero().flatten() for one in range(num_bins)]
-    return [found for found in rows if len(found)]
+    return [indices for indices in rows if len(indices)]
 
 
 def _is_constant(values: Tensor) -> bool:

@@ -1,4 +1,5 @@
-"""Generalised advantage estimation over the tokens of a batch, and what is measured of its results.
+"""Estimate advantages over the tokens of a batch (GAE), whiten them, and measure how much of the returns a critic
+explains.
 
 Shapes: B rows (a caller may stack several rewards of the same rows along B), T token positions. In every mask True =
 the position counts: the policy chose this token. False is padding on the right, or a token that a tool wrote in the
@@ -35,7 +36,8 @@ def gae(
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns by GAE (arXiv 1506.02438, eq. 16), the end of a row as in arXiv 1712.00378, eq. 3.
+    """Return advantages and returns by GAE (arXiv 1506.02438, eq. 16), the end of a row as in arXiv 1712.00378, eq.
+    3.
 
     Over the actions t of a row, t+1 being the next *action*,
 
@@ -85,9 +87,9 @@ def gae(
 def whiten(
     values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(v - mean) / sqrt(std^2 + 1e-8) over all True positions of all ranks: TRL 1.12's `masked_whiten`.
+    """Return (v - mean) / sqrt(std^2 + 1e-8) over all True positions of all ranks: TRL 1.12's `masked_whiten`.
 
-    The deviation is the unbiased one (n - 1), of the squares around a mean found before (two passes, in float64).
+    The deviation is the unbiased one (n - 1), of the squares around a mean computed before (two passes, in float64).
 
     Args:
         values: (B, T).
@@ -110,7 +112,7 @@ def whiten(
 def explained_variance(
     values: Tensor, returns: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = _single_rank
 ) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
+    """Return 1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
 
     1: the critic foresees the returns up to a constant; 0: no better than any constant; negative: worse. NaN where the
     returns do not vary (as with fewer than two positions): there is nothing to explain.
@@ -132,7 +134,7 @@ def explained_variance(
 
 
 def _moments(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """(), float64 each, over all ranks: the mean (0 of nothing), the sum of squares around it, the count."""
+    """Return (), float64 each, over all ranks: the mean (0 of nothing), the sum of squares around it, the count."""
     exact = values.double()
     count, total = sum_over_ranks(torch.stack([mask.sum().double(), exact.where(mask, 0.0).sum()])).unbind()
     mean = total / count.clamp(min=1)

@@ -1,4 +1,4 @@
-"""How sure a measured proportion or mean is, and what k attempts at a prompt come to. Plain floats, no torch.
+"""Say how sure a measured proportion or mean is, and what k attempts at a prompt come to. Plain floats, no torch.
 
 All intervals are two-sided, of 95 %. Sources: Wilson (1927, JASA 22:209); pass@k: Chen et al., arXiv 2107.03374;
 maj@k: Wang et al., arXiv 2203.11171. SciPy is imported where it is used: a configuration is judged without it.
@@ -31,7 +31,7 @@ class Estimate:
 
 
 def wilson(successes: float, count: int) -> Estimate:
-    """The score interval of a proportion, sound also at 0 and 1 and for few rows.
+    """Return the score interval of a proportion (Wilson 1927), sound also at 0 and 1 and for few rows.
 
     `successes` may have halves (ties) or other parts in [0, 1] a row: the variance of such rows is at most that of
     0/1 rows of the same mean, so the interval is then at least as wide as it has to be. (`scipy.stats.binomtest` has
@@ -50,7 +50,7 @@ def wilson(successes: float, count: int) -> Estimate:
 
 
 def student(values: Sequence[float]) -> Estimate:
-    """The t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1."""
+    """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1."""
     count = len(values)
     if count == 0:
         return Estimate(None, None, None, 0)
@@ -62,7 +62,7 @@ def student(values: Sequence[float]) -> Estimate:
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:
-    """Wilson's interval where every value is 0 or 1, else Student's.
+    """Return Wilson's interval where every value is 0 or 1, else Student's.
 
     That one has no width where all values are equal, which is not certainty: there the interval has no bounds.
     """
@@ -78,14 +78,16 @@ def _finite(mean: float, low: float, high: float, count: int) -> Estimate:
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """The value below which Student's t with whole `degrees` of freedom lies with `probability` (above a half)."""
+    """Return the value below which Student's t with whole `degrees` of freedom lies with `probability` (above a
+    half).
+    """
     from scipy.special import stdtrit  # scipy.stats' `t.ppf` without the second that scipy.stats takes to import
 
     return float(stdtrit(degrees, probability))
 
 
 def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
-    """The probability that of k of the samples, drawn without putting back, one is right: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that of k samples drawn without putting back one is right: 1 - C(n-c, k) / C(n, k).
 
     Unbiased for k fresh attempts; 1 - (1 - c/n)^k is not. Raises ValueError unless 1 <= k <= n and 0 <= c <= n.
     """
@@ -95,12 +97,14 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
 
 
 def attempt_counts(num_samples: int) -> list[int]:
-    """The k for which pass@k is measured: 1, 2, 4, ... and the number of samples itself."""
+    """Return the k for which pass@k is reported: 1, 2, 4, ... and the number of samples itself."""
     return sorted({num_samples, *(2**power for power in range(num_samples.bit_length()))})
 
 
 def majority(answers: Sequence[Hashable], is_right: Sequence[float]) -> float:
-    """What the most frequent answer is worth: the mean of `is_right` over its samples, over all of them in a tie."""
+    """Return what the most frequent answer is worth: the mean of `is_right` over its samples, over all of them in a
+    tie.
+    """
     counts = Counter(answers)
     most = max(counts.values())
     values = [right for answer, right in zip(answers, is_right, strict=True) if counts[answer] == most]

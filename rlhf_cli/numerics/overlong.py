@@ -1,4 +1,4 @@
-"""What a completion pays for coming near the length at which it is cut. Tensors in, tensors out."""
+"""Compute what a completion pays for coming near the length at which it is cut. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def soft_overlong(lengths: Tensor, max_completion_length: int, cache_tokens: int) -> Tensor:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
+    """Return DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
 
         0                                where length <= max - cache
         ((max - cache) - length) / cache where max - cache < length <= max

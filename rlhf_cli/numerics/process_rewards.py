@@ -1,4 +1,4 @@
-"""Advantages of tokens from dense rewards in a group of completions. Tensors in, tensors out."""
+"""Turn dense rewards in a group of completions into advantages of tokens. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Scale: TypeAlias = Literal["group", "batch", "none"]
 def process_advantages(
     values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale, eps: float = 1e-4
 ) -> Tensor:
-    """Per-token advantages by process supervision: normalise the rewarded positions over the group, sum from behind.
+    """Return advantages of tokens by process supervision: normalise the rewarded positions over the group, sum from
+    behind.
 
     DeepSeekMath (arXiv:2402.03300), section 4.1.3. With R the values at all rewarded positions of all completions of a
     group,
@@ -51,12 +52,12 @@ def process_advantages(
 
 
 def _mean(values: Tensor, present: Tensor) -> Tensor:
-    """(G, N), True = counts -> (G, 1): the mean of what counts; 0 where nothing does."""
+    """Return the mean of the positions that count, (G, N) and True = counts -> (G, 1); 0 where none does."""
     return values.where(present, 0.0).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
 
 
 def _std(values: Tensor, present: Tensor) -> Tensor:
-    """(G, N), True = counts -> (G, 1): sqrt(sum (x - mean)^2 / (n - 1)); 0 where n < 2."""
+    """Return sqrt(sum (x - mean)^2 / (n - 1)) of the positions that count, (G, N) -> (G, 1); 0 where n < 2."""
     squares = ((values - _mean(values, present)) ** 2).where(present, 0.0)
     return (squares.sum(1, keepdim=True) / (present.sum(1, keepdim=True) - 1).clamp(min=1)).sqrt()
 

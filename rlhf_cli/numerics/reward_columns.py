@@ -1,4 +1,4 @@
-"""From raw scores to what enters the total: offset, clip, normalise, and the fill of excluded entries.
+"""Turn raw scores into what enters the total: offset, clip, normalise, and fill excluded entries.
 
 Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
 """
@@ -21,7 +21,8 @@ Fill = Literal["group", "zero"]
 
 @dataclass(frozen=True)
 class RunningDeviation:
-    """Standard deviation of every score ever seen, by Welford's method (Chan et al. 1979 for whole batches).
+    """Keep the standard deviation of every score ever seen, by Welford's method (Chan et al. 1979 for whole
+    batches).
 
     Unbiased (n - 1), like the batch's and the group's.
     """
@@ -31,7 +32,7 @@ class RunningDeviation:
     sum_of_squares: float = 0.0
 
     def updated(self, values: Tensor) -> RunningDeviation:
-        """The state after the entries of `values` that are not NaN were seen as well."""
+        """Return the state after the entries of `values` (any shape) that are not NaN were seen as well."""
         seen = values[~values.isnan()].double()
         if seen.numel() == 0:
             return self
@@ -42,17 +43,19 @@ class RunningDeviation:
 
     @property
     def deviation(self) -> float:
+        """Return the unbiased deviation, 0 before two scores were seen."""
         return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
 
 
 def clipped(raw: Tensor, offset: float, clip: tuple[float, float] | None) -> Tensor:
-    """`raw - offset`, held within `clip`; NaN stays NaN."""
+    """Return `raw - offset`, held within `clip`; NaN stays NaN."""
     values = raw - offset
     return values if clip is None else values.clamp(*clip)
 
 
 def divisors(values: Tensor, normalize: Normalize, num_generations: int, running: RunningDeviation) -> Tensor:
-    """(N,) what each score is divided by: the deviation of the batch, of its group, or of all there ever was.
+    """Return the (N,) numbers that scores are divided by: the deviation of the batch, of the group, or of all there
+    ever was.
 
     Normalising divides and never centres: a score of 0 keeps meaning "worth nothing", so a row that a gate sets to 0
     does not beat a poor one. A constant column is divided by 1. `running` is the state with this batch in it.
@@ -69,7 +72,7 @@ def divisors(values: Tensor, normalize: Normalize, num_generations: int, running
 
 
 def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Tensor:
-    """(N, K) with every excluded entry set to what helps and hurts its row by nothing.
+    """Return (N, K) with every excluded entry set to a number that helps and hurts its row by nothing.
 
     `zero`, for a trainer without groups: it adds nothing to the total. `group`: its component's mean over the group's
     rows where it applies; it then differs from the group's mean by nothing, so its part of an advantage is exactly 0,
@@ -88,7 +91,7 @@ def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Ten
 
 
 def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e-4) -> Tensor:
-    """(N, K): each component z-scored within its group, as GDPO does before it sums (arXiv 2601.05242)."""
+    """Return (N, K), each component z-scored within its group, as GDPO does before it sums (arXiv 2601.05242)."""
     grouped = effective.view(-1, num_generations, effective.shape[1])
     mean = grouped.nanmean(dim=1, keepdim=True)
     deviation = _deviation(grouped.transpose(1, 2)).transpose(1, 2)
@@ -96,7 +99,7 @@ def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e
 
 
 def _deviation(values: Tensor) -> Tensor:
-    """Unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values.
+    """Return the unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values.
 
     In float64: the float32 mean of a constant 1000.1 is off by more than `_LEAST_DEVIATION`.
     """

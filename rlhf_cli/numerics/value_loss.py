@@ -1,4 +1,4 @@
-"""The critic's loss, a token at a time. Tensors in, tensors out."""
+"""Compute the critic's loss, a token at a time. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Half the squared error of the critic, with PPO2's clip around what it said during the rollout.
+    """Return half the squared error of the critic, with PPO2's clip around its values of the rollout.
 
         V_clipped = V_old + clamp(V - V_old, -clip, clip)
         loss      = 0.5 max((V - R)^2, (V_clipped - R)^2)

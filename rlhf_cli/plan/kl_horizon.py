@@ -6,9 +6,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.rollout_batches import BatchPlan
-
-_MOST_ERROR = 0.2
-"""The controller clips the relative error to this (arXiv 1909.08593, section 2.2)."""
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 
 
 def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Origins) -> list[ConfigError]:
@@ -20,14 +18,14 @@ def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Ori
     if kl is None or kl.controller == "fixed":
         return []
     rows = batches.completions_a_round
-    if kl.controller.horizon > _MOST_ERROR * rows:
+    if kl.controller.horizon > MAX_RELATIVE_ERROR * rows:
         return []
     return [
         ConfigError(
             "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
             where=origins.where("kl.controller.horizon"),
             got=f"{kl.controller.horizon} completions, and a round has {rows}",
-            expected=f"more than {_MOST_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            expected=f"more than {MAX_RELATIVE_ERROR * rows:g}; 20 rounds or more steer smoothly",
             hint=f"kl.controller.horizon={20 * rows}",
         )
     ]

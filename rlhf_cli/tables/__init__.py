@@ -1,1 +1,3 @@
-"""What is known of TRL's trainers and of our own forms, one row each: the words of a configuration derive from it."""
+"""List what is known of TRL's trainers and of our own forms, one row each; the words of a configuration derive from
+it.
+"""

@@ -1,4 +1,4 @@
-"""TRL's losses of GRPO that PPO and dense rewards can use, one row each, with what normalises them."""
+"""List TRL's losses of GRPO that PPO and dense rewards can use, one row each, with what normalises them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ the accumulation window, or those of the micro-batch."""
 
 @dataclass(frozen=True)
 class LossRow:
-    """One value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with an advantage a token.
+    """Describe one value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with an advantage a token.
 
     `takes_token_advantages`: it is not one number a sequence.
     """

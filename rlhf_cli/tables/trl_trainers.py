@@ -1,4 +1,4 @@
-"""TRL's trainers, one row each: what the checks, the loading of rows and the assembler need to know of them.
+"""List TRL's trainers, one row each: what the checks, the loading of rows and the assembler need to know of them.
 
 A trainer without a row is refused by `rlhf check`. A class that inherits from one with a row is run by
 `trainer.class`, and its row is the one that `trainer.trl` names.
@@ -17,7 +17,7 @@ ColumnSet = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TrainerRow:
-    """What is known of one trainer. Those that generate score completions by rewards, the others learn from rows.
+    """Describe one trainer. Those that generate score completions by rewards, the others learn from rows.
 
     `module` is where the class and its config class (`GRPOConfig`) are imported from. `learns_from` holds the sets of
     columns that it can learn from, of which the first that is there is taken; `expected_columns` says the same to a
@@ -40,12 +40,12 @@ class TrainerRow:
 
     @property
     def config_class(self) -> str:
-        """The name of the dataclass that holds its arguments."""
+        """Return the name of the dataclass that holds its arguments."""
         return self.name.removesuffix("Trainer") + "Config"
 
     @property
     def can_have_critic(self) -> bool:
-        """Whether PPO stands on it: on its rollouts and its clipped loss."""
+        """Return whether PPO stands on it: on its rollouts and its clipped loss."""
         return "critic" in self.sections
 
 

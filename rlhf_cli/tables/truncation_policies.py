@@ -1,4 +1,4 @@
-"""The truncation policies, one row each: what a completion may be worth that the length limit cut.
+"""List the truncation policies, one row each: what a completion may be worth that the length limit cut.
 
 The words that a configuration accepts, the rules about them and the line in the panel before a run derive from here.
 A new policy is a row here, a function of the same name in stack/truncation.py and a file in conf/truncation/.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TruncationRow:
-    """One policy. `reads` are the keys of the section `truncation` that mean something to it.
+    """Describe one policy. `reads` are the keys of the section `truncation` that mean something to it.
 
     `modes` are what `truncation.mode` may be, the first one the default. `needs_critic`: only a trainer with a critic
     can honour it. `needs_limit`: it means nothing where completions have no maximal length.

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
 from rlhf_cli.numerics.kl_estimators import AdaptiveKl, k1, k3
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from tests.support.tolerances import ARITHMETIC
 
 P = Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
@@ -76,7 +77,7 @@ def test_by_hand() -> None:
     ],
 )
 def test_controller_by_hand(kl: float, coef: float) -> None:
-    before = AdaptiveKl(coef=0.1, target=6.0, horizon=10_000)
+    before = AdaptiveKl(coef=0.1, target=6.0, horizon=10_000, max_error=MAX_RELATIVE_ERROR)
     after = before.updated(kl, 256)
     assert after.coef == pytest.approx(coef, rel=1e-12)
     assert (after.target, after.horizon, before.coef) == (6.0, 10_000, 0.1)
@@ -85,7 +86,7 @@ def test_controller_by_hand(kl: float, coef: float) -> None:
 def test_controller_finds_the_coefficient_that_meets_the_target() -> None:
     """A policy whose divergence is 1 / coef: the target 4 is met at 0.25, from either side."""
     for start in (0.01, 5.0):
-        state = AdaptiveKl(coef=start, target=4.0, horizon=1000)
+        state = AdaptiveKl(coef=start, target=4.0, horizon=1000, max_error=0.2)
         for _ in range(1000):
             state = state.updated(1.0 / state.coef, 64)
         assert state.coef == pytest.approx(0.25, rel=1e-6)
@@ -93,7 +94,7 @@ def test_controller_finds_the_coefficient_that_meets_the_target() -> None:
 
 def test_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
-        AdaptiveKl(0.1, 6.0, 1000).updated(math.nan, 1)
+        AdaptiveKl(0.1, 6.0, 1000, 0.2).updated(math.nan, 1)
     for wrong in ((-0.1, 6.0, 1000.0), (0.1, 0.0, 1000.0), (0.1, 6.0, 0.0), (math.nan, 6.0, 1000.0)):
         with pytest.raises(ValueError, match="above 0"):
-            AdaptiveKl(*wrong)
+            AdaptiveKl(*wrong, max_error=0.2)
