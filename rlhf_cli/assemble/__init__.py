@@ -1,1 +1,1 @@
-"""From an experiment to a ready trainer: the last place where a configuration object exists."""
+"""Build a ready trainer of an experiment: the last place where a configuration object exists."""

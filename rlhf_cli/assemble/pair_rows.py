@@ -1,9 +1,10 @@
-"""From the section `reward_model` of an experiment to what TRL's RewardTrainer is given."""
+"""Turn the section `reward_model` of an experiment into what TRL's RewardTrainer is given."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+
+from datasets import Dataset
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import quiet
@@ -12,7 +13,7 @@ from rlhf_cli.plan.pair_rules import preference_rules
 
 
 class PreferencePairs:
-    """The pairs of one experiment on their way to the trainer, and a count of those that did not arrive.
+    """Take the pairs of one experiment to the trainer, and count those that do not arrive.
 
     `left_out` is name of the data -> reason -> number.
     """
@@ -21,13 +22,15 @@ class PreferencePairs:
         self._rules = preference_rules(experiment)
         self.left_out: dict[str, dict[str, int]] = {}
 
-    def judge(self, dataset: Any, name: str) -> Any:
-        """All rows, with the margins that are configured. Raises DataError for unsound ones that are not to be."""
+    def judge(self, dataset: Dataset, name: str) -> Dataset:
+        """Return all rows, with the margins that are configured. Raises DataError for unsound ones that are not to be
+        left out.
+        """
         with quiet():
             return judge_pairs(dataset, self._rules, name=name)
 
-    def leave_out(self, dataset: Any, name: str) -> Any:
-        """The judged pairs that are sound, the others counted."""
+    def leave_out(self, dataset: Dataset, name: str) -> Dataset:
+        """Return the judged pairs that are sound, and count the others in `left_out`."""
         with quiet():
             kept, counts = leave_out(dataset, name=name)
         if counts:
@@ -35,7 +38,7 @@ class PreferencePairs:
         return kept
 
     def warn(self) -> None:
-        """Log what was left out."""
+        """Log how many pairs were left out, and why."""
         for name, counts in self.left_out.items():
-            told = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
-            logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, told)
+            reasons = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
+            logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)

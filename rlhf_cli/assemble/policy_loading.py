@@ -1,9 +1,9 @@
-"""From the section `model` to what a trainer loads: a path, its precision, quantisation and adapter."""
+"""Turn the section `model` into what a trainer loads: a path, its precision, quantisation and adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,13 +13,17 @@ from rlhf_cli.models.heads import head_names
 from rlhf_cli.models.merge import whole_model
 from rlhf_cli.models.tiny import tiny_model_path
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import BitsAndBytesConfig
+
 _WARM_START_ROWS = 6000
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, the step and the number of steps."""
 
 
 def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
-    """The path or hub id of the policy; an embedded one is built first, an adapter is put on its base."""
+    """Return the path or hub id of the policy; an embedded one is built first, an adapter is put on its base."""
     model = experiment.model
     if model.build is None:
         assert model.path is not None
@@ -37,7 +41,7 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
 
 
 def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:
-    """What `from_pretrained` is given; the class it is called of is the trainer's business."""
+    """Return what `from_pretrained` is given; the class it is called of is the trainer's business."""
     model = experiment.model
     given: dict[str, Any] = {"dtype": model.dtype, "revision": model.revision}
     if model.quantize is not None:
@@ -45,8 +49,8 @@ def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:
     return given
 
 
-def lora_config(experiment: Experiment, path: str) -> Any:
-    """peft's LoraConfig for the policy, or for a reward model with its head among what is trained and saved."""
+def lora_config(experiment: Experiment, path: str) -> LoraConfig:
+    """Return peft's LoraConfig for the policy, or for a reward model with its head among what is trained and saved."""
     from peft import LoraConfig
 
     model = experiment.model
@@ -58,8 +62,9 @@ def lora_config(experiment: Experiment, path: str) -> Any:
     return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
 
 
-def _quantization(bits: str) -> Any:
-    """As in QLoRA (arXiv 2305.14314): normal floats of 4 bits, their constants quantised again; or 8-bit integers.
+def _quantization(bits: str) -> BitsAndBytesConfig:
+    """Return the settings of QLoRA (arXiv 2305.14314): normal floats of 4 bits, their constants quantised again; or
+    8-bit integers.
 
     Heads stay as they are: a new one is trained, and a language model's is where the rounding would show most.
     """

@@ -1,4 +1,4 @@
-"""From the sections `critic` and `kl` to what a trainer with a critic is given."""
+"""Turn the sections `critic` and `kl` into what a trainer with a critic is given."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import inspect
 import os
 from typing import Any
 
+from peft import PeftModel
+from transformers import PreTrainedModel
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.trainers.additions import PpoParts
-from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic
+from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.rollout import PpoSettings
 
 
 def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str, Any]) -> Any:
-    """TRL's config object for PPO. `owned` are the fields that other sections of the experiment decide.
+    """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment decide.
 
     TRL's config refuses groups of less than two, which a baseline of the group's mean needs and PPO does not: it is
-    given a size that divides the round, and told the true one afterwards.
+    given a size that divides the round, and the true one afterwards.
     """
     given = dict(experiment.trainer.trl_args)
     asked = given.pop("num_generations", 1)
@@ -36,7 +39,7 @@ def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str,
 
 
 def _round_size(config_class: Any, args: dict[str, Any]) -> int:
-    """Completions a round, over all processes."""
+    """Return the completions of a round, over all processes."""
     if args.get("generation_batch_size") is not None:
         return int(args["generation_batch_size"])
     name = "per_device_train_batch_size"
@@ -46,7 +49,7 @@ def _round_size(config_class: Any, args: dict[str, Any]) -> int:
 
 
 def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:
-    """The critic that is a model of its own; None where there is none, or it shares the policy's backbone."""
+    """Return the critic that is a model of its own; None where there is none, or it shares the policy's backbone."""
     critic, model = experiment.critic, experiment.model
     if critic is None or critic.share != "none":
         return None
@@ -71,11 +74,18 @@ def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
     assert kl is not None
     settings, dropout = _settings(experiment), section.dropout
     separate = separate_critic(experiment, policy)
+
+    def make_critic(model: PreTrainedModel | PeftModel) -> Critic:
+        if separate is not None:
+            return separate
+        assert isinstance(model, PeftModel)
+        return SharedLoraCritic(model, settings, dropout=dropout)
+
     target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
     return PpoParts(
         settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages),
         kl=KlPenalty(kl.where, kl.coef, target, horizon),
-        make_critic=lambda model: separate or SharedLoraCritic(model, settings, dropout=dropout),
+        make_critic=make_critic,
     )
 
 

@@ -1,45 +1,48 @@
-"""From the sections `rewards` and `truncation` to a reward stack, for training and for `rlhf score` alike. No TRL."""
+"""Build a reward stack of the sections `rewards` and `truncation`, for training and for `rlhf score` alike. No TRL."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.plan.reward_components import component
 from rlhf_cli.stack.isolated import Isolated
-from rlhf_cli.stack.reward_functions import import_function, resolve
+from rlhf_cli.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.stack.truncation import Truncation
 
+if TYPE_CHECKING:
+    import torch
 
-def reward_stack(experiment: Experiment, *, device: Any, error_log: Path | None = None) -> RewardStack:
-    """The stack of all rewards, its functions imported and its reward models loaded on `device`.
+
+def reward_stack(experiment: Experiment, *, device: str | torch.device, error_log: Path | None = None) -> RewardStack:
+    """Return the stack of all rewards, its functions imported and its reward models loaded on `device`.
 
     `error_log` is a JSONL file for the rows a reward fails on. Raises RewardError or ModelError for what cannot be
-    found or loaded.
+    imported or loaded.
     """
     components = [component(name, reward, _score(name, reward, device)) for name, reward in experiment.rewards.items()]
     return RewardStack(components, record_error=_recorder(error_log) if error_log is not None else None)
 
 
 def truncation_policy(experiment: Experiment) -> Truncation:
-    """What a cut-off answer means in this experiment, whichever trainer."""
+    """Return what a cut-off answer means in this experiment, whichever trainer runs it."""
     section = experiment.truncation
     return Truncation(section.policy, section.penalty, section.replaces, section.cache)
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:
-    """How the components become one total: a word the stack knows, or the user's function."""
+    """Return how the components become one total: a word the stack knows, or the user's function."""
     words: dict[str, Aggregate] = {"sum": "sum", "normalize_then_sum": "normalize_then_sum"}
-    return words.get(experiment.aggregate) or import_function(experiment.aggregate, where="aggregate")
+    return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
 
 
-def _score(name: str, reward: Reward, device: Any) -> Callable[..., Any]:
+def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunction:
     if reward.model is not None:
         from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # torch and transformers come with it
 
@@ -57,8 +60,8 @@ def _score(name: str, reward: Reward, device: Any) -> Callable[..., Any]:
     return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
 
 
-def _recorder(file: Path) -> Callable[[dict[str, Any]], None]:
-    def record(row: dict[str, Any]) -> None:
+def _recorder(file: Path) -> Callable[[dict[str, object]], None]:
+    def record(row: dict[str, object]) -> None:
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row, default=str) + "\n")
 

@@ -1,4 +1,4 @@
-"""From an experiment to a ready trainer: the last place where a configuration object exists.
+"""Build a ready trainer of an experiment: the last place where a configuration object exists.
 
 Reads like a table of contents. The order is that of the cheapest failure first: TRL's own value checks, then the reward
 functions, then data, then models.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from rlhf_cli.assemble.during_training import DuringTraining
@@ -29,7 +30,7 @@ from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.stack import truncation
 from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.additions import Additions, RewardParts
+from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.mixing import built_whole
 from rlhf_cli.trainers.reward_samples import RewardSamples
 
@@ -39,7 +40,7 @@ OnPairs = Callable[[list[ScoredPair]], None]
 
 def assemble(
     experiment: Experiment, folder: RunFolder, *, track_mode: str, on_progress: OnProgress, on_pairs: OnPairs
-) -> Any:
+) -> BuiltWhole:
     """Return the trainer that runs `experiment` in `folder`, its data and models loaded.
 
     Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
@@ -83,7 +84,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
 
 
 def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, Any]:
-    """One callable a component, as TRL takes them, and one that stands for what the truncation policy adds."""
+    """Return one callable a component, as TRL takes them, and one that stands for what the truncation policy adds."""
     if stack is None:
         return {}
     adds = truncation_policy(experiment).changes_total
@@ -100,7 +101,7 @@ def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, Any
 
 
 def _show_pairs(
-    trainer: Any, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
+    trainer: BuiltWhole, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
 ) -> None:
     if trainer.is_world_process_zero():
         pairs.warn()
@@ -109,7 +110,7 @@ def _show_pairs(
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
 
 
-def _check_prompts(stack: RewardStack, dataset: Any) -> None:
+def _check_prompts(stack: RewardStack, dataset: Dataset) -> None:
     """Let reward models say before the policy is loaded that they have no chat template for these prompts."""
     for component in stack.components:
         if isinstance(component.score, RewardModelScorer):

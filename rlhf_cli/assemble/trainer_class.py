@@ -1,9 +1,10 @@
-"""The classes that a trainer's section names: TRL's, or the user's own in its place."""
+"""Look up the classes that a trainer's section names: TRL's, or the user's own in its place."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from types import ModuleType
 from typing import Any
 
 from rlhf_cli.config.schema.trainer_section import Trainer
@@ -35,7 +36,7 @@ def config_class_of(section: Trainer) -> Any:
     return getattr(_module(section), section.row.config_class)
 
 
-def _module(section: Trainer) -> Any:
+def _module(section: Trainer) -> ModuleType:
     # TRL warns of everything experimental; naming such a trainer in a configuration is the answer to that.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     return importlib.import_module(section.row.module)

@@ -1,8 +1,8 @@
-"""From the section `data` to the rows that a trainer learns from, and those it is evaluated on."""
+"""Load the rows of the section `data` that a trainer learns from, and those it is evaluated on."""
 
 from __future__ import annotations
 
-from typing import Any
+from datasets import Dataset
 
 from rlhf_cli.assemble.pair_rows import PreferencePairs
 from rlhf_cli.config.schema.experiment import Experiment
@@ -14,23 +14,24 @@ from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
 
 
-def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tuple[Any, Any]:
+def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tuple[Dataset, Dataset | None]:
     """Return training and held-out rows. Pairs are judged while rows have the numbers they have in the data."""
     data, row = experiment.data, experiment.trainer.row
 
-    def load(sources: list[Source], name: str) -> Any:
+    def load(sources: list[Source], name: str) -> Dataset:
         prompt = data.model_dump()["prompt"]
         dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
         return dataset if pairs is None else pairs.judge(dataset, name)
 
-    train, held_out = load(training_sources(data), "data"), None
+    train = load(training_sources(data), "data")
+    held_out: Dataset | None = None
     if data.eval is not None and data.eval.fraction is not None:
         train, held_out = hold_out(train, data.eval.fraction, experiment.seed)
     elif data.eval is not None:
         held_out = load(eval_sources(data), "data.eval")
     if pairs is not None:
         train = pairs.leave_out(train, "data")
-        held_out = held_out and pairs.leave_out(held_out, "data.eval")
+        held_out = None if held_out is None else pairs.leave_out(held_out, "data.eval")
     for dataset, name in ((train, "data"), (held_out, "data.eval")):
         if dataset is not None:
             check_rows(dataset, ["prompt"] if row.generates else [], name)

@@ -1,4 +1,4 @@
-"""From an experiment to TRL's own config object, which makes TRL's own value checks."""
+"""Build TRL's own config object of an experiment, which makes TRL's own value checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
-    """TRL's own config object, which makes TRL's own value checks. Raises ConfigError with what TRL says."""
+    """Return TRL's own config object, which makes TRL's own value checks. Raises ConfigError with the message of
+    TRL.
+    """
     trainer = experiment.trainer
     config_class = config_class_of(trainer)
     owned: dict[str, Any] = {
@@ -51,7 +53,7 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> An
 
 
 def _precision(experiment: Experiment) -> dict[str, bool]:
-    """bf16 where the device has it, float32 on a CPU: what `auto` means can only be said here."""
+    """Return bf16 where the device has it, float32 on a CPU: what `auto` means can only be decided here."""
     use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
     if experiment.launch.device == "cuda" and use_cpu:
         raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")

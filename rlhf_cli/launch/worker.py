@@ -32,6 +32,7 @@ from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
 if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.screen.training_bar import TrainingBar
+    from rlhf_cli.trainers.additions import BuiltWhole
 
 _LOG_WIDTH = 140
 
@@ -150,8 +151,8 @@ def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _finish(folder: RunFolder, trainer: Any, *, is_main: bool) -> None:
-    """Save the model and set the state to `finished`, but only when training reached its last step."""
+def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
+    """Save the model and say `finished`, but only when training reached its last step."""
     state = trainer.state
     if state.global_step < state.max_steps:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
@@ -182,7 +183,7 @@ def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
         )
 
 
-def _seen(trainer: Any) -> dict[str, Any]:
+def _seen(trainer: BuiltWhole) -> dict[str, object]:
     accelerator = trainer.accelerator
     left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})

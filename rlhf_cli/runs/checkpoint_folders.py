@@ -67,6 +67,11 @@ def problem_with(checkpoint: Path) -> str | None:
     return None
 
 
+def checkpoint_folder(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of `step` lies in `folder`, whether or not it is there: transformers' own name."""
+    return folder / f"checkpoint-{step}"
+
+
 def staging_place(folder: Path, step: int) -> Path:
     """Return the folder where the checkpoint of `step` is put together: `commit` takes the checkpoint inside it."""
     return folder / f"tmp-{step}"

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -54,7 +55,7 @@ def _best_step(folder: RunFolder) -> int | None:
     """The step whose checkpoint was kept as the best, as the newest checkpoint's state has it."""
     checkpoint = folder.last_checkpoint()
     step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
-    return step if step and (folder.checkpoints / f"checkpoint-{step}").is_dir() else None
+    return step if step and checkpoint_folder(folder.checkpoints, step).is_dir() else None
 
 
 def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> Table:

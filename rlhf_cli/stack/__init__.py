@@ -1,1 +1,1 @@
-"""How the rewards of an experiment become one total a row: call, gate, settle, log."""
+"""Turn the rewards of an experiment into one total a row: call, gate, settle, log."""

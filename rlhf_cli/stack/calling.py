@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ _PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.
 """Arguments that are one for the whole batch; every other one has an entry a row."""
 
 Batch = dict[str, Any]
-RunAsync = Callable[[Any, float | None], Any]
+RunAsync = Callable[[Awaitable[object], float | None], object]
 """Runs an awaitable on the stack's event loop and returns its result; (awaitable, seconds until it is given up)."""
 
 _GRACE_S = 1.0
@@ -34,19 +34,19 @@ _GRACE_S = 1.0
 
 
 class RewardTimeout(Exception):
-    """A reward function did not answer in its time."""
+    """Say that a reward function did not answer in its time."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What running a component needs of the stack: a loop for awaitables, the characters of sampled tokens."""
+    """Hold what running a component needs of the stack: a loop for awaitables, the characters of sampled tokens."""
 
     run_async: RunAsync
     offsets: Callable[[Sequence[int]], Sequence[Offset]]
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
-    """The outcome of `component` on the whole batch; only `rows` are computed, the others are left empty.
+    """Return the outcome of `component` on the whole batch; only `rows` are computed, the others are left empty.
 
     Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`.
     """
@@ -67,11 +67,13 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 def _call(
     component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools
 ) -> Sequence[Score | TokenValues | BaseException]:
-    """The checked scores of `rows`. Raises whatever the function raises, RewardTimeout, or RewardError for nonsense."""
+    """Return the checked scores of `rows`. Raises whatever the function raises, RewardTimeout, or RewardError for
+    nonsense.
+    """
     subset = _rows_of(batch, rows, outcome)
     returned = _within(component, subset, tools.run_async)
 
-    def read_dense(row: int, value: Any) -> TokenValues | None:
+    def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         if "completion_ids" in subset:
             ids = subset["completion_ids"][row]
             return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
@@ -85,7 +87,8 @@ def _call(
 
 
 def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
-    """The batch as if it held only `rows`. What the function logs for them lands on their places in the whole.
+    """Return the batch as if it held only `rows`; what the function logs for them lands on their places in the
+    whole.
 
     All rows at once log there as well: where the batch fails and each row is tried alone, a column is written anew.
     """
@@ -95,7 +98,7 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
         subset = {key: value if key in _PER_BATCH else [value[row] for row in rows] for key, value in batch.items()}
     if "log_extra" in batch:
 
-        def log_extra(column: str, values: list[Any]) -> None:
+        def log_extra(column: str, values: list[object]) -> None:
             whole = outcome.extra.setdefault(column, [None] * num_rows)
             for row, value in zip(rows, values, strict=True):
                 whole[row] = value
@@ -104,7 +107,7 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
     return subset
 
 
-def _within(component: Component, batch: Batch, run_async: RunAsync) -> Any:
+def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
     """Call the function, for at most `timeout_s`."""
     if component.timeout_s is None:
         value = component.score(**batch)
@@ -112,7 +115,7 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> Any:
     return _with_deadline(component, batch, run_async, component.timeout_s)
 
 
-def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, timeout_s: float) -> Any:
+def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, timeout_s: float) -> object:
     began = time.monotonic()
     # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
     answer = thread(name=f"reward {component.name}", daemon=True)(lambda: component.score(**batch))()
@@ -125,8 +128,10 @@ def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, time
     return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
 
 
-async def _until(awaitable: Any, left_s: float, timeout_s: float) -> Any:
-    """Its result. Unlike asyncio.wait_for this waits for no cancellation and leaves its own TimeoutErrors alone."""
+async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:
+    """Await the result. Unlike asyncio.wait_for this waits for no cancellation and leaves its own TimeoutErrors
+    alone.
+    """
     task = asyncio.ensure_future(awaitable)
     if not (await asyncio.wait({task}, timeout=left_s))[0]:
         task.cancel()
@@ -157,7 +162,9 @@ def _store(
 def _one_by_one(
     component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: BaseException, tools: Tools
 ) -> None:
-    """The batch failed. A single row takes the blame; of several each is tried alone, so that one costs no other."""
+    """Settle the blame of a failed batch: a single row takes it; of several each is tried alone, so that one costs no
+    other.
+    """
     if isinstance(error, RewardError) and component.on_error == "raise":
         if error.row is not None:
             row = rows[error.row]  # it counted the rows it was given

@@ -1,10 +1,10 @@
-"""One named reward as the stack runs it, and what came out of it for a batch."""
+"""Hold one named reward as the stack runs it, and its outcome for a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.token_values import Spread, TokenValues
@@ -15,14 +15,14 @@ OnError = Literal["raise", "exclude"] | float
 
 @dataclass(frozen=True)
 class Component:
-    """A reward function and the rules around it. The order is raw, offset, clip, normalize, gate, weight.
+    """Hold a reward function and the rules around it. The order is raw, offset, clip, normalize, gate, weight.
 
     `timeout_s` bounds one call on a batch (one row where the function is isolated). `eager` computes rows whose gate is
     closed as well, to look at them; they count as closed all the same.
     """
 
     name: str
-    score: Callable[..., Any]
+    score: Callable[..., object]
     weight: Weight = 1.0
     gates: tuple[Gate, ...] = ()
     offset: float = 0.0
@@ -36,7 +36,7 @@ class Component:
 
 @dataclass
 class Outcome:
-    """What one component gave a batch of rows (this rank's).
+    """Hold what one component gave a batch of rows (this rank's).
 
     `raw[i]` is the score, None where there is none. `fixed[i]` is a number that takes the place of everything the score
     would have gone through: a closed gate's or a failure's. Where both are None the row is excluded: the component
@@ -52,25 +52,27 @@ class Outcome:
     calls: int = 0
     calls_saved: int = 0
     seconds: float = 0.0
-    extra: dict[str, list[Any]] = field(default_factory=dict)
+    extra: dict[str, list[object]] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, num_rows: int) -> Outcome:
-        return cls(*([None] * num_rows for _ in range(5)))  # type: ignore[arg-type]
+        """Return the outcome of `num_rows` rows of which none has been computed."""
+        nothing: list[None] = [None] * num_rows
+        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
 
     @property
     def num_open(self) -> int:
-        """Rows that no gate closed."""
+        """Count the rows that no gate closed."""
         return self.closed_by.count(None)
 
     @property
     def num_excluded(self) -> int:
-        """Rows this component does not apply to."""
+        """Count the rows this component does not apply to."""
         if None not in self.raw:
             return 0
         return sum(raw is None and fixed is None for raw, fixed in zip(self.raw, self.fixed, strict=True))
 
     @property
     def num_errors(self) -> int:
-        """Rows whose computation failed."""
+        """Count the rows whose computation failed."""
         return len(self.errors) - self.errors.count(None)

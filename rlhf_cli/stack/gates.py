@@ -1,4 +1,4 @@
-"""Gates: a reward counts for a row only where another reward's raw score says so.
+"""Gate rewards: one counts for a row only where another reward's raw score says so.
 
 The form of conditioned rewards in GDPO (arXiv 2601.05242, equation 8): an easy reward is given only once a hard one is
 met, so that it cannot be collected instead. Gates make a graph; rewards are evaluated in its order, and a reward is not
@@ -18,7 +18,7 @@ Otherwise = float | Literal["exclude"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Open where `low <= raw score of `by` <= high`; closed where that score is missing."""
+    """Open where `low <= raw score of `by` <= high`, and close where that score is missing."""
 
     by: str
     low: float = float("-inf")
@@ -26,11 +26,12 @@ class Gate:
     otherwise: Otherwise = 0.0
 
     def is_open(self, raw: float | None) -> bool:
+        """Return whether the gate is open for a row whose raw score of `by` is `raw`, None for no score."""
         return raw is not None and self.low <= raw <= self.high
 
 
 class ReadsReward(Protocol):
-    """Anything that reads the raw score of another reward: a gate here, or as it stands in a configuration."""
+    """Name the raw score of another reward, which is read: by a gate here, or as it stands in a configuration."""
 
     @property
     def by(self) -> str:
@@ -39,7 +40,8 @@ class ReadsReward(Protocol):
 
 
 def levels(gates: Mapping[str, Sequence[ReadsReward]]) -> list[list[str]]:
-    """Names in the order of evaluation: a level needs only the levels before it, its members are independent.
+    """Return the names in the order of evaluation: a level needs only the levels before it, its members are
+    independent.
 
     `gates`: every reward's name -> its gates, which name rewards among the keys. Raises GateCycle where rewards wait
     for each other.
@@ -50,16 +52,16 @@ def levels(gates: Mapping[str, Sequence[ReadsReward]]) -> list[list[str]]:
     except CycleError as error:
         raise GateCycle([str(name) for name in error.args[1]]) from None
     order = list(gates)
-    found = []
+    in_order = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready(), key=order.index)
-        found.append(ready)
+        in_order.append(ready)
         sorter.done(*ready)
-    return found
+    return in_order
 
 
 class GateCycle(ValueError):
-    """Rewards that wait for each other; `names` is the circle, its first name again at the end."""
+    """Say that rewards wait for each other; `names` is the circle, its first name again at the end."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(" waits for ".join(reversed(names)))

@@ -1,4 +1,4 @@
-"""A reward function in processes that can be killed: a hang, a leak or sys.exit costs a row and not the run.
+"""Run a reward function in processes that can be killed: a hang, a leak or sys.exit costs a row and not the run.
 
 Rows are scored one at a time, each with its own deadline, in a few worker processes that are replaced when they die
 and after so many rows in any case. A worker knows texts, ids and the dataset's columns, not the trainer's state.
@@ -11,14 +11,15 @@ import functools
 import inspect
 import multiprocessing
 import os
+from collections.abc import Awaitable, Mapping, Sequence, Sized
 from concurrent.futures import TimeoutError as RowTimeout
-from typing import Any
+from typing import Any, TypeGuard
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from rlhf_cli.stack.calling import RewardTimeout
-from rlhf_cli.stack.reward_functions import resolve
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
+from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after so many rows: whatever the function leaks goes with it."""
@@ -27,14 +28,14 @@ _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row
 
 
 class Isolated:
-    """Calls `fn` (as in a configuration) with `args` in worker processes. A failed row is an exception in its place."""
+    """Call `fn` (as in a configuration) with `args` in worker processes. A failed row is an exception in its place."""
 
-    def __init__(self, fn: str, args: dict[str, Any], *, timeout_s: float | None) -> None:
+    def __init__(self, fn: str, args: Mapping[str, object], *, timeout_s: float | None) -> None:
         self._call = functools.partial(_score_row, fn, args)
         self._timeout_s = timeout_s
         self._pool: ProcessPool | None = None
 
-    def __call__(self, **batch: Any) -> list[Any]:
+    def __call__(self, **batch: Any) -> list[object]:
         pool = self._processes()
         columns = {name: values for name, values in batch.items() if name not in _STAYS_HERE}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(batch["completions"]))]
@@ -64,7 +65,7 @@ class Isolated:
             self._pool = None
 
 
-def _outcome(future: Any, timeout_s: float | None) -> Any:
+def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeout_s: float | None) -> object:
     try:
         value, failure = future.result()
     except RowTimeout:
@@ -79,8 +80,8 @@ def _outcome(future: Any, timeout_s: float | None) -> Any:
     return type(kind, (Exception,), {})(message)
 
 
-def _prepare(fn: str, args: dict[str, Any]) -> None:
-    """Runs in a new worker. What goes wrong here goes wrong again in the first row, and is told there."""
+def _prepare(fn: str, args: Mapping[str, object]) -> None:
+    """Run in a new worker. What goes wrong here goes wrong again in the first row, and is reported there."""
     end = os._exit
     # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
     os._exit = lambda status: end(status or 1)
@@ -88,8 +89,8 @@ def _prepare(fn: str, args: dict[str, Any]) -> None:
         _function(fn, tuple(args.items()))
 
 
-def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> tuple[Any, tuple[str, str] | None]:
-    """Runs in the worker: one row through the function. (score, None), or (None, (kind of error, its message)).
+def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> tuple[object, tuple[str, str] | None]:
+    """Run one row through the function, in the worker: (score, None), or (None, (kind of error, its message)).
 
     An error goes back in words: an exception of the user's own class need not unpickle over there.
     """
@@ -99,7 +100,7 @@ def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> tuple[Any,
             import asyncio
 
             returned = asyncio.run(_awaited(returned))
-        if not isinstance(returned, str | dict) and hasattr(returned, "__len__") and len(returned) == 1:
+        if _is_one_row(returned):
             return _plain(returned[0]), None
         raise ValueError(f"it returned {returned!r:.80} for 1 completion")
     except SystemExit as error:
@@ -108,8 +109,13 @@ def _score_row(fn: str, args: dict[str, Any], row: dict[str, Any]) -> tuple[Any,
         return None, (type(error).__name__, str(error))
 
 
-def _plain(value: Any) -> Any:
-    """Numbers, None and lists of them, whatever array or subclass they came in: these unpickle everywhere."""
+def _is_one_row(returned: object) -> TypeGuard[Sequence[object]]:
+    """Return whether it is a list, an array or anything like them of one entry."""
+    return not isinstance(returned, str | dict) and isinstance(returned, Sized) and len(returned) == 1
+
+
+def _plain(value: object) -> object:
+    """Return numbers, None and lists of them, whatever array or subclass they came in: these unpickle everywhere."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -119,14 +125,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
 
 
-async def _awaited(awaitable: Any) -> Any:
+async def _awaited(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
-_resolved: dict[str, Any] = {}
+_resolved: dict[str, RewardFunction] = {}
 
 
-def _function(fn: str, args: tuple[tuple[str, Any], ...]) -> Any:
+def _function(fn: str, args: tuple[tuple[str, object], ...]) -> RewardFunction:
     key = f"{fn} {args!r}"
     if key not in _resolved:
         _resolved[key] = resolve(fn, dict(args), where=fn)

@@ -1,10 +1,9 @@
-"""What a reward function may return, brought to one form: a float, None, or one value a token for every row."""
+"""Bring what a reward function may return to one form: a float, None, or one value a token for every row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.stack.token_values import TokenValues
@@ -20,17 +19,17 @@ _PLAIN = {float, bool, type(None)}
 
 
 class PlainScores(list[float | None]):
-    """Scores of which every one is a float or None: nothing dense, nothing failed."""
+    """Hold scores of which every one is a float or None: nothing dense, nothing failed."""
 
 
-ReadDense = Callable[[int, Any], TokenValues | None]
+ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
 """(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
 
 
 def as_scores(
-    name: str, returned: Any, num_rows: int, read_dense: ReadDense | None = None
+    name: str, returned: object, num_rows: int, read_dense: ReadDense | None = None
 ) -> Sequence[Score | TokenValues | BaseException]:
-    """`returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
+    """Return `returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
 
     Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
     else: the wrong length, a text, a dict, NaN, an infinite number. A bool counts as 0 or 1. None means that the
@@ -62,7 +61,7 @@ def as_scores(
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
-def _as_score(name: str, row: int, value: Any, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
+def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
     if value is None or isinstance(value, BaseException):
         return value
     if hasattr(value, "tolist"):

@@ -1,4 +1,4 @@
-"""From `fn: module:function` or `fn: ./file.py:function` to something that can be called. No torch of its own."""
+"""Import what `fn: module:function` or `fn: ./file.py:function` names, ready to be called. No torch of its own."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
-RewardFunction = Callable[..., Any]
+RewardFunction = Callable[..., object]
 
 
 def resolve(
-    fn: str, args: dict[str, Any], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
+    fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
 ) -> RewardFunction:
-    """The reward function that `fn` names, with `args` bound to it.
+    """Return the reward function that `fn` names, with `args` bound to it.
 
     A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
     class) is a factory: it is called once with `args`, and what it returns is the reward. `where` says in
@@ -58,12 +58,12 @@ def resolve(
         raise RewardError(
             f"{fn} made no reward function", where=where, got=type(reward).__name__, expected="a callable"
         )
-    found: RewardFunction = reward
-    return found
+    function: RewardFunction = reward
+    return function
 
 
 def required_columns(reward: RewardFunction) -> list[str]:
-    """Dataset columns a reward function cannot do without: its parameters that have no default."""
+    """Return the dataset columns a reward function cannot do without: its parameters that have no default."""
     return [
         name
         for name, parameter in inspect.signature(reward).parameters.items()
@@ -74,7 +74,7 @@ def required_columns(reward: RewardFunction) -> list[str]:
 
 
 def source_file(fn: str) -> Path | None:
-    """The Python file that holds `fn`, for its hash; None when it has none (a builtin, an extension)."""
+    """Return the Python file that holds `fn`, for its hash; None when it has none (a builtin, an extension)."""
     module, _, _ = fn.rpartition(":")
     if module.endswith(".py"):
         return Path(module).expanduser().resolve()
@@ -82,8 +82,10 @@ def source_file(fn: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin and spec.has_location else None
 
 
-def _refuse_unnamed(args: dict[str, Any], signature: inspect.Signature) -> None:
-    """A reward's **kwargs takes the dataset's columns; a misspelt argument would vanish in it."""
+def _refuse_unnamed(args: Mapping[str, object], signature: inspect.Signature) -> None:
+    """Raise TypeError for an argument the function does not name: in its **kwargs, which take the dataset's columns, a
+    misspelt one would vanish.
+    """
     named = [name for name, parameter in signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
     for name in args:
         if name not in named:
@@ -97,8 +99,8 @@ def _takes_completions(signature: inspect.Signature) -> bool:
     )
 
 
-def import_function(fn: str, *, where: str) -> Callable[..., Any]:
-    """The function that `module:function` or `./file.py:function` names, as it is.
+def import_function(fn: str, *, where: str) -> RewardFunction:
+    """Return the function that `module:function` or `./file.py:function` names, as it is.
 
     Raises RewardError when it cannot be found or imported, with the real import error.
     """
@@ -135,15 +137,15 @@ def import_function(fn: str, *, where: str) -> Callable[..., Any]:
             got=fn,
             expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
         )
-    function: Callable[..., Any] = target
+    function: RewardFunction = target
     return function
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _module_of_file(file: str) -> Any:
+def _module_of_file(file: str) -> ModuleType:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(path)
@@ -164,7 +166,7 @@ def _module_of_file(file: str) -> Any:
 
 
 def _import_error(error: Exception) -> str:
-    """`ImportError: No module named 'x' (rewards.py:3)`: the error and the last line of theirs it came from."""
+    """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last line of theirs it came from."""
     traceback = error.__traceback__
     place = None
     while traceback is not None:

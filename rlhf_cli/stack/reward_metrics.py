@@ -1,30 +1,61 @@
-"""What is logged about every reward: raw and effective means, gates, failures, calls, shares of the advantage."""
+"""Log every reward: raw and effective means, gates, failures, calls, shares of the advantage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules, Settled
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 _COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
 _MAX_CORRELATED = 8
 """More components than this make more pairs than anybody looks at."""
 
 
+class MakesAdvantages(Protocol):
+    """Name what is read of a trainer to know how it makes advantages of totals. The last two are RLOO's alone."""
+
+    @property
+    def args(self) -> object:
+        """Return the trainer's arguments; only RLOO's have `normalize_advantages`."""
+        ...
+
+    @property
+    def scale_rewards(self) -> Literal["group", "batch", "none"]:
+        """Return what GRPO divides a centred total by."""
+        ...
+
+    @property
+    def reward_clip_range(self) -> tuple[float, float] | None:
+        """Return what RLOO clips a total to, None for no clipping."""
+        ...
+
+    @property
+    def normalize_advantages(self) -> bool:
+        """Return whether RLOO normalises its advantages over the batch."""
+        ...
+
+
 @dataclass(frozen=True)
 class Counts:
-    """Per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is the mean of the ranks."""
+    """Hold counts of each component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is the mean of the
+    ranks.
+    """
 
     values: Tensor
 
     @classmethod
-    def of(cls, outcomes: list[Any], accelerator: Any) -> Counts:
+    def of(cls, outcomes: Sequence[Outcome], accelerator: Accelerator) -> Counts:
+        """Return the counts of this rank's outcomes, reduced over all ranks."""
         own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
         summed = accelerator.reduce(torch.tensor(own, device=accelerator.device), reduction="sum").cpu()
         summed[:, -1] /= accelerator.num_processes
@@ -32,38 +63,38 @@ class Counts:
 
 
 def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
-    """Metric -> value for a batch; NaN where nothing was scored.
+    """Return metric -> value for a batch; NaN where nothing was scored.
 
     `rewards/NAME/mean` and `/std` are of the raw scores over the rows where the reward applies. `effective_mean` is
     what entered the total, over the scorable rows, and `weighted_mean` that times the weight: they add up to `reward`.
     """
     scorable = ~settled.is_unscorable
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for index, name in enumerate(settled.names):
         raw = settled.raw[:, index]
         raw = raw[~raw.isnan()]
         effective = settled.effective[scorable, index]
         prefix = f"rewards/{name}"
-        found[f"{prefix}/mean"] = raw.mean().item() if raw.numel() else torch.nan
-        found[f"{prefix}/std"] = raw.std().item() if raw.numel() > 1 else torch.nan
-        found[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
-        found[f"{prefix}/weighted_mean"] = found[f"{prefix}/effective_mean"] * settled.weights[index].item()
-        found[f"{prefix}/weight"] = settled.weights[index].item()
+        metrics[f"{prefix}/mean"] = raw.mean().item() if raw.numel() else torch.nan
+        metrics[f"{prefix}/std"] = raw.std().item() if raw.numel() > 1 else torch.nan
+        metrics[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
+        metrics[f"{prefix}/weighted_mean"] = metrics[f"{prefix}/effective_mean"] * settled.weights[index].item()
+        metrics[f"{prefix}/weight"] = settled.weights[index].item()
         if index < len(counts.values):
             opened, excluded, errors, timeouts, calls, saved, seconds = counts.values[index].tolist()
-            found[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
-            found |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
-            found |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
+            metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
+            metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
+            metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
     if settled.is_z_scored:  # the mean of what TRL saw is 0 whatever the policy does
         total = settled.contributions[scorable].sum(dim=1)
-        found["reward"] = total.mean().item() if total.numel() else torch.nan
-        found["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
-    return found | _correlations(settled)
+        metrics["reward"] = total.mean().item() if total.numel() else torch.nan
+        metrics["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
+    return metrics | _correlations(settled)
 
 
 def _correlations(settled: Settled) -> dict[str, float]:
-    """Pearson correlation of every two components' raw scores, over the rows where both apply."""
-    found: dict[str, float] = {}
+    """Return Pearson's correlation of every two components' raw scores, over the rows where both apply."""
+    metrics: dict[str, float] = {}
     names = settled.names[:_MAX_CORRELATED]
     for first in range(len(names)):
         for second in range(first + 1, len(names)):
@@ -71,17 +102,18 @@ def _correlations(settled: Settled) -> dict[str, float]:
             pair = pair[~pair.isnan().any(dim=1)].double()
             if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
                 value = torch.corrcoef(pair.T)[0, 1].item()
-                found[f"rewards/correlation/{names[first]}/{names[second]}"] = value
-    return found
+                metrics[f"rewards/correlation/{names[first]}/{names[second]}"] = value
+    return metrics
 
 
 def advantage_shares(
-    trainer: Any, settled: Settled, aggregate: Aggregate, num_generations: int, advantages: Tensor
+    trainer: MakesAdvantages, settled: Settled, aggregate: Aggregate, num_generations: int, advantages: Tensor
 ) -> dict[str, float]:
-    """`rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in it.
+    """Return `rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in
+    it.
 
     Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
-    a row (dense), where RLOO's KL is inside a normalised advantage and cannot be told apart, or where every advantage
+    a row (dense), where RLOO's KL is inside a normalised advantage and cannot be separated, or where every advantage
     is 0.
     """
     contributions = (settled.for_trl * settled.trl_weights).double().cpu()
@@ -97,30 +129,31 @@ def advantage_shares(
         parts = normalized_sum_parts(contributions)
     else:
         parts = grpo_parts(contributions, num_generations, trainer.scale_rewards)
-    found = shares(parts, advantages)
-    if found is None:
+    by_component = shares(parts, advantages)
+    if by_component is None:
         return {}
-    named = {f"rewards/{name}/advantage_share": share for name, share in zip(settled.names, found, strict=True)}
+    named = {f"rewards/{name}/advantage_share": share for name, share in zip(settled.names, by_component, strict=True)}
     if is_rloo and beta:
-        named["rewards/kl/advantage_share"] = 1.0 - sum(found)
+        named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
     return named
 
 
 def table_columns(
-    settled: Settled, components: Sequence[Rules], outcomes: list[Any], rows: slice
-) -> dict[str, list[Any]]:
-    """Columns of the completions table for this rank's `rows`: effective and weighted values, and what closed a gate.
+    settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
+) -> dict[str, list[object]]:
+    """Return columns of the completions table for this rank's `rows`: effective and weighted values, and what closed a
+    gate.
 
     The same columns for every batch: TRL keeps a table whose columns must stay equally long.
     """
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[object]] = {}
     contributions = settled.contributions
     for index, name in enumerate(settled.names):
-        found[f"{name}.effective"] = settled.effective[rows, index].tolist()
-        found[f"{name}.weighted"] = contributions[rows, index].tolist()
+        columns[f"{name}.effective"] = settled.effective[rows, index].tolist()
+        columns[f"{name}.weighted"] = contributions[rows, index].tolist()
         if index < len(outcomes):
             if components[index].gates:
-                found[f"{name}.closed_by"] = list(outcomes[index].closed_by)
+                columns[f"{name}.closed_by"] = list(outcomes[index].closed_by)
             if components[index].on_error != "raise":
-                found[f"{name}.error"] = list(outcomes[index].errors)
-    return found
+                columns[f"{name}.error"] = list(outcomes[index].errors)
+    return columns

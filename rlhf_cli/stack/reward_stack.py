@@ -1,4 +1,4 @@
-"""The reward stack: all named rewards of an experiment, evaluated together on a batch of completions.
+"""Evaluate all named rewards of an experiment together on a batch of completions: the reward stack.
 
 TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` a reward; the
 first column that TRL calls evaluates the whole stack, the others hand out what is there. So TRL assembles, gathers and
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.stack.calling import Batch, RewardTimeout, Tools, run_component
 from rlhf_cli.stack.component import Component, Outcome
-from rlhf_cli.stack.gates import levels
+from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.returned_scores import Score
 from rlhf_cli.stack.token_offsets import Decode, token_offsets
@@ -35,11 +35,11 @@ _END_S = 1.0
 
 _WORTH_A_THREAD_S = 0.005
 
-RecordError = Callable[[dict[str, Any]], None]
+RecordError = Callable[[dict[str, object]], None]
 
 
 class RewardStack:
-    """Evaluates every component once a batch. Order of the components is the order of the columns.
+    """Evaluate every component once a batch. The order of the components is the order of the columns.
 
     `record_error` is given every row that failed, to keep it on disk. `decode` turns token ids into the text that the
     reward functions see; without it spans cannot be placed on tokens.
@@ -69,19 +69,20 @@ class RewardStack:
 
     @property
     def names(self) -> list[str]:
+        """Return the components' names, in the order of the columns."""
         return [component.name for component in self.components]
 
     def weights(self, step: int, max_steps: int) -> list[float]:
-        """Every component's weight while that optimizer step is prepared."""
+        """Return every component's weight while that optimizer step is prepared."""
         return [weight_at(component.weight, step, max_steps) for component in self.components]
 
     def columns(self) -> list[Column]:
-        """One callable of TRL's reward signature a component."""
+        """Return one callable of TRL's reward signature a component."""
         return [Column(component.name, self) for component in self.components]
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Within it the stack is evaluated once, whichever column is asked first."""
+        """Open a context in which the stack is evaluated once, whichever column is asked first."""
         self._is_in_batch, self._is_evaluated = True, False
         try:
             yield
@@ -89,14 +90,14 @@ class RewardStack:
             self._is_in_batch = self._is_evaluated = False
 
     def scores(self, name: str, **batch: Any) -> list[Score]:
-        """The raw scores of one component on a batch given as TRL's reward arguments."""
+        """Return the raw scores of one component on a batch given as TRL's reward arguments."""
         if not self._is_evaluated:
             self.evaluate(**batch)
             self._is_evaluated = self._is_in_batch
         return self.outcomes[name].raw
 
     def evaluate(self, **batch: Any) -> dict[str, Outcome]:
-        """Name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
+        """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
 
         Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
         """
@@ -118,10 +119,10 @@ class RewardStack:
             # One stays in this very thread: libraries that time themselves with signals work only here.
             threaded = slow[1:] if len(slow) == len(level) else slow
             futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
-            found = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
-            found |= {name: future.result() for name, future in futures.items()}
-            self.outcomes.update(found)
-            self._seconds.update({name: outcome.seconds for name, outcome in found.items()})
+            outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
+            outcomes |= {name: future.result() for name, future in futures.items()}
+            self.outcomes.update(outcomes)
+            self._seconds.update({name: outcome.seconds for name, outcome in outcomes.items()})
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Hand a failed row to whoever keeps it."""
@@ -130,7 +131,7 @@ class RewardStack:
             self._record_error({**record, "prompt": batch["prompts"][row], "completion": batch["completions"][row]})
 
     def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> TokenValues | None:
-        """A dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
+        """Return a dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
 
         None for a row whose score was no dense one.
         """
@@ -173,8 +174,8 @@ class RewardStack:
                 outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score that counts
         return outcome
 
-    def _closed_by(self, component: Component, row: int) -> Any:
-        """The first gate of `component` that is closed for `row`, None when all are open."""
+    def _closed_by(self, component: Component, row: int) -> Gate | None:
+        """Return the first gate of `component` that is closed for `row`, None when all are open."""
         return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
 
     def _account(self, component: Component, batch: Batch) -> None:
@@ -196,7 +197,7 @@ class RewardStack:
                 expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
             )
 
-    def _run_async(self, awaitable: Any, timeout_s: float | None) -> Any:
+    def _run_async(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -231,7 +232,7 @@ class RewardStack:
         return self._pool
 
 
-async def _as_coroutine(awaitable: Any) -> Any:
+async def _as_coroutine(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
@@ -253,7 +254,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Column:
-    """One component as TRL sees it: a reward function. TRL takes the metric's name from `__name__`."""
+    """Show one component to TRL as a reward function; TRL takes the metric's name from `__name__`."""
 
     def __init__(self, name: str, stack: RewardStack) -> None:
         self.__name__ = name

@@ -1,4 +1,4 @@
-"""Settles rows that are no batch of a training: each with its total, and by name what every reward came to."""
+"""Settle rows that are no batch of a training: each with its total, and by name what every reward came to."""
 
 from __future__ import annotations
 

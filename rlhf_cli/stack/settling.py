@@ -1,4 +1,4 @@
-"""From the raw matrix TRL gathered to the matrix TRL shall sum: the part of the stack that needs all ranks' rows."""
+"""Make the matrix TRL shall sum from the raw one it gathered: the part of the stack that needs all ranks' rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.reward_columns import (
     Fill,
     Normalize,
@@ -26,25 +27,42 @@ Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float 
 
 
 class Rules(Protocol):
-    """What is needed of a component to settle its column and to log it."""
+    """Name what is needed of a component to settle its column and to log it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the name of the reward."""
+        ...
+
     @property
-    def offset(self) -> float: ...
+    def offset(self) -> float:
+        """Return the number that is subtracted from a score."""
+        ...
+
     @property
-    def clip(self) -> tuple[float, float] | None: ...
+    def clip(self) -> tuple[float, float] | None:
+        """Return the bounds a score is held within, None for no bounds."""
+        ...
+
     @property
-    def normalize(self) -> Normalize: ...
+    def normalize(self) -> Normalize:
+        """Return whose deviation a score is divided by."""
+        ...
+
     @property
-    def gates(self) -> Sequence[object]: ...
+    def gates(self) -> Sequence[object]:
+        """Return the gates; here only whether there are any is read."""
+        ...
+
     @property
-    def on_error(self) -> object: ...
+    def on_error(self) -> object:
+        """Return what a failed row gets; here only whether it is `raise` is read."""
+        ...
 
 
 @dataclass(frozen=True)
 class Settled:
-    """One batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
+    """Hold one batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
 
     `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
     excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
@@ -64,17 +82,17 @@ class Settled:
 
     @property
     def contributions(self) -> Tensor:
-        """(N, K): weighted effective rewards; their row sums are the totals under aggregate=sum."""
+        """Return the (N, K) weighted effective rewards; their row sums are the totals under aggregate=sum."""
         return self.effective * self.weights
 
     @property
     def is_unscorable(self) -> Tensor:
-        """(N,) True where no component applies."""
+        """Return (N,) bool, True where no component applies."""
         return self.effective.isnan().all(dim=1)
 
     @property
     def totals(self) -> Tensor:
-        """(N,): what TRL will make of each row, NaN where it has no score."""
+        """Return the (N,) totals as TRL will sum them, NaN where a row has no score."""
         summed = (self.for_trl * self.trl_weights).nansum(dim=1)
         return torch.where(self.for_trl.isnan().all(dim=1), torch.nan, summed)
 
@@ -93,7 +111,7 @@ def settle(
     is_left_out: Tensor | None = None,
     fill: Fill = "group",
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
-    """The settled batch and the running deviations after it.
+    """Return the settled batch and the running deviations after it.
 
     raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
     score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
@@ -135,7 +153,7 @@ def settle(
 
 
 def settle_alone(raw: Tensor, fixed: Tensor, weights: Tensor, rules: Sequence[Rules]) -> Settled:
-    """Rows that are no groups of a training batch: `normalize` divides by the deviation of all of them.
+    """Settle rows that are no groups of a training batch: `normalize` divides by the deviation of all of them.
 
     raw, fixed: (N, K). weights: (K,). Sum up `unfilled`: an excluded component adds nothing to a row's total.
     """
@@ -153,12 +171,12 @@ def settle_alone(raw: Tensor, fixed: Tensor, weights: Tensor, rules: Sequence[Ru
 
 
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
-    """(N,) the totals of the user's function, NaN where it gave None.
+    """Return the (N,) totals of the user's function, NaN where it gave None.
 
     Raises RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
     """
     rewards = {
-        name: [None if value != value else value for value in column.tolist()]
+        name: [finite_or_none(value) for value in column.tolist()]
         for name, column in zip(settled.names, settled.effective.unbind(dim=1), strict=True)
     }
     weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))

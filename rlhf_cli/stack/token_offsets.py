@@ -1,4 +1,4 @@
-"""Which characters of the text each sampled token holds, found by decoding the tokens. No torch.
+"""Compute which characters of the text each sampled token holds, by decoding the tokens. No torch.
 
 The text is never tokenised again: what a tokenizer makes of it need not be what the policy sampled.
 """
@@ -16,7 +16,8 @@ _LONG = 24  # tokens in a window before a shorter one is looked for
 def token_offsets(
     ids: Sequence[int], decode: Decode, *, pieces: MutableMapping[int, str] | None = None
 ) -> list[tuple[int, int]]:
-    """For every token (start, end): it holds a part of each character of decode(ids) from start on, up to but not end.
+    """Return (start, end) of every token: it holds a part of each character of decode(ids) from start on, up to but not
+    end.
 
     With P_i = decode(ids[:i]) and c_i the number of leading characters that P_i and the whole text have in common,
     token i begins at c_i and ends at c_{i+1}; one that leaves a character unfinished also has that character. So all
@@ -41,7 +42,7 @@ def token_offsets(
 
 
 def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
-    """The ranges, in linear time; [] when the windows did not add up to the text."""
+    """Return the ranges, in linear time; [] when the windows did not add up to the text."""
     reader = _Reader(text)
     offsets: list[tuple[int, int]] = []
     start = at = 0  # the window: tokens from `start` on; their first character is text[at]
@@ -68,7 +69,7 @@ def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) 
 
 
 def _by_prefixes(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
-    """The ranges by definition, in quadratic time."""
+    """Return the ranges by definition, in quadratic time."""
     reader = _Reader(text)
     offsets: list[tuple[int, int]] = []
     before = ""
@@ -80,7 +81,7 @@ def _by_prefixes(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces)
 
 
 class _Reader:
-    """How much of the text the tokens so far account for."""
+    """Keep how much of the text the tokens so far account for."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -89,13 +90,15 @@ class _Reader:
 
     @property
     def is_between_characters(self) -> bool:
-        """True when the next token surely starts a character. A text that ends in U+FFFD so far may have been cut in
-        one, and at the start some decoders strip a space.
+        """Return whether the next token surely starts a character. A text that ends in U+FFFD so far may have been cut
+        in one, and at the start some decoders strip a space.
         """
         return self.is_exact and self.reached > 0 and self.text[self.reached - 1] != _UNKNOWN
 
     def read(self, at: int, before: str, after: str, own: str) -> tuple[int, int]:
-        """The range of the token that made the window, whose first character is text[at], grow `before` -> `after`."""
+        """Return the range of the token that made the window, whose first character is text[at], grow `before` ->
+        `after`.
+        """
         start, was_exact = self.reached, self.is_exact
         alike = _num_alike(self.text, at, after)
         self.reached = max(start, at + alike)
@@ -111,7 +114,7 @@ class _Reader:
 
 
 class _Pieces:
-    """The text a token adds after another one, decoded once for each id."""
+    """Keep the text a token adds after another one, decoded once for each id."""
 
     def __init__(self, ids: Sequence[int], decode: Decode, known: MutableMapping[int, str]) -> None:
         self._decode, self._known = decode, known
@@ -119,7 +122,7 @@ class _Pieces:
         self._context: tuple[list[int], str] | None = None
 
     def of(self, token: int) -> str:
-        """U+FFFD when the token changes the text before it, so that it has no text of its own."""
+        """Return the token's own text; U+FFFD when it changes the text before it, so that it has none."""
         if token not in self._known:
             context, text = self._before()
             both = self._decode([*context, token])
@@ -136,7 +139,7 @@ class _Pieces:
 
 
 def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: int) -> tuple[int, int]:
-    """A token before `index` from which decoding gives the text before `reached`, and its first character."""
+    """Return a token before `index` from which decoding gives the text before `reached`, and its first character."""
     width = 1
     while width < index:
         context = decode(ids[index - width : index])
@@ -147,7 +150,8 @@ def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: in
 
 
 def _shorten(ids: Sequence[int], start: int, stop: int, decode: Decode, window: str) -> tuple[int, int, str]:
-    """A later start for a long window that ends in U+FFFD: the new start, characters skipped, the window decoded.
+    """Return a later start for a long window that ends in U+FFFD: the start, the characters skipped, the window
+    decoded.
 
     Cut inside a character the two halves would not decode to the whole; one of five cuts in a row is outside of one.
     """

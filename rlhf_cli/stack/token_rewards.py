@@ -1,4 +1,4 @@
-"""Each row's weighted rewards laid out on its tokens."""
+"""Lay each row's weighted rewards out on its tokens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from rlhf_cli.stack.settling import Settled
 
 
 class TokenStack(Protocol):
-    """What is needed of a reward stack to lay rewards out on tokens."""
+    """Name what is needed of a reward stack to lay rewards out on tokens."""
 
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None: ...
+    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None:
+        """Return the values of a dense row, one a token; None for a row whose score was no dense one."""
+        ...
 
 
 def token_rewards(
     stack: TokenStack, settled: Settled, is_in_completion: Tensor, own_rows: slice
 ) -> tuple[Tensor, Tensor]:
-    """(values, is_rewarded): (K, rows of this rank, tokens) and (rows, tokens), True = some reward was given there.
+    """Return (values, is_rewarded): (K, rows of this rank, tokens) and (rows, tokens), True = some reward was given
+    there.
 
     A dense score lies where its tokens do; a plain one, a closed gate's number and a failure's lie on the completion's
     last token. An excluded component gives no position. is_in_completion: (rows, tokens), True = not padding.
@@ -50,7 +53,8 @@ def token_rewards(
 
 
 def last_token_rewards(settled: Settled, is_in_completion: Tensor, own_rows: slice) -> Tensor:
-    """(K, rows of this rank, tokens): every component's part of the row's total on the completion's last token.
+    """Return (K, rows of this rank, tokens): every component's part of the row's total on the completion's last
+    token.
 
     0 elsewhere, and throughout in a row without tokens or without a score. is_in_completion as above.
     """

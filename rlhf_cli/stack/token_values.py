@@ -1,4 +1,4 @@
-"""Dense rewards: a value for every token of a completion instead of one for the whole of it. No torch.
+"""Read dense rewards: a value for every token of a completion instead of one for the whole of it. No torch.
 
 A row of a dense reward is one of
 
@@ -8,7 +8,7 @@ A row of a dense reward is one of
 
 In formulas: r_t is the value at token t, absent where it is None; the row's reward, wherever one number is wanted, is
 sum_t r_t. Positions are what process rewards in a group are normalised over (DeepSeekMath, arXiv:2402.03300,
-section 4.1.3; `rlhf_cli.numerics.process_rewards`), which is why None and 0.0 are told apart.
+section 4.1.3; `rlhf_cli.numerics.process_rewards`), which is why None and 0.0 are distinguished.
 
 Which characters a token holds is the business of `token_offsets.py`.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from rlhf_cli.rewards.dense import Span
 
@@ -36,7 +36,7 @@ _CANCELLED = 1e-9
 
 
 def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
-    """One value a token: r_t = the sum over spans s of value_s * share_s(t).
+    """Return one value a token: r_t = the sum over spans s of value_s * share_s(t).
 
     share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`): either
     way sum_t r_t = sum_s value_s. A token overlaps a span when they have a character in common, so a merged token
@@ -72,9 +72,9 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
 
 
 def as_token_values(
-    row: Any, num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
+    row: object, num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
 ) -> TokenValues | None:
-    """A returned row as one value a token, or None when it is no dense row (a number, None, a text, a dict).
+    """Return a returned row as one value a token, None when it is no dense row (a number, None, a text, a dict).
 
     Dense is a list, a tuple or a one-dimensional array: of numbers and Nones, one a token, or of triples, the spans.
     `[]` is no rewarded position. A bare triple of numbers is three tokens; a span goes into a list.
@@ -107,7 +107,7 @@ def as_token_values(
 
 
 def rescale(values: Sequence[float | None], total: float) -> TokenValues:
-    """The same positions, summing to `total`.
+    """Return the same positions, summing to `total`.
 
     r'_t = r_t * total / S with S = sum_t r_t, so that what was done to the row's sum (an offset, a clip) is done to its
     tokens in proportion. Where S is 0, or no more than rounding left of terms that cancel (|S| <= 1e-9 sum_t |r_t|),
@@ -134,11 +134,11 @@ def rescale(values: Sequence[float | None], total: float) -> TokenValues:
 
 
 def multiply(values: Sequence[float | None], factor: float) -> TokenValues:
-    """r'_t = factor * r_t at the same positions: a weight, one over a deviation, 0 for a closed gate."""
+    """Return r'_t = factor * r_t at the same positions: a weight, one over a deviation, 0 for a closed gate."""
     return [None if value is None else value * factor for value in values]
 
 
-def _span(span: Any, number: int) -> Span:
+def _span(span: object, number: int) -> Span:
     if isinstance(span, list | tuple) and len(span) == 3:
         try:
             start, end, value = operator.index(span[0]), operator.index(span[1]), _number(span[2])
@@ -151,7 +151,7 @@ def _span(span: Any, number: int) -> Span:
     raise ValueError(f"span {number} {span!r} is not (start, end, value) with whole start and end")
 
 
-def _token_value(item: Any, token: int) -> float | None:
+def _token_value(item: object, token: int) -> float | None:
     if item is None:
         return None
     try:
@@ -165,7 +165,7 @@ def _token_value(item: Any, token: int) -> float | None:
     return value
 
 
-def _number(item: Any) -> float:
+def _number(item: object) -> float:
     if hasattr(item, "item"):
         item = item.item()
     if not isinstance(item, int | float):

@@ -1,4 +1,5 @@
-"""What an answer that was cut off means: one policy for every trainer, applied to the row's total in reward units.
+"""Decide what an answer that was cut off means: one policy for every trainer, applied to the row's total in reward
+units.
 
 A completion that ends in an end-of-sequence token is *terminated*; one that the length limit cut is *truncated*. They
 are never one `done`: a terminated answer is worth what it earned, a truncated one might have gone on.
@@ -32,7 +33,7 @@ COMPONENT = "truncation"
 
 @dataclass(frozen=True)
 class Truncation:
-    """The policy. `penalty` is a size, subtracted; `cache_tokens` of soft_overlong is the length of its ramp.
+    """Hold the policy. `penalty` is a size, subtracted; `cache_tokens` of soft_overlong is the length of its ramp.
 
     `replaces`: what the cut row had earned gives way to eos_penalty's -penalty, or to bootstrap's value.
     """
@@ -44,21 +45,21 @@ class Truncation:
 
     @property
     def changes_total(self) -> bool:
-        """True: a component named `truncation` takes part in the sum."""
+        """Return whether a component named `truncation` takes part in the sum."""
         return EFFECTS[self.policy].added is not None
 
     def leaves_out(self, endings: Endings) -> Tensor | None:
-        """(N,) bool, True = the row counts nowhere; None where the policy leaves out none."""
+        """Return (N,) bool, True = the row counts nowhere; None where the policy leaves out none."""
         return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
 
     def goes_on(self, endings: Endings) -> Tensor:
-        """(N,) bool, True = the return of the row goes on with the critic's value of its last state."""
+        """Return (N,) bool, True = the return of the row goes on with the critic's value of its last state."""
         return endings.is_truncated & EFFECTS[self.policy].goes_on
 
 
 @dataclass(frozen=True)
 class Endings:
-    """How the rows of all ranks ended. `is_truncated` (N,) bool, `lengths` (N,) in tokens, `limit` of tokens.
+    """Hold how the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) in tokens, `limit` of tokens.
 
     Without a limit it is the model's own window that cuts.
     """
@@ -72,9 +73,9 @@ def find_truncated(
     completion_ids: Sequence[Sequence[int]],
     ending_ids: Collection[int],
     max_completion_length: int | None,
-    flags: Sequence[Any],
+    flags: Sequence[object],
 ) -> list[bool]:
-    """One bool a row: it reached the limit without an ending token, or it is flagged as cut.
+    """Return one bool a row: it reached the limit without an ending token, or it is flagged as cut.
 
     `ending_ids` are all end-of-sequence ids the model declares. A row that stopped short of the limit without one (a
     stop string, an environment that ended the episode) is terminated; where there is no limit, only one with it is.
@@ -86,7 +87,7 @@ def find_truncated(
 
 
 def column(**batch: Any) -> list[float]:
-    """Stands for the truncation component among TRL's reward functions; what it adds is settled later."""
+    """Stand for the truncation component among TRL's reward functions; what it adds is settled later."""
     return [0.0] * len(batch["completions"])
 
 
@@ -94,7 +95,7 @@ column.__name__ = COMPONENT
 
 
 def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) -> Settled:
-    """The settled batch with the component `truncation` added as its last column.
+    """Return the settled batch with the component `truncation` added as its last column.
 
     `raw` holds what it adds to each row's total (0 to most). A row to which no reward applies stays so.
     """
@@ -118,7 +119,9 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
 
 
 def eos_penalty(settled: Settled, truncation: Truncation, endings: Endings) -> Tensor:
-    """(N,): -penalty for a row that was cut, and what it had earned taken away again where that is replaced."""
+    """Return the (N,) penalties: -penalty for a row that was cut, and what it had earned taken away where that is
+    replaced.
+    """
     penalty = torch.full_like(settled.raw[:, 0], -truncation.penalty)
     if truncation.replaces:
         penalty = penalty - settled.totals.nan_to_num(0.0)
@@ -126,7 +129,7 @@ def eos_penalty(settled: Settled, truncation: Truncation, endings: Endings) -> T
 
 
 def overlong_ramp(settled: Settled, truncation: Truncation, endings: Endings) -> Tensor:
-    """(N,): from 0 down to -penalty over the last tokens before the limit, whether or not the row was cut."""
+    """Return (N,) from 0 down to -penalty over the last tokens before the limit, whether or not the row was cut."""
     assert endings.limit is not None  # a ramp to nowhere is refused beforehand
     cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
     return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
@@ -134,7 +137,8 @@ def overlong_ramp(settled: Settled, truncation: Truncation, endings: Endings) ->
 
 @dataclass(frozen=True)
 class Effect:
-    """What a policy does to rows. `added` gives what it adds to each total, (N,); None where it adds nothing.
+    """Describe what a policy does to rows. `added` gives what it adds to each total, (N,); None where it adds
+    nothing.
 
     `leaves_out`: a row that was cut counts nowhere. `goes_on`: its return goes on with the critic's value.
     """
@@ -155,7 +159,7 @@ EFFECTS = {
 
 
 def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
-    """The fraction that was cut, and what such rows scored before and after the policy changed their totals.
+    """Return the fraction that was cut, and what such rows scored before and after the policy changed their totals.
 
     NaN where no row was cut, or none of those has a score.
     """

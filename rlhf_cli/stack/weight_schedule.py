@@ -1,4 +1,4 @@
-"""What a reward weighs at a given step: a number, or a schedule between two numbers."""
+"""Compute what a reward weighs at a given step: a number, or a schedule between two numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Schedule:
-    """From `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; `end` from then on.
+    """Lead from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; `end` from then on.
 
     linear: start + (end - start) p. cosine: start + (end - start)(1 - cos(pi p)) / 2. step: `start` until p = 1, then
     `end`. p is the share of the ramp that has passed, 0 at the first step.
@@ -22,7 +22,7 @@ class Schedule:
     shape: Literal["linear", "cosine", "step"] = "linear"
 
     def at(self, step: int, max_steps: int) -> float:
-        """The weight while optimizer step `step` (0 is the first) of `max_steps` is prepared."""
+        """Return the weight while optimizer step `step` (0 is the first) of `max_steps` is prepared."""
         length = self.steps if self.steps is not None else (self.fraction or 1.0) * max_steps
         passed = min(step / length, 1.0) if length > 0 else 1.0
         if self.shape == "step":
@@ -37,5 +37,5 @@ Weight = float | Schedule
 
 
 def weight_at(weight: Weight, step: int, max_steps: int) -> float:
-    """`weight` itself, or the schedule's value at that step."""
+    """Return `weight` itself, or the schedule's value at that step."""
     return weight.at(step, max_steps) if isinstance(weight, Schedule) else weight

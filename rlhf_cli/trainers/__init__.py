@@ -1,1 +1,1 @@
-"""TRL's trainers, with ours around their narrow seams. Knows neither configurations nor data nor rewards."""
+"""Extend TRL's trainers around their narrow seams. Nothing here knows configurations, data or rewards."""

@@ -1,4 +1,4 @@
-"""What we add to a TRL trainer: one value, given to the mixed class when it is constructed and never changed."""
+"""Hold what we add to a TRL trainer: one value, given to the mixed class when it is constructed and never changed."""
 
 from __future__ import annotations
 
@@ -6,35 +6,59 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules
+from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
 from rlhf_cli.trainers.answers import SumUp
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import PpoSettings
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 
 class Stack(Protocol):
-    """What a trainer needs of a reward stack."""
+    """Name what a trainer needs of a reward stack."""
 
-    outcomes: dict[str, Any]
-    decode: Any
+    outcomes: dict[str, Outcome]
+    decode: Decode | None
 
     @property
-    def components(self) -> Sequence[Rules]: ...
+    def components(self) -> Sequence[Rules]:
+        """Return the components, in the order of the columns."""
+        ...
+
     @property
-    def names(self) -> list[str]: ...
-    def batch(self) -> AbstractContextManager[None]: ...
-    def weights(self, step: int, max_steps: int) -> list[float]: ...
-    def close(self) -> None: ...
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None: ...
+    def names(self) -> list[str]:
+        """Return their names."""
+        ...
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Open a context in which the stack is evaluated once."""
+        ...
+
+    def weights(self, step: int, max_steps: int) -> list[float]:
+        """Return every component's weight while that optimizer step is prepared."""
+        ...
+
+    def close(self) -> None:
+        """End whatever the stack keeps running."""
+        ...
+
+    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None:
+        """Return the values of a dense row, one a token; None for a row whose score was no dense one."""
+        ...
 
 
 @dataclass(frozen=True)
 class RewardParts:
-    """What a trainer that generates is given: how its completions are scored, in training and in an evaluation.
+    """Hold what a trainer that generates is given: how its completions are scored, in training and in an evaluation.
 
     `is_dense` gives every token an advantage of its own. `sum_up` makes metrics of the answers of an evaluation; None
     leaves TRL's own evaluation as it is.
@@ -49,16 +73,19 @@ class RewardParts:
 
 @dataclass(frozen=True)
 class PpoParts:
-    """What PPO is given beside rewards. `make_critic` is called once, with the policy as the trainer has loaded it."""
+    """Hold what PPO is given beside rewards. `make_critic` is called once, with the policy as the trainer has loaded
+    it.
+    """
 
     settings: PpoSettings
     kl: KlPenalty
-    make_critic: Callable[[Any], Critic]
+    make_critic: Callable[[PreTrainedModel | PeftModel], Critic]
 
 
 @dataclass(frozen=True)
 class Additions:
-    """Everything that the trainers' mixins read. None in `rewards` or `ppo`: the trainer has nothing of the kind.
+    """Hold everything that the trainers' mixins read. None in `rewards` or `ppo`: the trainer has nothing of the
+    kind.
 
     `table_log` takes what TRL prints. `measured` are the columns of a prepared row: what it begins with, and the texts
     of which the longest counts; None where TRL prepares no rows. `left_out` counts rows that were refused beforehand,
@@ -72,8 +99,10 @@ class Additions:
     ppo: PpoParts | None = None
 
 
-class BuiltWhole:
-    """The first of all mixins: it keeps the additions, so that every other one finds them from its first line on."""
+class BuiltWhole(TrlTrainer):
+    """Mixed in as the first of all, it keeps the additions, so that every other mixin can read them from its first line
+    on.
+    """
 
     additions: Additions
 

@@ -1,4 +1,4 @@
-"""The answers of a policy to held-out prompts, with the scores they got."""
+"""Hold the answers of a policy to held-out prompts, with the scores they got."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the policy. `row` holds the dataset's columns; `raw` and `fixed` have an entry a reward."""
+    """Hold one answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have an entry a reward."""
 
     row: dict[str, Any]
-    completion: Any
+    completion: str | list[dict[str, object]]
     completion_ids: list[int]
     is_truncated: bool
     raw: list[float | None]
@@ -21,7 +21,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """All answers of all ranks to the held-out prompts: `each` of a prompt stand together."""
+    """Hold all answers of all ranks to the held-out prompts: `each` of a prompt stand together."""
 
     each: int
     answers: list[Answer]

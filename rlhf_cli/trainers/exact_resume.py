@@ -1,4 +1,4 @@
-"""On-policy trainers that go on from a checkpoint as if they had never stopped.
+"""Let on-policy trainers go on from a checkpoint as if they had never stopped.
 
 The Trainer restores weights, optimizer, schedule and random numbers. What TRL keeps beside them is lost: the rollouts
 it still has optimizer steps to make from, where in them it is, the metrics it has not logged yet, and the order of the
@@ -9,61 +9,65 @@ from __future__ import annotations
 
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from trl.trainer.utils import RepeatSampler
 
 _REFERENCE_FILE = "reference.pt"
 _PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 _START_OVER = "rlhf train ... model.path=CHECKPOINT starts a new run from its weights"
 
 
-class ExactResume:
-    """Mixed into a TRL trainer that buffers its rollouts (`_step`, `_buffered_inputs`)."""
+class ExactResume(TrlTrainer):
+    """Mixed into a TRL trainer that buffers its rollouts (`_step`, `_buffered_inputs`), it saves and restores them."""
 
-    _train_sampler: Any = None
+    _train_sampler: RepeatSampler | None = None
     _pending_loss: tuple[torch.Tensor, int] | None = None
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        self._train_sampler = super()._get_train_sampler(dataset)  # type: ignore[misc]
+    def _get_train_sampler(self, dataset: Any = None) -> RepeatSampler | None:
+        self._train_sampler = super()._get_train_sampler(dataset)
         return self._train_sampler
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        trainer: Any = self
-        if trainer.args.save_only_model:
+        super()._save_checkpoint(model, trial)
+        if self.args.save_only_model:
             return
-        folder = Path(trainer._get_output_dir(trial), f"checkpoint-{trainer.state.global_step}")
-        torch.save(_rollout_state(trainer), folder / _rollout_file(trainer.accelerator.process_index))
-        is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        if _moves_reference(trainer) and trainer.args.should_save and not is_sharded:
-            torch.save(trainer.ref_model.state_dict(), folder / _REFERENCE_FILE)
+        folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
+        torch.save(_rollout_state(self), folder / _rollout_file(self.accelerator.process_index))
+        is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        reference = _moving_reference(self)
+        if reference is not None and self.args.should_save and not is_sharded:
+            torch.save(reference.state_dict(), folder / _REFERENCE_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        trainer: Any = self
-        rank, device = trainer.accelerator.process_index, trainer.accelerator.device
+        rank, device = self.accelerator.process_index, self.accelerator.device
         state = _read(Path(checkpoint, _rollout_file(rank)), "rollout state", device)
-        _refuse_another_world_size(state["world_size"], trainer.accelerator.num_processes, checkpoint)
-        _restore(trainer, state)
+        _refuse_another_world_size(state["world_size"], self.accelerator.num_processes, checkpoint)
+        _restore(self, state)
         self._pending_loss = (state["loss"], state["last_logged_step"])
-        if _moves_reference(trainer):
-            trainer.ref_model.load_state_dict(_read(Path(checkpoint, _REFERENCE_FILE), "reference model", device))
-        _skip_epochs(self._train_sampler, int(trainer.state.epoch))
+        reference = _moving_reference(self)
+        if reference is not None:
+            reference.load_state_dict(_read(Path(checkpoint, _REFERENCE_FILE), "reference model", device))
+        _skip_epochs(self._train_sampler, int(self.state.epoch or 0))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        super()._load_rng_state(checkpoint)  # type: ignore[misc]
+        super()._load_rng_state(checkpoint)
         # The Trainer sets these to zero after it loaded the rest, and calls this once before its first step.
         if self._pending_loss is not None:
-            trainer: Any = self
-            loss, trainer._globalstep_last_logged = self._pending_loss
-            trainer._tr_loss += loss
+            loss, self._globalstep_last_logged = self._pending_loss
+            self._tr_loss += loss
             # The loss of this call's own steps is what it reports at the end.
-            trainer._total_loss_scalar -= loss.item()
+            self._total_loss_scalar -= loss.item()
             self._pending_loss = None
 
 
@@ -71,8 +75,8 @@ def _rollout_file(rank: int) -> str:
     return f"rollout-rank{rank}.pt"
 
 
-def _rollout_state(trainer: Any) -> dict[str, Any]:
-    """What TRL keeps of this rank's rollouts between two optimizer steps, as tensors and plain values."""
+def _rollout_state(trainer: TrlTrainer) -> dict[str, Any]:
+    """Return what TRL keeps of this rank's rollouts between two optimizer steps, as tensors and plain values."""
     # At the end of a window TRL generates anew: the buffer would be written for nothing.
     is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
     return {
@@ -86,7 +90,7 @@ def _rollout_state(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _restore(trainer: Any, state: dict[str, Any]) -> None:
+def _restore(trainer: TrlTrainer, state: dict[str, Any]) -> None:
     trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
     trainer._metrics["train"].update(state["metrics"])
     for name, column in state["table"].items():
@@ -98,7 +102,8 @@ def _restore(trainer: Any, state: dict[str, Any]) -> None:
 
 
 def _table(logs: dict[str, Any]) -> dict[str, Any]:
-    """The completions of the newest rollout, which TRL writes at every log; nothing where they hold other objects.
+    """Return the completions of the newest rollout, which TRL writes at every log; nothing where they hold other
+    objects.
 
     Without them a log in the middle of a window replaces that step's table of completions by an empty one.
     """
@@ -109,8 +114,8 @@ def _table(logs: dict[str, Any]) -> dict[str, Any]:
     return plain if _is_plain(plain) else {}
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether torch reads it back without unpickling arbitrary objects."""
+def _is_plain(value: object) -> bool:
+    """Return whether torch reads it back without unpickling arbitrary objects."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -119,7 +124,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _read(file: Path, what: str, device: torch.device) -> dict[str, Any]:
-    """A file of a checkpoint. Raises RunError when it is not there or holds more than plain values."""
+    """Return the content of a file of a checkpoint. Raises RunError when it is not there or holds more than plain
+    values.
+    """
     if not file.is_file():
         raise RunError(
             f"the checkpoint has no {what}: going on from it would silently train something else",
@@ -138,7 +145,9 @@ def _read(file: Path, what: str, device: torch.device) -> dict[str, Any]:
 
 
 def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:
-    """Every rank has rollouts of its own: they cannot be dealt out to another number of ranks."""
+    """Raise RunError for another number of ranks: every rank has rollouts of its own, which cannot be dealt out
+    anew.
+    """
     if saved != now:
         raise RunError(
             "the checkpoint was written by another number of processes",
@@ -149,15 +158,15 @@ def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:
         )
 
 
-def _moves_reference(trainer: Any) -> bool:
-    """Whether the reference model follows the policy, and so is not the one the run began with."""
-    return bool(getattr(trainer.args, "sync_ref_model", False)) and trainer.ref_model is not None
+def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
+    """Return the reference model where it follows the policy, and so is not the one the run began with; else None."""
+    return trainer.ref_model if getattr(trainer.args, "sync_ref_model", False) else None
 
 
-def _skip_epochs(sampler: Any, num_epochs: int) -> None:
+def _skip_epochs(sampler: RepeatSampler | None, num_epochs: int) -> None:
     """Draw what TRL's sampler drew in the finished epochs: it goes on with one generator from epoch to epoch."""
     generator = getattr(sampler, "generator", None)
-    if generator is None:
+    if sampler is None or generator is None:
         return
     for _ in range(num_epochs):
         torch.randperm(sampler.num_samples, generator=generator)

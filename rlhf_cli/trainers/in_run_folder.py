@@ -1,4 +1,4 @@
-"""What we add to any TRL trainer: where it writes, and what it says where the best checkpoint cannot be told.
+"""Say where any TRL trainer writes, and what is wrong where the best checkpoint cannot be chosen.
 
 Every method here calls super() and copies none of its body. tests/trainers/test_contract.py names each seam, so that
 a TRL that moves one fails there in a readable place.
@@ -15,21 +15,22 @@ from typing import Any
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 
-class InRunFolder:
-    """Puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
+class InRunFolder(TrlTrainer):
+    """Mixed into any TRL trainer, it puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
 
     additions: Additions
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))  # type: ignore[misc]
+        return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
-        wanted = self.args.metric_for_best_model  # type: ignore[attr-defined]
+        wanted = self.args.metric_for_best_model
         if wanted is not None:
             name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
-            history = self.state.log_history[:-1]  # type: ignore[attr-defined]
+            history = self.state.log_history[:-1]
             was_there = any(name in event for event in history)
             if name not in metrics and not was_there and not _may_come(name, metrics):
                 close = nearest(name, metrics)
@@ -44,17 +45,17 @@ class InRunFolder:
                 # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
                 logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
                 return False
-        is_best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
-        return is_best
+        return super()._determine_best_metric(metrics, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, with what TRL prints sent to the log file."""
         # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.
         with _stdout_into(self.additions.table_log):
-            super().log(logs, start_time)  # type: ignore[misc]
+            super().log(logs, start_time)
 
 
 def _may_come(name: str, metrics: dict[str, Any]) -> bool:
-    """Whether it is pass@k or maj@k of a reward that has not scored anything yet."""
+    """Return whether it is pass@k or maj@k of a reward that has not scored anything yet."""
     is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
     return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
 

@@ -1,4 +1,4 @@
-"""The subclass of a TRL trainer that runs experiments: which mixins it has follows from what is added."""
+"""Make the subclass of a TRL trainer that runs experiments: which mixins it has follows from what is added."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 
-def built_whole(trl_trainer: type, additions: Additions, **given: Any) -> Any:
+def built_whole(trl_trainer: type, additions: Additions, **given: Any) -> BuiltWhole:
     """Return a trainer of that class, made of TRL's arguments and of ours at once."""
-    return with_our_seams(trl_trainer, additions)(additions=additions, **given)
+    trainer: BuiltWhole = with_our_seams(trl_trainer, additions)(additions=additions, **given)
+    return trainer

@@ -1,4 +1,4 @@
-"""Evaluation while a policy trains: every held-out prompt answered as in training, and once greedily.
+"""Evaluate a policy while it trains: every held-out prompt is answered as in training, and once greedily.
 
 TRL's evaluation loop samples `num_generations_eval` answers a prompt and logs means of batches. We let it run a second
 time with greedy decoding and keep each answer with its scores, for intervals over prompts, pass@k and maj@k.
@@ -11,45 +11,50 @@ import copy
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from datasets import Dataset
 from torch import Tensor
+from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.trainers.answers import Answer, Answers
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
+
 _IN_GREEDY = (
     *("max_new_tokens", "pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens"),
     *("repetition_penalty", "cache_implementation"),
 )
-"""What of TRL's generation arguments is no matter of sampling."""
+"""Those of TRL's generation arguments that are no matter of sampling."""
 
 
 class WithEvaluation(WithRewardStack):
-    """Mixed into a TRL trainer that samples; `additions.rewards.sum_up` is called on every rank."""
+    """Mixed into a TRL trainer that samples, it evaluates twice; `additions.rewards.sum_up` is called on every rank."""
 
     _collected: list[Answer] | None = None
 
     def evaluation_loop(
         self,
-        dataloader: Any,
+        dataloader: DataLoader[Any],
         description: str,
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-    ) -> Any:
-        """TRL's, with the metrics of `sum_up` in its output."""
-        trainer, dataset = self._trainer, dataloader.dataset
+    ) -> EvaluationOutput:
+        """Run TRL's loop and return its output, with the metrics of `sum_up` in it."""
+        dataset = cast(Dataset, dataloader.dataset)
 
-        def answered(loader: Any) -> tuple[Any, Answers]:
+        def answered(loader: DataLoader[Any]) -> tuple[EvaluationOutput, Answers]:
             self._collected = []
             try:
-                output = super(WithEvaluation, self).evaluation_loop(  # type: ignore[misc]
+                output = super(WithEvaluation, self).evaluation_loop(
                     loader, description, prediction_loss_only, ignore_keys, metric_key_prefix
                 )
                 each = self._num_generations
@@ -65,8 +70,8 @@ class WithEvaluation(WithRewardStack):
             if sum_up is None:
                 return output
             with self._greedily():
-                _, greedy = answered(trainer.get_eval_dataloader(dataset))
-        state = trainer.state
+                _, greedy = answered(self.get_eval_dataloader(dataset))
+        state = self.state
         # Those at the end of a schedule, or the weights would be compared from step to step and not the policy.
         weights = self.reward_stack.weights(state.max_steps, state.max_steps)
         measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
@@ -98,25 +103,27 @@ class WithEvaluation(WithRewardStack):
             self._collected += gather_object(own)
         return matrix
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Return TRL's dataloader with every row in it, in the same order each time."""
         # Every row counts, and in the same order each time; kept workers would also pile up, a set an evaluation.
-        with _with(self._trainer.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
-            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+        with _with(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
+            return super().get_eval_dataloader(eval_dataset)
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        model = self._trainer.model
+        model = self.model
         is_training = model.training
-        generated = super()._generate_single_turn(*args, **named)  # type: ignore[misc]
+        generated = super()._generate_single_turn(*args, **named)
         if not is_training:
             model.eval()  # after continuous batching TRL leaves it in training mode, and would go on as in training
         return generated
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
-        """The same random numbers in every evaluation, and training goes on with its own as if there had been none."""
-        trainer = self._trainer
-        device = trainer.accelerator.device
-        seed = trainer.args.seed + trainer.accelerator.process_index
+        """Open a context with the same random numbers in every evaluation; training goes on with its own as if there
+        had been none.
+        """
+        device = self.accelerator.device
+        seed = self.args.seed + self.accelerator.process_index
         python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -130,28 +137,27 @@ class WithEvaluation(WithRewardStack):
 
     @contextlib.contextmanager
     def _greedily(self) -> Iterator[None]:
-        """One greedy answer a prompt, of which TRL logs nothing."""
-        trainer = self._trainer
+        """Open a context in which TRL gives one greedy answer a prompt and logs nothing of it."""
         instead: dict[str, Any] = {
             "num_generations_eval": 1,
-            "_metrics": {**trainer._metrics, "eval": defaultdict(list)},
-            "_logs": copy.deepcopy(trainer._logs),  # the table of completions shows the sampled ones
+            "_metrics": {**self._metrics, "eval": defaultdict(list)},
+            "_logs": copy.deepcopy(self._logs),  # the table of completions shows the sampled ones
         }
         with contextlib.ExitStack() as stack:
-            if trainer.use_vllm:
-                stack.enter_context(_with(trainer.vllm_generation, temperature=0.0))
+            if self.use_vllm:
+                stack.enter_context(_with(self.vllm_generation, temperature=0.0))
             else:
-                given = trainer.generation_kwargs
+                given = self.generation_kwargs
                 kept = {name: given[name] for name in _IN_GREEDY if name in given}
                 instead["generation_kwargs"] = {**kept, "do_sample": False}
                 instead["generation_config"] = GenerationConfig(**instead["generation_kwargs"], disable_compile=True)
-            stack.enter_context(_with(trainer, **instead))
+            stack.enter_context(_with(self, **instead))
             yield
 
 
 @contextlib.contextmanager
-def _with(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner` for a while; those it did not have are gone afterwards."""
+def _with(owner: object, **values: Any) -> Iterator[None]:
+    """Set attributes of `owner` for a while; those it did not have are gone afterwards."""
     before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     vars(owner).update(values)
     try:

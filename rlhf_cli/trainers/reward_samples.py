@@ -1,4 +1,4 @@
-"""Pairs to look at while a reward model learns: both scores, the margin asked for, and whether the order is right.
+"""Show pairs while a reward model learns: both scores, the margin asked for, and whether the order is right.
 
 After every evaluation, and at the end of training, the first held-out pairs are scored, or the first training pairs
 where none are held out. Every row goes to samples.jsonl; how they are shown is the caller's business.
@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.scored_pairs import ScoredPair, texts_of
 from rlhf_cli.runs.metrics_file import rewind
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _IDS = ("chosen_ids", "rejected_ids")
 
 
 class RewardSamples(TrainerCallback):
-    """Scores the first `num_samples` pairs (-1: all) of a RewardTrainer. For every rank; the first writes and shows.
+    """Score the first `num_samples` pairs (-1: all) of a RewardTrainer. For every rank; the first writes and shows.
 
     All ranks score them: a model that is split over ranks answers only when all of them ask.
     """
 
     def __init__(
-        self, trainer: Any, num_samples: int, *, file: Path, on_pairs: Callable[[list[ScoredPair]], None]
+        self, trainer: TrlTrainer, num_samples: int, *, file: Path, on_pairs: Callable[[list[ScoredPair]], None]
     ) -> None:
         self._trainer = trainer
         self._file = file
@@ -69,12 +72,12 @@ class RewardSamples(TrainerCallback):
         self._on_pairs(pairs)
 
 
-def score_pairs(trainer: Any, rows: Any) -> list[tuple[float, float]]:
-    """`(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is what it was."""
+def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]:
+    """Return `(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is what it was."""
     model = trainer.model
     was_training = model.training
     size = trainer.args.per_device_eval_batch_size
-    found: list[tuple[float, float]] = []
+    scores: list[tuple[float, float]] = []
     model.eval()
     try:
         for start in range(0, len(rows), size):
@@ -84,13 +87,13 @@ def score_pairs(trainer: Any, rows: Any) -> list[tuple[float, float]]:
             with torch.no_grad(), trainer.compute_loss_context_manager():
                 logits = model(**inputs, use_cache=False).logits
             chosen, rejected = logits.float().squeeze(-1).chunk(2)
-            found += zip(chosen.tolist(), rejected.tolist(), strict=True)
+            scores += zip(chosen.tolist(), rejected.tolist(), strict=True)
     finally:
         model.train(was_training)
-    return found
+    return scores
 
 
-def _plain(pair: ScoredPair) -> dict[str, Any]:
-    """JSON has no NaN: a score that is none is null."""
+def _plain(pair: ScoredPair) -> dict[str, object]:
+    """Return a row for JSON, which has no NaN: a score that is none is null."""
     row = {**asdict(pair), "verdict": pair.verdict}
-    return {key: None if value != value else value for key, value in row.items()}
+    return {key: finite_or_none(value) for key, value in row.items()}

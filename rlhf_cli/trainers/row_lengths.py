@@ -1,4 +1,4 @@
-"""What `max_length` does to the rows of a trainer that learns from them as they are: counted, and said.
+"""Count and say what `max_length` does to the rows of a trainer that learns from them as they are.
 
 TRL says nothing. Its RewardTrainer leaves out every pair of which one text is longer; SFT, DPO and KTO cut a row off,
 and leave it out where nothing but prompt would remain.
@@ -15,9 +15,11 @@ from typing import Any
 
 import pyarrow
 import pyarrow.compute
+from datasets import Dataset
 
 from rlhf_cli.errors import DataError
 from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _BATCH = 1000
 _log = logging.getLogger("rlhf")
@@ -25,7 +27,7 @@ _log = logging.getLogger("rlhf")
 
 @dataclass(frozen=True)
 class Lengths:
-    """The rows of one dataset in tokens, and what became of them."""
+    """Hold the lengths of the rows of one dataset in tokens, and what became of the rows."""
 
     rows: int
     shortest: int
@@ -35,7 +37,7 @@ class Lengths:
     cut: int
 
     def describe(self) -> str:
-        """`max_length 64 drops 12 of 2000 rows and cuts 30 (shortest 5, longest 90 tokens)`"""
+        """Return `max_length 64 drops 12 of 2000 rows and cuts 30 (shortest 5, longest 90 tokens)`."""
         lengths = f"(shortest {self.shortest}, longest {self.longest} tokens)"
         if self.max_length is None:
             return f"no max_length, all {self.rows} rows as they are {lengths}"
@@ -43,26 +45,27 @@ class Lengths:
         done += [f"cuts {self.cut} of {self.rows} rows off"] if self.cut else []
         return f"max_length {self.max_length} {' and '.join(done) or f'fits all {self.rows} rows'} {lengths}"
 
-    def facts(self) -> dict[str, Any]:
-        """For the provenance: the numbers, and what they say."""
+    def facts(self) -> dict[str, object]:
+        """Return the numbers, and what they say in words, for the provenance."""
         return {**dataclasses.asdict(self), "told": self.describe()}
 
 
-class WithLengths:
-    """Mixed into a TRL trainer that prepares its rows with `_prepare_dataset(dataset, ..., args, ..., name)`.
+class WithLengths(TrlTrainer):
+    """Mixed into a TRL trainer that prepares its rows with `_prepare_dataset(dataset, ..., args, ..., name)`, it
+    measures them.
 
     Which columns of a prepared row are measured is in `additions.measured`.
-    The rows are prepared without a limit first, to be measured. `lengths` has what was found, by dataset name.
+    The rows are prepared without a limit first, to be measured. `lengths` has the lengths, by dataset name.
     """
 
     additions: Additions
     lengths: dict[str, Lengths]
 
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Any:
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset:
         # It is called by the constructor, so there may be no attribute yet.
         self.__dict__.setdefault("lengths", {})
         name = others[-1]
-        prepare = super()._prepare_dataset  # type: ignore[misc]
+        prepare = super()._prepare_dataset
         is_packed = len(others) == 3 and bool(others[0])
         unlimited = copy.copy(args)
         unlimited.max_length = None
@@ -76,17 +79,17 @@ class WithLengths:
         self._note(name, measured, limited, args, is_packed=is_packed)
         return prepared
 
-    def _note(self, name: str, measured: Any, limited: Any, args: Any, *, is_packed: bool) -> None:
+    def _note(self, name: str, measured: Dataset, limited: Dataset, args: Any, *, is_packed: bool) -> None:
         assert self.additions.measured is not None
-        found = list(_lengths(measured, *self.additions.measured))
+        tokens = list(_lengths(measured, *self.additions.measured))
         limit = args.max_length
         dropped = len(measured) - len(limited)
-        longer = sum(length > limit for length in found) if limit is not None else 0
+        longer = sum(length > limit for length in tokens) if limit is not None else 0
         is_whole = is_packed and args.packing_strategy != "bfd"
         lengths = Lengths(
             rows=len(measured),
-            shortest=min(found),
-            longest=max(found),
+            shortest=min(tokens),
+            longest=max(tokens),
             max_length=limit,
             dropped=dropped,
             cut=0 if is_whole else max(0, longer - dropped),
@@ -94,16 +97,16 @@ class WithLengths:
         self.lengths[name] = lengths
         if dropped == len(measured):
             raise _nothing_left(name, lengths)
-        told = "%s: %s"
+        message = "%s: %s"
         which = "data" if name == "train" else "data.eval"
         if lengths.dropped or lengths.cut:
-            _log.warning(told, which, lengths.describe())
+            _log.warning(message, which, lengths.describe())
         else:
-            _log.info(told, which, lengths.describe())
+            _log.info(message, which, lengths.describe())
 
 
-def _lengths(dataset: Any, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
-    """Tokens of each row: what it begins with, and the longest of its texts."""
+def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
+    """Yield the tokens of each row: what it begins with, and the longest of its texts."""
     for batch in dataset.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
         counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
         for row in range(len(batch)):

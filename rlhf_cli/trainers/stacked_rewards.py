@@ -1,4 +1,4 @@
-"""A TRL trainer whose rewards are one stack: the seam around `_calculate_rewards` and what is logged about it.
+"""Reward a TRL trainer by one stack: the seam around `_calculate_rewards` and what is logged about it.
 
 TRL evaluates the stack's columns, gathers them and hands us the matrix. We settle it (offset, clip, normalise, gate,
 exclude, aggregate) and give it back; TRL weighs, sums, baselines and scales as ever. Afterwards the metrics that TRL
@@ -7,9 +7,9 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from torch import Tensor
 
 from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
 from rlhf_cli.stack.settling import Settled, settle
 from rlhf_cli.stack.token_rewards import token_rewards
@@ -41,7 +43,7 @@ _STATE_FILE = "reward_state.json"
 
 
 class WithRewardStack(InRunFolder):
-    """Mixed into a TRL trainer that takes reward functions; how they are scored is in `additions.rewards`."""
+    """Mixed into a TRL trainer that takes reward functions, it scores by a stack; how is in `additions.rewards`."""
 
     reward_stack: Stack
     _fill: Fill = "group"
@@ -56,7 +58,10 @@ class WithRewardStack(InRunFolder):
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
         super().__init__(*args, **named)
-        self.reward_stack.decode = functools.partial(self._trainer.processing_class.decode, skip_special_tokens=True)
+        self.reward_stack.decode = self._decode
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
 
     def _calculate_rewards(
         self,
@@ -65,18 +70,18 @@ class WithRewardStack(InRunFolder):
         completions: list[Any],
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """TRL's matrix, (rows of all ranks, rewards): what TRL shall weigh and sum, NaN rows unscorable."""
+        """Return TRL's matrix, (rows of all ranks, rewards): what TRL shall weigh and sum, NaN rows unscorable."""
         with self.reward_stack.batch():
-            raw: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)  # type: ignore[misc]
-        stack, trainer = self.reward_stack, self._trainer
+            raw = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        stack = self.reward_stack
         outcomes = [stack.outcomes[name] for name in stack.names]
-        fixed = trainer.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
-        names = list(trainer.reward_func_names)
+        fixed = self.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
+        names = list(self.reward_func_names)
         if COMPONENT in names:  # its placeholder's column: the component is added once all others are settled
             place = names.index(COMPONENT)
             raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
             names.remove(COMPONENT)
-        own = stack.weights(trainer.state.global_step, trainer.state.max_steps)
+        own = stack.weights(self.state.global_step, self.state.max_steps)
         environments = torch.ones(len(names) - len(own))
         weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments]).to(raw.device)
         self._endings = self._find_endings(inputs, completion_ids_list)
@@ -89,41 +94,40 @@ class WithRewardStack(InRunFolder):
             names=names,
             aggregate=self.aggregate,
             num_generations=self._num_generations,
-            is_training=trainer.model.training,
+            is_training=self.model.training,
             is_left_out=self.truncation.leaves_out(self._endings),
             fill=self._fill,
         )
         if self.truncation.changes_total:
             settled = with_truncation(settled, self.truncation, self._endings)
         self._settled = settled
-        trainer.reward_weights = settled.trl_weights
-        self._counts = Counts.of(outcomes, trainer.accelerator)
+        self.reward_weights = settled.trl_weights
+        self._counts = Counts.of(outcomes, self.accelerator)
         self._log_table(inputs, outcomes)
         return settled.for_trl
 
     def _find_endings(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> Endings:
-        """How the rows of all ranks ended; a dataset, a rollout or an environment may say that it cut one."""
-        trainer = self._trainer
-        environments = getattr(trainer, "environments", None) or [None] * len(inputs)  # RLOO knows none
+        """Return how the rows of all ranks ended; a dataset, a rollout or an environment may say that it cut one."""
+        environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO knows none
         flags = [
             row.get(FLAG) or getattr(environment, FLAG, False)
             for row, environment in zip(inputs, environments, strict=True)
         ]
-        ending_ids = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
-        limit = trainer.max_completion_length
-        found = torch.tensor(
+        ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        limit = self.max_completion_length
+        endings = torch.tensor(
             [find_truncated(completion_ids, ending_ids, limit, flags), [len(ids) for ids in completion_ids]],
-            device=trainer.accelerator.device,
+            device=self.accelerator.device,
         )
-        cut, lengths = trainer.accelerator.gather(found.T.contiguous()).T
+        cut, lengths = self.accelerator.gather(endings.T.contiguous()).T
         return Endings(cut.bool(), lengths, limit)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        trainer, settled = self._trainer, self._settled
+        output = super()._generate_and_score_completions(inputs)
+        settled = self._settled
         self._drop_unscorable(output)
         shares = self._set_advantages(output)
-        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+        metrics = self._metrics["train" if self.model.training else "eval"]
         for name, value in component_metrics(settled, self._counts).items():
             if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
                 metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
@@ -134,15 +138,14 @@ class WithRewardStack(InRunFolder):
         for name, value in shares.items():
             metrics[name].append(value)
         for index, name in enumerate(settled.names):
-            overwrite_last(trainer._logs["rewards"][name], settled.raw[:, index].tolist())
+            overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         return output
 
     def _drop_unscorable(self, output: dict[str, Any]) -> None:
         """Take rows to which nothing applies out of the loss: TRL zeroes their advantage only, KL and entropy stay."""
-        trainer = self._trainer
         # Rows that a custom aggregate gave no total are among them.
         is_unscorable = self._settled.for_trl.isnan().all(dim=1)[self._own_rows]
-        if not trainer.accelerator.gather(is_unscorable.any().reshape(1)).any():
+        if not self.accelerator.gather(is_unscorable.any().reshape(1)).any():
             return
         keep = (~is_unscorable).to(output["completion_mask"].dtype).unsqueeze(1)
         output["completion_mask"] = output["completion_mask"] * keep
@@ -152,61 +155,62 @@ class WithRewardStack(InRunFolder):
             output["old_logps"] = output["old_logps"].masked_fill(is_unscorable, 0.0)
         if "num_items_in_batch" in output:
             in_loss = output["completion_mask"] * output.get("tool_mask", 1)
-            output["num_items_in_batch"] = trainer.accelerator.gather(in_loss.sum()).sum()
+            output["num_items_in_batch"] = self.accelerator.gather(in_loss.sum()).sum()
 
     def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
-        """Put other advantages in the place of TRL's, if any; returns the components' shares in what is used."""
+        """Put other advantages in the place of TRL's, if any, and return the components' shares in what is used."""
         if self.is_dense:
             output["advantages"] = self._token_advantages(output)
             return {}
-        everyones = self._trainer.accelerator.gather(output["advantages"]).double().cpu()
-        return advantage_shares(self._trainer, self._settled, self.aggregate, self._num_generations, everyones)
+        everyones = self.accelerator.gather(output["advantages"]).double().cpu()
+        return advantage_shares(self, self._settled, self.aggregate, self._num_generations, everyones)
 
     def _token_advantages(self, output: dict[str, Any]) -> Tensor:
-        """(rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
-        trainer, is_in_completion = self._trainer, output["completion_mask"].bool()
+        """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
+        is_in_completion = output["completion_mask"].bool()
         values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
         # Groups may lie across ranks; each rank pads its tokens to its own longest completion.
         num_tokens = values.shape[2]
-        width = trainer.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
+        width = self.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
         missing = (0, int(width) - num_tokens)
-        everyones = trainer.accelerator.gather(torch.nn.functional.pad(values.sum(dim=0), missing))
-        rewarded = trainer.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
-        advantages = process_advantages(everyones, rewarded, self._num_generations, trainer.scale_rewards)
-        overwrite_last(trainer._logs["advantages"], advantages[:, 0].tolist())
+        everyones = self.accelerator.gather(torch.nn.functional.pad(values.sum(dim=0), missing))
+        rewarded = self.accelerator.gather(torch.nn.functional.pad(is_rewarded, missing))
+        advantages = process_advantages(everyones, rewarded, self._num_generations, self.scale_rewards)
+        overwrite_last(self._logs["advantages"], advantages[:, 0].tolist())
         own: Tensor = advantages[self._own_rows, :num_tokens] * is_in_completion
         return own
 
-    def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Any]) -> None:
+    def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
         """Put the dataset's columns and each row's way through the stack into the completions table."""
-        trainer = self._trainer
-        if not trainer.args.log_completions:
+        if not self.args.log_completions:
             return
         for outcome in outcomes:
             for column, values in outcome.extra.items():
-                trainer._log_completion_extra(column, values)
-        taken = _TABLE_COLUMNS | set(self.reward_stack.names) | set(trainer._pending_extra_logs)
+                self._log_completion_extra(column, values)
+        taken = _TABLE_COLUMNS | set(self.reward_stack.names) | set(self._pending_extra_logs)
         for column in inputs[0]:
             if column not in taken:
-                trainer._log_completion_extra(column, [row.get(column) for row in inputs])
+                self._log_completion_extra(column, [row.get(column) for row in inputs])
         components = self.reward_stack.components
         for column, values in table_columns(self._settled, components, outcomes, self._own_rows).items():
-            trainer._log_completion_extra(column, values)
+            self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, and write the table of completions to disk."""
         super().log(logs, start_time)
-        trainer = self._trainer
-        if trainer.args.log_completions and trainer.accelerator.is_main_process:
-            folder = Path(trainer.args.output_dir, "completions")
-            self._write_completions(folder / f"completions_{trainer.state.global_step:05d}.parquet")
+        if self.args.log_completions and self.accelerator.is_main_process:
+            folder = Path(self.args.output_dir, "completions")
+            self._write_completions(folder / f"completions_{self.state.global_step:05d}.parquet")
 
     def _write_completions(self, file: Path) -> None:
-        """TRL's GRPOTrainer keeps its completions table on disk, its RLOOTrainer only in wandb: here all do."""
-        logs = self._trainer._logs
+        """Write the completions table: TRL's GRPOTrainer keeps it on disk, its RLOOTrainer only in wandb; here all
+        do.
+        """
+        logs = self._logs
         if file.exists() or not logs["prompt"]:
             return
         columns = {
-            "step": [self._trainer.state.global_step] * len(logs["prompt"]),
+            "step": [self.state.global_step] * len(logs["prompt"]),
             "prompt": logs["prompt"],
             "completion": logs["completion"],
             **logs["rewards"],
@@ -217,38 +221,33 @@ class WithRewardStack(InRunFolder):
         pyarrow.parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), file)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        if self._trainer.args.should_save:
-            folder = Path(self._get_output_dir(trial), f"checkpoint-{self._trainer.state.global_step}")
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
             state = {name: asdict(running) for name, running in getattr(self, "_running", {}).items()}
             (folder / _STATE_FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        super()._load_optimizer_and_scheduler(checkpoint)
         file = Path(checkpoint, _STATE_FILE) if checkpoint else None
         if file is not None and file.is_file():
             state = json.loads(file.read_text(encoding="utf-8"))["running"]
             self._running = {name: RunningDeviation(**running) for name, running in state.items()}
 
     @property
-    def _trainer(self) -> Any:
-        """This object as the TRL trainer it is mixed into."""
-        return self
-
-    @property
     def _num_generations(self) -> int:
-        trainer = self._trainer
-        return int(trainer.num_generations if trainer.model.training else trainer.num_generations_eval)
+        """Return the completions of a group, as many as TRL samples in training or in an evaluation."""
+        return self.num_generations if self.model.training else self.num_generations_eval
 
     @property
     def _own_rows(self) -> slice:
-        """This rank's among the rows of all ranks."""
-        accelerator = self._trainer.accelerator
+        """Return this rank's rows among those of all ranks."""
+        accelerator = self.accelerator
         count = self._settled.raw.shape[0] // accelerator.num_processes
         return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
 
 
-def overwrite_last(logged: deque[Any], values: list[Any]) -> None:
+def overwrite_last(logged: deque[float], values: list[float]) -> None:
     """Put `values` where TRL has just logged others; its logs hold a round of training, an evaluation may be larger."""
     kept = values[-len(logged) :]
     for row, value in enumerate(kept, start=-len(kept)):
@@ -256,7 +255,7 @@ def overwrite_last(logged: deque[Any], values: list[Any]) -> None:
 
 
 def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:
-    """(rows, columns) with NaN for None, on the device of `like`."""
+    """Return (rows, columns) with NaN for None, on the device of `like`."""
     matrix = torch.full((len(columns[0]), len(columns)), torch.nan)
     for index, column in enumerate(columns):
         if column.count(None) < len(column):

@@ -1,4 +1,4 @@
-"""Less padding: TRL pads every row to the longest of the whole generation batch, and trains on all of it.
+"""Take padding away: TRL pads every row to the longest of the whole generation batch, and trains on all of it.
 
 Taking all-padding columns off a micro-batch changes no number (but for rounding): positions are relative, and the
 losses count masked tokens only. Sorting rows by length inside one accumulation window makes more of such columns; it
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 MicroBatch = dict[str, Any]
 
@@ -32,34 +33,37 @@ _KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped"}
 
 
 class Chunk(NamedTuple):
-    """Rows that go through a model together. `rows` are indices, `columns` what of the row is kept, `num_completion`
-    how many of these columns are completion."""
+    """Hold rows that go through a model together. `rows` are indices, `columns` is the part of the row that is kept,
+    `num_completion` how many of these columns are completion.
+    """
 
     rows: Tensor
     columns: slice
     num_completion: int
 
 
-def has_relative_positions(config: Any) -> bool:
-    """True where a row may be moved to the left without another result: rotary embeddings, as in nearly all models."""
+def has_relative_positions(config: PretrainedConfig) -> bool:
+    """Return whether a row may be moved to the left without another result: rotary embeddings, as in nearly all
+    models.
+    """
     text = config.get_text_config()
     return bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
 
 
 def chunks(attention_mask: Tensor, num_completion: int, batch_size: int, *, may_move: bool) -> list[Chunk]:
-    """Rows (B, P + C) sorted by length into chunks of `batch_size`, each with the columns that hold any token.
+    """Sort rows (B, P + C) by length into chunks of `batch_size`, each with the columns that hold any token.
 
     `may_move`: all-padding columns may be taken off the left as well. At least one column of either part stays.
     """
     order = attention_mask.sum(dim=1).argsort(descending=True, stable=True)
     prompt = attention_mask.shape[1] - num_completion
-    found = []
+    parts = []
     for rows in order.split(batch_size):
         used = attention_mask[rows].any(dim=0).nonzero().flatten()
         first = min(int(used[0]), prompt - 1) if len(used) and may_move else 0
         last = max(int(used[-1]), prompt) if len(used) else prompt
-        found.append(Chunk(rows, slice(first, last + 1), last + 1 - prompt))
-    return found
+        parts.append(Chunk(rows, slice(first, last + 1), last + 1 - prompt))
+    return parts
 
 
 def in_chunks(
@@ -69,19 +73,19 @@ def in_chunks(
 
     What a chunk left out is 0.
     """
-    found: list[Tensor | None] = []
+    wholes: list[Tensor | None] = []
     for part in parts:
         for index, values in enumerate(function(part)):
-            if len(found) <= index:
-                found.append(None if values is None else values.new_zeros(shape))
-            whole = found[index]
+            if len(wholes) <= index:
+                wholes.append(None if values is None else values.new_zeros(shape))
+            whole = wholes[index]
             if values is not None and whole is not None:
                 whole[part.rows, : values.shape[1]] = values
-    return tuple(found)
+    return tuple(wholes)
 
 
 def trimmed(batch: MicroBatch, *, may_move: bool) -> MicroBatch:
-    """The micro-batch without its all-padding columns; as it is where it holds what we do not know (images)."""
+    """Return the micro-batch without its all-padding columns; as it is where it holds what we do not know (images)."""
     if not _KNOWN.issuperset(batch):
         return batch
     width = batch["completion_mask"].shape[1]
@@ -89,21 +93,23 @@ def trimmed(batch: MicroBatch, *, may_move: bool) -> MicroBatch:
     length = int(tokens[-1]) + 1 if len(tokens) else 1
     used = batch["prompt_mask"].any(dim=0).nonzero().flatten()
     first = int(used[0]) if len(used) and may_move else 0
-    found = dict(batch)
+    cut = dict(batch)
     for name in _PROMPT:
-        found[name] = batch[name][:, first:]
+        cut[name] = batch[name][:, first:]
     for name in _COMPLETION:
         values = batch.get(name)
         if values is not None and values.dim() == 2 and values.shape[1] == width:
-            found[name] = values[:, :length]
-    return found
+            cut[name] = values[:, :length]
+    return cut
 
 
 def sorted_in_windows(batches: list[MicroBatch], window: int) -> list[MicroBatch]:
-    """The same rows, sorted by length within every `window` consecutive micro-batches (an accumulation window)."""
+    """Return the same rows, sorted by length within every `window` consecutive micro-batches (an accumulation
+    window).
+    """
     if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
         return batches
-    found: list[MicroBatch] = []
+    batches_sorted: list[MicroBatch] = []
     for start in range(0, len(batches), window):
         inside = batches[start : start + window]
         lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in inside])
@@ -112,11 +118,11 @@ def sorted_in_windows(batches: list[MicroBatch], window: int) -> list[MicroBatch
         size = inside[0]["completion_mask"].shape[0]
         for index, batch in enumerate(inside):
             rows = slice(index * size, (index + 1) * size)
-            found.append(batch | {name: values[rows] for name, values in joined.items()})
-    return found
+            batches_sorted.append(batch | {name: values[rows] for name, values in joined.items()})
+    return batches_sorted
 
 
-def _is_by_row(value: Any) -> bool:
+def _is_by_row(value: object) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, whatever a trainer and its mixins write into them.
+"""Save checkpoints that are whole or not there, whatever a trainer and its mixins write into them.
 
 Everything that saves asks `_get_output_dir` where to: TRL, the Trainer below it, our own mixins. So while a checkpoint
 is being saved that leads to a staging place, and `runs/checkpoints.py` makes of it a checkpoint when all have written.
@@ -12,13 +12,21 @@ from typing import Any
 
 from transformers.trainer_utils import rotate_checkpoints
 
-from rlhf_cli.runs.checkpoint_folders import checkpoints_in, clear_staging, commit, problem_with, staging_place
+from rlhf_cli.runs.checkpoint_folders import (
+    checkpoint_folder,
+    checkpoints_in,
+    clear_staging,
+    commit,
+    problem_with,
+    staging_place,
+)
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
 
 
-class WholeCheckpoints:
-    """The outermost mixin of every trainer: what its super() writes as a checkpoint appears in one step."""
+class WholeCheckpoints(TrlTrainer):
+    """Mixed in as the outermost that saves, it makes what its super() writes as a checkpoint appear in one step."""
 
     _staging: Path | None = None
     _to_push: bool = False
@@ -26,22 +34,21 @@ class WholeCheckpoints:
     def _get_output_dir(self, trial: Any) -> str:
         if self._staging is not None:
             return str(self._staging)
-        return str(super()._get_output_dir(trial=trial))  # type: ignore[misc]
+        return super()._get_output_dir(trial=trial)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        trainer: Any = self
         folder = Path(self._get_output_dir(trial))
-        place = staging_place(folder, trainer.state.global_step)
-        staged = place / f"checkpoint-{trainer.state.global_step}"
-        writes = trainer.args.should_save
+        place = staging_place(folder, self.state.global_step)
+        staged = checkpoint_folder(place, self.state.global_step)
+        writes = self.args.should_save
         if writes:
             clear_staging(folder)
         # Nobody writes before the left-overs are gone, nobody hashes before all have written.
-        trainer.accelerator.wait_for_everyone()
+        self.accelerator.wait_for_everyone()
         self._staging, self._to_push = place, False
         try:
-            super()._save_checkpoint(model, trial)  # type: ignore[misc]
-            trainer.accelerator.wait_for_everyone()
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
             self._name_best(folder, staged)
             if writes:
                 commit(staged)
@@ -55,41 +62,39 @@ class WholeCheckpoints:
             self._prune(folder)
         if self._to_push:
             self._push_from_checkpoint(str(folder / staged.name))
-        trainer.accelerator.wait_for_everyone()
+        self.accelerator.wait_for_everyone()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """An upload goes on in the background: it starts when the folder has the name it keeps."""
+        """Upload when the folder has the name it keeps, for an upload goes on in the background."""
         if self._staging is not None:
             self._to_push = True
         else:
-            super()._push_from_checkpoint(checkpoint_folder)  # type: ignore[misc]
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _name_best(self, folder: Path, staged: Path) -> None:
         """Let the state name the best checkpoint where it will lie; the Trainer looked for it where it was staged."""
-        trainer: Any = self
-        state = trainer.state
+        state = self.state
         if not state.best_global_step:
             return
-        best = folder / f"checkpoint-{state.best_global_step}"
+        best = checkpoint_folder(folder, state.best_global_step)
         if best.name == staged.name or best.is_dir():
             state.best_model_checkpoint = str(best)
-        if trainer.args.should_save:
+        if self.args.should_save:
             state.save_to_json(str(staged / _STATE_FILE))
 
     def _prune(self, folder: Path) -> None:
-        """The Trainer's own rotation, where the checkpoints lie and in the order of their steps."""
-        trainer: Any = self
-        limit = trainer.args.save_total_limit
+        """Rotate checkpoints as the Trainer does, where they lie and in the order of their steps."""
+        limit = self.args.save_total_limit
         if limit is None or limit <= 0:
             return
         for step, path in checkpoints_in(folder):
             # A later step lies there when this run went back to an older checkpoint because it did not verify. It would
             # be counted as the newest, and the one just written deleted in its favour.
-            if step > trainer.state.global_step and problem_with(path) is not None:
+            if step > self.state.global_step and problem_with(path) is not None:
                 shutil.rmtree(path)
         rotate_checkpoints(
             output_dir=str(folder),
             save_total_limit=limit,
-            best_model_checkpoint=trainer.state.best_model_checkpoint,
+            best_model_checkpoint=self.state.best_model_checkpoint,
             use_mtime=False,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
@@ -180,3 +182,28 @@ def test_what_is_set_aside_for_greedy_answers(trainer) -> None:
     assert parameters(trainer.get_eval_dataloader) == ["self", "eval_dataset"]
     vllm = (Path(trl.__file__).parent / "generation" / "vllm_generation.py").read_text(encoding="utf-8")
     assert "temperature = self.temperature" in vllm
+
+
+def declared_names(name: str) -> list[str]:
+    """Return the attributes and methods of a class in trl_protocol.py, which exists for mypy alone."""
+    tree = ast.parse(inspect.getsource(trl_protocol))
+    (found,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
+    attributes = [one.target.id for one in found.body if isinstance(one, ast.AnnAssign)]
+    return attributes + [one.name for one in found.body if isinstance(one, ast.FunctionDef)]
+
+
+def missing_from_trl(names: list[str]) -> list[str]:
+    """Return the names that no trainer below our mixins defines or sets on itself."""
+    classes = {one for trainer in (*ON_POLICY, trl.SFTTrainer) for one in trainer.__mro__ if one is not object}
+    source = "\n".join(inspect.getsource(one) for one in classes)
+    return [name for name in names if not re.search(rf"def {name}\b|\bself\.{name}\b", source)]
+
+
+def test_what_mypy_believes_of_a_trainer_is_there() -> None:
+    names = declared_names("TrlTrainer")
+    assert len(names) > 60
+    assert missing_from_trl(names) == []
+    assert missing_from_trl(["_buffered_outputs", *names]) == ["_buffered_outputs"]
+    assert trl_protocol.TrlTrainer is object  # nothing stands between a mixin and TRL
+    fields = {*trl.GRPOConfig.__dataclass_fields__, *trl.RLOOConfig.__dataclass_fields__}
+    assert {"log_completions", "output_dir"} < set(declared_names("TrlArguments")) <= fields

@@ -1,4 +1,4 @@
-"""The critic beside a policy: a model of its own, with its own optimizer, schedule, clipping and checkpoint.
+"""Train a critic beside a policy: a model of its own, with its own optimizer, schedule, clipping and checkpoint.
 
 It goes backward after the policy, on the same micro-batch. So neither gradient ever waits in memory for the other, no
 parameter group is shared, and the policy's engine (DDP, later FSDP2 or ZeRO) need not know of it.
@@ -7,26 +7,36 @@ parameter group is shared, and the policy's engine (DDP, later FSDP2 or ZeRO) ne
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import safetensors.torch
 import torch
-from accelerate import DistributedType
+from accelerate import Accelerator, DistributedType
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from transformers import Trainer, get_scheduler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.trainers.trim import Chunk, chunks, has_relative_positions, in_chunks
+from rlhf_cli.trainers.trim import Chunk, MicroBatch, chunks, has_relative_positions, in_chunks
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 _STATE = "critic_state.pt"
+
+Autocast = Callable[[], AbstractContextManager[None]]
+"""Opens the context in which a model computes in the run's precision: accelerate's `autocast`."""
 
 
 @dataclass(frozen=True)
 class CriticSettings:
-    """How a critic is trained. `warmup_steps`: optimizer steps at the start in which it alone is trained."""
+    """Hold how a critic is trained. `warmup_steps`: optimizer steps at the start in which it alone is trained."""
 
     learning_rate: float
     warmup_steps: int = 0
@@ -36,28 +46,28 @@ class CriticSettings:
 
 
 class Critic:
-    """What both arrangements have in common: an optimizer of their own, rollout values, steps, checkpoints.
+    """Hold what both arrangements have in common: an optimizer of their own, rollout values, steps, checkpoints.
 
     `model` is the one the parameters are in. `shares_backward`: the value loss goes backward with the policy's.
     """
 
     shares_backward = False
 
-    def __init__(self, model: Any, settings: CriticSettings) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, settings: CriticSettings) -> None:
         self.model = model
         self.settings = settings
         self.may_move = has_relative_positions(model.config)
-        self._optimizer: Any = None
-        self._schedule: Any = None
+        self._optimizer: Optimizer
+        self._schedule: LRScheduler
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The critic's own."""
+        """Return the critic's own parameters."""
         raise NotImplementedError
 
-    def prepare(self, trainer: Any, num_training_steps: int) -> None:
+    def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
         """Make the optimizer and the schedule, both of the policy's kind, and place the model."""
         args = trainer.args
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, self.model)
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, cast(PreTrainedModel, self.model))
         options |= {"lr": self.settings.learning_rate}
         self.model.to(trainer.accelerator.device)
         decaying = set(trainer.get_decay_parameter_names(self.model))
@@ -66,7 +76,10 @@ class Critic:
         for parameter in self.parameters():
             groups[names[id(parameter)] in decaying].append(parameter)
         optimizer = optimizer_class(
-            [{"params": found, "weight_decay": args.weight_decay * decays} for decays, found in groups.items()],
+            [
+                {"params": parameters, "weight_decay": args.weight_decay * decays}
+                for decays, parameters in groups.items()
+            ],
             **options,
         )
         self._optimizer = self._wrap(trainer, optimizer)
@@ -78,8 +91,11 @@ class Critic:
             scheduler_specific_kwargs=args.lr_scheduler_kwargs,
         )
 
-    def rollout_values(self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, autocast: Any) -> Tensor:
-        """(B, C + 1): the value before every completion token and after the last one; no gradient, no dropout.
+    def rollout_values(
+        self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, autocast: Autocast
+    ) -> Tensor:
+        """Return (B, C + 1): the value before every completion token and after the last one; no gradient, no
+        dropout.
 
         ids, mask: (B, P + C), prompts padded on the left, completions on the right. Rows go through the model sorted by
         length, `batch_size` at a time.
@@ -94,20 +110,24 @@ class Critic:
         try:
             with torch.no_grad():
                 parts = chunks(mask, num_completion, batch_size, may_move=self.may_move)
-                (found,) = in_chunks(run, parts, (len(ids), num_completion + 1))
+                (values,) = in_chunks(run, parts, (len(ids), num_completion + 1))
         finally:
             self.model.train(was_training)
-        assert found is not None
-        return found
+        assert values is not None
+        return values
 
-    def values(self, batch: dict[str, Any], autocast: Any) -> Tensor:
-        """(B, C): the value before every completion token of a micro-batch, with a gradient."""
+    def values(self, batch: MicroBatch, autocast: Autocast) -> Tensor:
+        """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         return self._values(ids, mask, batch["completion_ids"].shape[1], autocast)[:, :-1]
 
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Accumulate the gradient of a micro-batch, where `shares_backward` is False."""
+        raise NotImplementedError
+
     def step(self) -> float:
-        """One optimizer step; returns the norm of the gradient before it was clipped."""
+        """Take one optimizer step, and return the norm of the gradient before it was clipped."""
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.max_grad_norm)
         self._optimizer.step()
         self._schedule.step()
@@ -116,19 +136,19 @@ class Critic:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Return the learning rate of the next step."""
         return float(self._schedule.get_last_lr()[0])
 
-    def not_mine(self, policy: Any) -> list[torch.nn.Parameter]:
-        """The policy's own parameters."""
+    def not_mine(self, policy: torch.nn.Module) -> list[torch.nn.Parameter]:
+        """Return the policy's own parameters."""
         return list(policy.parameters())
 
     def hidden_from_policy(self) -> AbstractContextManager[None]:
-        """Within it the policy's optimizer is made, and finds nothing of the critic's."""
+        """Open a context in which the policy's optimizer is made, and sees nothing of the critic's."""
         return contextlib.nullcontext()
 
     def left_out_of_policy(self) -> AbstractContextManager[None]:
-        """Within it the policy is saved, and nothing of the critic's with it."""
+        """Open a context in which the policy is saved, and nothing of the critic's with it."""
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:
@@ -148,12 +168,12 @@ class Critic:
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
 
-    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
-        """Place the model among the ranks; the optimizer to be used."""
+    def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
+        """Place the model among the ranks, and return the optimizer to be used."""
         raise NotImplementedError
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
-        """(B, C + 1) from (B, P + C)."""
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
+        """Return (B, C + 1) values from (B, P + C) ids and mask."""
         raise NotImplementedError
 
     def _load_weights(self, folder: Path) -> None:
@@ -161,17 +181,21 @@ class Critic:
 
 
 class SeparateCritic(Critic):
-    """A token-classification model with one label, trained apart from the policy."""
+    """Train a token-classification model with one label, apart from the policy."""
 
-    def __init__(self, model: Any, settings: CriticSettings) -> None:
+    model: PreTrainedModel
+
+    def __init__(self, model: PreTrainedModel, settings: CriticSettings) -> None:
         super().__init__(model, settings)
-        self._wrapped: Any = model
-        self._accelerator: Any = None
+        self._wrapped: torch.nn.Module = model
+        self._accelerator: Accelerator | None = None
 
     def parameters(self) -> list[torch.nn.Parameter]:
+        """Return the parameters of the model as it is placed among the ranks."""
         return list(self._wrapped.parameters())
 
-    def prepare(self, trainer: Any, num_training_steps: int) -> None:
+    def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
+        """Make optimizer and schedule; activations are checkpointed where the policy's are."""
         if trainer.args.activation_checkpointing:
             options = dict(trainer.args.activation_checkpointing_kwargs or {})
             self.model.activation_checkpointing_enable(
@@ -182,21 +206,23 @@ class SeparateCritic(Critic):
         self._wrapped = self.model
         super().prepare(trainer, num_training_steps)
 
-    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
+    def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         accelerator = self._accelerator = trainer.accelerator
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
             # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3).
             self._wrapped = DistributedDataParallel(self.model)
             return optimizer
+        prepared: Optimizer
         self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
         return prepared
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
         with autocast():
             logits: Tensor = self._wrapped(input_ids=ids, attention_mask=mask, use_cache=False).logits
         return logits[:, -num_completion - 1 :, 0].float()
 
-    def values(self, batch: dict[str, Any], autocast: Any) -> Tensor:
+    def values(self, batch: MicroBatch, autocast: Autocast) -> Tensor:
+        """Return (B, C) values with a gradient, in the way of DDP that the backward pass needs."""
         with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
             return super().values(batch, autocast)
 
@@ -206,13 +232,15 @@ class SeparateCritic(Critic):
             loss.backward()
 
     def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
-        """For both passes: DDP settles in the forward one whether gradients are exchanged in the backward one."""
+        """Open a context for both passes: DDP settles in the forward one whether gradients are exchanged in the
+        backward one.
+        """
         no_sync = getattr(self._wrapped, "no_sync", None)
-        found: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
-        return found
+        exchange: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
+        return exchange
 
     def save(self, folder: Path) -> None:
-        """AutoModelForTokenClassification.from_pretrained(folder) loads what is written."""
+        """Write what AutoModelForTokenClassification.from_pretrained(folder) loads."""
         self.model.save_pretrained(folder)
 
     def _load_weights(self, folder: Path) -> None:

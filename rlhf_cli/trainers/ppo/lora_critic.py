@@ -1,4 +1,4 @@
-"""A critic on the policy's own frozen backbone: a second LoRA adapter and a head. One copy of the big weights.
+"""Train a critic on the policy's own frozen backbone: a second LoRA adapter and a head. One copy of the big weights.
 
 It goes backward together with the policy, in one pass. PEFT knows one active adapter and switches off the gradients of
 all others whenever it changes; so the adapter is made active here without PEFT's help, and that the critic's
@@ -13,17 +13,19 @@ import functools
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
-from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForTokenClassification
+from torch.optim import Optimizer
+from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
 from rlhf_cli.errors import ModelError, RlhfError
-from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings
+from rlhf_cli.trainers.ppo.critic import Autocast, Critic, CriticSettings
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 ADAPTER = "critic"
 _HEAD = "critic_head"
@@ -31,15 +33,16 @@ _WEIGHTS = "adapter_model.safetensors"
 
 
 class SharedLoraCritic(Critic):
-    """A LoRA adapter of the policy's own shape and a linear head in float32, trained by an optimizer of their own.
+    """Train a LoRA adapter of the policy's own shape and a linear head in float32, by an optimizer of their own.
 
     model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and exchanged between ranks with
     it; neither it nor the adapter is saved with the policy.
     """
 
     shares_backward = True
+    model: PeftModel
 
-    def __init__(self, model: Any, settings: CriticSettings, *, dropout: float) -> None:
+    def __init__(self, model: PeftModel, settings: CriticSettings, *, dropout: float) -> None:
         super().__init__(model, settings)
         policy = model.peft_config[model.active_adapter]
         names = ("r", "lora_alpha", "lora_dropout", "target_modules", "bias", "use_rslora")
@@ -55,15 +58,17 @@ class SharedLoraCritic(Critic):
         self._take_gradients()
 
     def parameters(self) -> list[nn.Parameter]:
+        """Return those of the critic's adapter and of its head."""
         adapter = [parameter for name, parameter in self.model.named_parameters() if f".{ADAPTER}." in name]
         return [*adapter, *self._head.parameters()]
 
-    def _wrap(self, trainer: Any, optimizer: Any) -> Any:
-        """The optimizer; the parameters are the policy's module's already."""
-        return trainer.accelerator.prepare(optimizer)
+    def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
+        """Return the prepared optimizer; the parameters are the policy's module's already."""
+        prepared: Optimizer = trainer.accelerator.prepare(optimizer)
+        return prepared
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Any) -> Tensor:
-        model = self.model.get_base_model()
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
+        model = self._base_model()
         self._take_gradients()
         with self._active(), autocast():
             backbone = getattr(model, model.base_model_prefix)
@@ -76,7 +81,9 @@ class SharedLoraCritic(Critic):
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
-        """Within it the layers compute with the critic's adapter; PEFT's own switch would freeze the others."""
+        """Open a context in which the layers compute with the critic's adapter; PEFT's own switch would freeze the
+        others.
+        """
         before = [(layer, layer._active_adapter, layer._disable_adapters) for layer in self._layers]
         for layer in self._layers:
             layer._active_adapter, layer._disable_adapters = [ADAPTER], False
@@ -87,11 +94,16 @@ class SharedLoraCritic(Critic):
                 layer._active_adapter, layer._disable_adapters = adapter, is_disabled
 
     def _take_gradients(self) -> None:
-        """Generation and the reference's forward pass switch adapters, and leave ours frozen, without a word."""
+        """Unfreeze the critic: generation and the reference's forward pass switch adapters, and leave ours frozen,
+        without a word.
+        """
         for parameter in self.parameters():
             parameter.requires_grad_(True)
 
     def step(self) -> float:
+        """Take one optimizer step. Raises RlhfError before the first one where a tensor of the critic got no
+        gradient.
+        """
         if not self._has_stepped:
             self._refuse_missing_gradients()
         self._has_stepped = True
@@ -107,12 +119,14 @@ class SharedLoraCritic(Critic):
     def _is_mine(name: str) -> bool:
         return f".{ADAPTER}." in name or name.startswith(f"{_HEAD}.")
 
-    def not_mine(self, policy: Any) -> list[nn.Parameter]:
+    def not_mine(self, policy: nn.Module) -> list[nn.Parameter]:
+        """Return the policy's parameters but those of the critic's adapter and head."""
         mine = {id(parameter) for parameter in self.parameters()}
         return [parameter for parameter in policy.parameters() if id(parameter) not in mine]
 
     @contextlib.contextmanager
     def hidden_from_policy(self) -> Iterator[None]:
+        """Freeze the critic for a while, so that the policy's optimizer passes over it."""
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         yield
@@ -120,19 +134,20 @@ class SharedLoraCritic(Critic):
 
     @contextlib.contextmanager
     def left_out_of_policy(self) -> Iterator[None]:
+        """Open a context in which PEFT saves every adapter but the critic's."""
         others = [name for name in self.model.peft_config if name != ADAPTER]
         # PEFT must know our adapter to leave its weights out: without its configuration they are saved as the policy's.
-        self.model.save_pretrained = functools.partial(self.model.save_pretrained, selected_adapters=others)
+        vars(self.model)["save_pretrained"] = functools.partial(self.model.save_pretrained, selected_adapters=others)
         try:
             yield
         finally:
-            del self.model.save_pretrained
+            del vars(self.model)["save_pretrained"]
 
     def save(self, folder: Path) -> None:
         """Write adapter and head as PEFT does: AutoPeftModelForTokenClassification.from_pretrained(folder)."""
         folder.mkdir(parents=True, exist_ok=True)
         config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
-        config.base_model_name_or_path = self.model.get_base_model().config.name_or_path
+        config.base_model_name_or_path = self._base_model().config.name_or_path
         config.modules_to_save, config.inference_mode = [self._name_of_head], True
         config.save_pretrained(str(folder))
         head = {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
@@ -141,6 +156,9 @@ class SharedLoraCritic(Critic):
     @property
     def _head_prefix(self) -> str:
         return f"base_model.model.{self._name_of_head}."
+
+    def _base_model(self) -> PreTrainedModel:
+        return cast(PreTrainedModel, self.model.get_base_model())
 
     def _adapter(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
@@ -155,8 +173,10 @@ class SharedLoraCritic(Critic):
         self._take_gradients()
 
 
-def _name_of_head(config: Any) -> str:
-    """What the policy's architecture calls the head of its token classifier: what is saved has to be named so."""
+def _name_of_head(config: PretrainedConfig) -> str:
+    """Return what the policy's architecture calls the head of its token classifier: what is saved has to be named
+    so.
+    """
     config = copy.deepcopy(config)
     config.num_labels = 1
     try:

@@ -1,12 +1,12 @@
-"""From the rewards and values of a rollout to advantages and returns of tokens, and what is logged about them."""
+"""Turn the rewards and values of a rollout into advantages and returns of tokens, and log them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from rlhf_cli.numerics.advantages import token_shares
@@ -19,7 +19,7 @@ SumOverRanks = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PpoSettings:
-    """PPO's own numbers; the rest are fields of TRL's GRPOConfig."""
+    """Hold PPO's own numbers; the rest are fields of TRL's GRPOConfig."""
 
     gamma: float = 1.0
     gae_lambda: float = 0.95
@@ -28,7 +28,8 @@ class PpoSettings:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One rank's rows of a round. B rows, C completion tokens, K components of the reward; 0 where there is no action.
+    """Hold one rank's rows of a round. B rows, C completion tokens, K components of the reward; 0 where there is no
+    action.
 
     `is_action` (B, C) bool: the policy chose the token, and its row counts. `scores` (K, B, C): every component's
     weighted reward where it lies. `values` (B, C): of the state in which a token is chosen, by the critic as it was.
@@ -45,7 +46,7 @@ class Rollout:
     ref_logps: Tensor | None
 
     def kl_tokens(self, estimator: Callable[[Tensor, Tensor], Tensor]) -> Tensor | None:
-        """(B, C): an estimate of KL(policy || reference) at every action."""
+        """Return (B, C), an estimate of KL(policy || reference) at every action; None without a reference."""
         if self.logps is None or self.ref_logps is None:
             return None
         return estimator(self.logps, self.ref_logps).where(self.is_action, 0.0)
@@ -53,7 +54,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Advantages:
-    """What GAE made of a rollout, (B, C) all. `raw` before whitening, `used` what the policy is trained on.
+    """Hold what GAE made of a rollout, (B, C) all. `raw` before whitening, `used` what the policy is trained on.
 
     `kl_reward` is what the penalty took from each token's reward; zeros without one in the reward.
     """
@@ -65,7 +66,7 @@ class Advantages:
 
 
 def advantages_of(rollout: Rollout, settings: PpoSettings, kl: KlPenalty, sum_over_ranks: SumOverRanks) -> Advantages:
-    """Generalised advantage estimation over score and KL penalty, whitened over all ranks when that is asked for."""
+    """Estimate advantages (GAE) over score and KL penalty, whitened over all ranks when that is asked for."""
     divergence = rollout.kl_tokens(k1)
     kl_reward = torch.zeros_like(rollout.values)
     if divergence is not None:
@@ -93,51 +94,61 @@ def _gae(
 
 def rollout_shares(
     rollout: Rollout,
-    found: Advantages,
+    advantages: Advantages,
     settings: PpoSettings,
     names: Sequence[str],
     sum_over_ranks: SumOverRanks,
 ) -> dict[str, float]:
-    """`rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
+    """Return `rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
 
     GAE is linear in rewards and values, so an advantage is the sum of what it would be for each alone.
     """
-    parts = torch.cat([rollout.scores, found.kl_reward.unsqueeze(0), torch.zeros_like(rollout.values).unsqueeze(0)])
+    parts = torch.cat(
+        [rollout.scores, advantages.kl_reward.unsqueeze(0), torch.zeros_like(rollout.values).unsqueeze(0)]
+    )
     is_critic = torch.arange(len(parts), device=parts.device) == len(parts) - 1
     values = rollout.values.where(rollout.is_action, 0.0) * is_critic.view(-1, 1, 1)
     last_values = rollout.last_values * is_critic.view(-1, 1)
     alone, _ = _gae(rollout, settings, parts.flatten(0, 1), values.flatten(0, 1), last_values.flatten())
-    shares = token_shares(alone.view_as(parts), found.used, sum_over_ranks)
+    shares = token_shares(alone.view_as(parts), advantages.used, sum_over_ranks)
     named = zip([*names, "kl", "value"], shares or [], strict=shares is not None)
-    return {f"rewards/{name}/advantage_share": share for name, share in named if name != "kl" or found.kl_reward.any()}
+    return {
+        f"rewards/{name}/advantage_share": share for name, share in named if name != "kl" or advantages.kl_reward.any()
+    }
 
 
 def rollout_metrics(
-    rollout: Rollout, found: Advantages, settings: PpoSettings, kl: KlPenalty, accelerator: Any
+    rollout: Rollout, advantages: Advantages, settings: PpoSettings, kl: KlPenalty, accelerator: Accelerator
 ) -> dict[str, float]:
-    """What a rollout was like, over the actions of all ranks. docs/metrics.md explains every name."""
+    """Return what a rollout was like, over the actions of all ranks. docs/metrics.md explains every name."""
 
     def sum_over_ranks(sums: Tensor) -> Tensor:
         summed: Tensor = accelerator.reduce(sums, reduction="sum")
         return summed
 
     mask = rollout.is_action
-    _, return_mean, return_std = whiten(found.returns, mask, sum_over_ranks)
+    _, return_mean, return_std = whiten(advantages.returns, mask, sum_over_ranks)
     _, value_mean, _ = whiten(rollout.values, mask, sum_over_ranks)
-    _, advantage_mean, advantage_std = whiten(found.raw, mask, sum_over_ranks)
+    _, advantage_mean, advantage_std = whiten(advantages.raw, mask, sum_over_ranks)
     metrics = {
         "ppo/returns_mean": return_mean.item(),
         "ppo/returns_std": return_std.item(),
         "ppo/values_mean": value_mean.item(),
         "ppo/advantages_mean": advantage_mean.item(),
         "ppo/advantages_std": advantage_std.item(),
-        "ppo/explained_variance": explained_variance(rollout.values, found.returns, mask, sum_over_ranks).item(),
+        "ppo/explained_variance": explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks).item(),
     }
     rows = mask.any(dim=1)
     added = (settings.gamma * rollout.last_values)[rollout.is_bootstrapped & rows].double()
     divergence, low_variance = rollout.kl_tokens(k1), rollout.kl_tokens(k3)
     zero = torch.zeros((), dtype=torch.float64, device=mask.device)
-    sums = [mask.sum().double(), rows.sum().double(), added.sum(), zero + added.numel(), found.kl_reward.double().sum()]
+    sums = [
+        mask.sum().double(),
+        rows.sum().double(),
+        added.sum(),
+        zero + added.numel(),
+        advantages.kl_reward.double().sum(),
+    ]
     sums += [zero if tokens is None else tokens.double().sum() for tokens in (divergence, low_variance)]
     num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, k1_sum, k3_sum = sum_over_ranks(
         torch.stack(sums)

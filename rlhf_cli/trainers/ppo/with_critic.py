@@ -1,4 +1,4 @@
-"""PPO on TRL's rollout engine: GRPOTrainer with a critic in the group's place (arXiv 1707.06347, 1909.08593).
+"""Run PPO on TRL's rollout engine: GRPOTrainer with a critic in the group's place (arXiv 1707.06347, 1909.08593).
 
 TRL generates, scores, keeps the rollout, makes minibatches and epochs of it (`steps_per_generation`, `num_iterations`)
 and computes the clipped policy loss, which takes advantages of shape (B, T). Ours are the critic, the advantages and
@@ -15,14 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from rlhf_cli.numerics.kl_estimators import k3
 from rlhf_cli.numerics.value_loss import value_losses
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.less_padding import LessPadding
+from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
-from rlhf_cli.trainers.ppo.rollout import Rollout, advantages_of, rollout_metrics, rollout_shares
+from rlhf_cli.trainers.ppo.rollout import Advantages, Rollout, advantages_of, rollout_metrics, rollout_shares
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trim import MicroBatch
 
@@ -30,29 +33,28 @@ _STATE_FILE = "kl_state.json"
 
 
 class WithCritic(LessPadding, WithRewardStack):
-    """Mixed into GRPOTrainer; its numbers and how its critic is made are in `additions.ppo`."""
+    """Mixed into GRPOTrainer, it makes PPO of it; its numbers and how its critic is made are in `additions.ppo`."""
 
     _fill = "zero"
     _micro_batch: MicroBatch
-    _found: tuple[Rollout, Any]
+    _rollout: tuple[Rollout, Advantages]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         parts = self.additions.ppo
         assert parts is not None
         self.ppo, self.kl = parts.settings, parts.kl
-        self.critic: Any = parts.make_critic(self._trainer.model)
+        self.critic: Critic = parts.make_critic(self.model)
 
     # --- the rollout ---
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self._beta(self.kl.coef if self.kl.is_used else 0.0):  # TRL asks the reference only where beta is not 0
             output = super()._generate_and_score_completions(inputs)
-        trainer = self._trainer
-        metrics = trainer._metrics[self._mode]
+        metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # of groups, which there are none of
-        rollout, found = self._found
-        measured = rollout_metrics(rollout, found, self.ppo, self.kl, trainer.accelerator)
+        rollout, advantages = self._rollout
+        measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self.accelerator)
         for name, value in measured.items():
             metrics[name].append(value)
         if self.kl.form.in_reward:
@@ -60,22 +62,21 @@ class WithCritic(LessPadding, WithRewardStack):
         num_rows = int((~self._settled.totals.isnan()).sum())  # without those left out, of which there is no divergence
         if self._mode == "train" and self.kl.is_used and num_rows:
             self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
-        del self._found
+        del self._rollout
         return output
 
     def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
-        trainer = self._trainer
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
         num_completion = output["completion_ids"].shape[1]
-        batch_size = trainer.args.per_device_train_batch_size
+        batch_size = self.args.per_device_train_batch_size
         if self.kl.is_used and "old_per_token_logps" not in output:
             with torch.no_grad():
                 logps, _, _ = self._get_per_token_logps_and_entropies(
-                    trainer.model, ids, mask, num_completion, batch_size=batch_size
+                    self.model, ids, mask, num_completion, batch_size=batch_size
                 )
             output["old_per_token_logps"] = logps
-        values = self.critic.rollout_values(ids, mask, num_completion, batch_size, trainer.accelerator.autocast)
+        values = self.critic.rollout_values(ids, mask, num_completion, batch_size, self.accelerator.autocast)
         lengths = output["completion_mask"].sum(dim=1)
         is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows]
         is_action = _action_mask(output)
@@ -92,19 +93,23 @@ class WithCritic(LessPadding, WithRewardStack):
             logps=output.get("old_per_token_logps") if self.kl.is_used else None,
             ref_logps=output.get("ref_per_token_logps"),
         )
-        found = advantages_of(rollout, self.ppo, self.kl, self._sum_over_ranks)
-        output["advantages"], output["returns"], output["rollout_values"] = found.used, found.returns, rollout.values
+        advantages = advantages_of(rollout, self.ppo, self.kl, self._sum_over_ranks)
+        output["advantages"], output["returns"], output["rollout_values"] = (
+            advantages.used,
+            advantages.returns,
+            rollout.values,
+        )
         if not self.kl.form.in_loss:
             output.pop("ref_per_token_logps", None)
-        self._found = rollout, found
-        means = trainer.accelerator.gather(found.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1))
-        overwrite_last(trainer._logs["advantages"], means.tolist())
+        self._rollout = rollout, advantages
+        means = self.accelerator.gather(advantages.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1))
+        overwrite_last(self._logs["advantages"], means.tolist())
         if callable(self.aggregate):
             return {}
-        return rollout_shares(rollout, found, self.ppo, self._settled.names, self._sum_over_ranks)
+        return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
-        """(K, rows of this rank, tokens): every component's weighted reward where it lies."""
+        """Return (K, rows of this rank, tokens): every component's weighted reward where it lies."""
         if self.is_dense and not callable(self.aggregate):
             return token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)[0]
         return last_token_rewards(self._settled, is_in_completion, self._own_rows)
@@ -113,7 +118,7 @@ class WithCritic(LessPadding, WithRewardStack):
 
     def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
         with self._beta(self.kl.coef_in_loss):
-            loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[misc]
+            loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs
         if self.critic.shares_backward and self._mode == "train":
@@ -121,56 +126,58 @@ class WithCritic(LessPadding, WithRewardStack):
         return loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        trainer = self._trainer
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        """Take TRL's step, then the critic's; the policy stands still while the critic is warmed up."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
         if not self.critic.shares_backward:
-            is_last = trainer.accelerator.sync_gradients
+            is_last = self.accelerator.sync_gradients
             self.critic.backward(self._value_loss(self._micro_batch), is_last=is_last)
-        if trainer.accelerator.sync_gradients:
-            metrics = trainer._metrics["train"]
+        if self.accelerator.sync_gradients:
+            metrics = self._metrics["train"]
             metrics["critic/learning_rate"].append(self.critic.learning_rate)
             metrics["critic/grad_norm"].append(self.critic.step())
-        if trainer.state.global_step < self.critic.settings.warmup_steps:
+        if self.state.global_step < self.critic.settings.warmup_steps:
             for parameter in self.critic.not_mine(model):
                 parameter.grad = None  # the policy's optimizer passes over what has no gradient
         return loss
 
     def _value_loss(self, inputs: MicroBatch) -> Tensor:
-        """() the critic's loss on a micro-batch, normalised as the policy's, so that accumulation changes nothing."""
-        trainer, settings = self._trainer, self.critic.settings
+        """Return () the critic's loss on a micro-batch, normalised as the policy's, so that accumulation changes
+        nothing.
+        """
+        settings = self.critic.settings
         mask = _action_mask(inputs)
-        values = self.critic.values(inputs, trainer.accelerator.autocast)
+        values = self.critic.values(inputs, self.accelerator.autocast)
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
         losses = losses.where(mask, 0.0)
         self._log_means(mask, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})
-        accumulation = trainer.current_gradient_accumulation_steps
-        normaliser = POLICY_LOSSES[trainer.loss_type].normaliser
+        accumulation = self.current_gradient_accumulation_steps
+        normaliser = POLICY_LOSSES[self.loss_type].normaliser
         if normaliser == "row":
             loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation
         elif normaliser == "max_length":
-            loss = losses.sum() / (len(losses) * trainer.max_completion_length) / accumulation
+            loss = losses.sum() / (len(losses) * self.max_completion_length) / accumulation
         else:
             # dapo's, and in bnpo's place: tokens of the window, for a micro-batch's own would weigh rows by company.
-            tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
-            loss = losses.sum() / (tokens * accumulation / trainer.args.steps_per_generation)
+            tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
+            loss = losses.sum() / (tokens * accumulation / self.args.steps_per_generation)
         value_loss: Tensor = settings.loss_coef * loss
         return value_loss
 
     def _log_update(self, loss: Tensor, inputs: MicroBatch) -> None:
-        trainer, logps, mask = self._trainer, self._latest_logps, _action_mask(inputs)
+        logps, mask = self._latest_logps, _action_mask(inputs)
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else old
         ratio = (logps - old).exp()
-        is_clipped = (ratio < 1 - trainer.epsilon_low) | (ratio > 1 + trainer.epsilon_high)
+        is_clipped = (ratio < 1 - self.epsilon_low) | (ratio > 1 + self.epsilon_high)
         self._log_means(
             mask, {"ppo/approx_kl_k3_old_new": k3(old, logps), "ppo/ratio_mean": ratio, "ppo/clip_fraction": is_clipped}
         )
-        highest = trainer.accelerator.gather(ratio.where(mask, 0.0).max().reshape(1)).max()
-        metrics = trainer._metrics[self._mode]
+        highest = self.accelerator.gather(ratio.where(mask, 0.0).max().reshape(1)).max()
+        metrics = self._metrics[self._mode]
         metrics["ppo/ratio_max"].append(highest.item())
         metrics["ppo/entropy"].append(metrics["entropy"][-1])
-        window = trainer.current_gradient_accumulation_steps if self._mode == "train" else 1
-        policy_loss = trainer.accelerator.reduce(loss.detach() * window, reduction="mean")
+        window = self.current_gradient_accumulation_steps if self._mode == "train" else 1
+        policy_loss = self.accelerator.reduce(loss.detach() * window, reduction="mean")
         metrics["ppo/policy_loss"].append(policy_loss.item())
 
     def _log_means(self, mask: Tensor, tokens: dict[str, Tensor]) -> None:
@@ -178,27 +185,29 @@ class WithCritic(LessPadding, WithRewardStack):
         sums = [mask.sum().double(), *(values.detach().double().where(mask, 0.0).sum() for values in tokens.values())]
         count, *totals = self._sum_over_ranks(torch.stack(sums)).tolist()
         for name, total in zip(tokens, totals, strict=True):
-            self._trainer._metrics[self._mode][name].append(total / count if count else torch.nan)
+            self._metrics[self._mode][name].append(total / count if count else torch.nan)
 
     # --- what lies beside the policy ---
 
-    def create_optimizer(self, model: Any = None) -> Any:
+    def create_optimizer(self, model: Any = None) -> Optimizer:
+        """Make TRL's optimizer, which sees nothing of the critic's parameters."""
         with self.critic.hidden_from_policy():
-            return super().create_optimizer(model)  # type: ignore[misc]
+            return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        schedule = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
-        self.critic.prepare(self._trainer, num_training_steps)
+        """Make TRL's schedule, and the critic's optimizer and schedule with it."""
+        schedule = super().create_scheduler(num_training_steps, optimizer)
+        self.critic.prepare(self, num_training_steps)
         return schedule
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         with self.critic.left_out_of_policy():
-            super()._save(output_dir, state_dict)  # type: ignore[misc]
+            super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self._trainer.args.should_save:
-            folder = Path(self._get_output_dir(trial), f"checkpoint-{self._trainer.state.global_step}")
+        if self.args.should_save:
+            folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
             self.critic.save_state(folder / "critic")
             (folder / _STATE_FILE).write_text(json.dumps({"coef": self.kl.coef}), encoding="utf-8")
 
@@ -210,29 +219,29 @@ class WithCritic(LessPadding, WithRewardStack):
             self.kl = KlPenalty(self.kl.where, coef, self.kl.target, self.kl.horizon)
 
     def _load_best_model(self) -> None:
-        super()._load_best_model()  # type: ignore[misc]
-        self.critic.load_state(Path(self._trainer.state.best_model_checkpoint, "critic"))
+        super()._load_best_model()
+        assert self.state.best_model_checkpoint is not None
+        self.critic.load_state(Path(self.state.best_model_checkpoint, "critic"))
 
     @contextlib.contextmanager
     def _beta(self, value: float) -> Iterator[None]:
-        """TRL's `beta` for a while: what it means depends on where the KL penalty is."""
-        trainer = self._trainer
-        before, trainer.beta = trainer.beta, value
+        """Set TRL's `beta` for a while: what it means depends on where the KL penalty is."""
+        before, self.beta = self.beta, value
         try:
             yield
         finally:
-            trainer.beta = before
+            self.beta = before
 
     def _sum_over_ranks(self, sums: Tensor) -> Tensor:
-        summed: Tensor = self._trainer.accelerator.reduce(sums, reduction="sum")
+        summed: Tensor = self.accelerator.reduce(sums, reduction="sum")
         return summed
 
     @property
     def _mode(self) -> str:
-        return "train" if self._trainer.model.training else "eval"
+        return "train" if self.model.training else "eval"
 
 
 def _action_mask(inputs: MicroBatch) -> Tensor:
-    """(B, T) bool, True = the policy chose this token."""
+    """Return (B, T) bool, True = the policy chose this token."""
     mask: Tensor = inputs["completion_mask"].bool()
     return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask

@@ -1,0 +1,149 @@
+"""Declare what our mixins read, call and override of the TRL trainer below them: the one way to say "self is one".
+
+A mixin inherits from `TrlTrainer`, which for mypy is a trainer with the attributes and methods below, and at run time
+nothing (`object`), so that no line of it stands between a mixin and TRL. tests/trainers/test_contract.py holds every
+name below against TRL and transformers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any, Literal
+
+    import torch
+    from accelerate import Accelerator
+    from datasets import Dataset
+    from peft import PeftModel
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        TrainerCallback,
+        TrainerState,
+        TrainingArguments,
+    )
+    from trl.trainer.utils import RepeatSampler
+
+    class TrlArguments(TrainingArguments):
+        """Declare the fields of TRL's configs that are read beside those of transformers."""
+
+        activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
+        log_completions: bool
+        lr_scheduler_kwargs: dict[str, Any] | None
+        output_dir: str
+        steps_per_generation: int
+
+    class EvaluationOutput:
+        """Declare what an evaluation of transformers returns; a metric is None where nothing was scored."""
+
+        metrics: dict[str, float | None]
+
+    class TrlTrainer:
+        """Declare a TRL trainer; what only trainers that generate have is below the first blank line."""
+
+        args: TrlArguments
+        state: TrainerState
+        model: PreTrainedModel | PeftModel
+        ref_model: PreTrainedModel | None
+        accelerator: Accelerator
+        processing_class: PreTrainedTokenizerBase
+        train_dataset: Dataset
+        eval_dataset: Dataset | None
+        data_collator: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+        is_deepspeed_enabled: bool
+        is_fsdp_enabled: bool
+        current_gradient_accumulation_steps: int
+        _tr_loss: Tensor
+        _total_loss_scalar: float
+        _globalstep_last_logged: int
+
+        aux_loss_enabled: bool
+        beta: float
+        eos_token_ids: list[int]
+        epsilon_high: float
+        epsilon_low: float
+        generation_kwargs: dict[str, Any]
+        loss_type: str
+        max_completion_length: int
+        normalize_advantages: bool
+        num_generations: int
+        num_generations_eval: int
+        num_iterations: int
+        reward_clip_range: tuple[float, float] | None
+        reward_func_names: list[str]
+        reward_weights: Tensor
+        scale_rewards: Literal["group", "batch", "none"]
+        top_entropy_quantile: float
+        use_vllm: bool
+        vllm_generation: object
+        _buffered_inputs: list[dict[str, Any]]
+        _entropy_bonus_enabled: bool
+        _logs: dict[str, Any]
+        _metrics: dict[str, dict[str, list[float]]]
+        _pending_extra_logs: dict[str, list[Any]]
+        _step: int
+        _tokenizer: PreTrainedTokenizerBase
+
+        def __init__(self, *args: Any, **named: Any) -> None: ...
+        def add_callback(self, callback: TrainerCallback) -> None: ...
+        def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
+        def create_optimizer(self, model: Any = None) -> Optimizer: ...
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any: ...
+        def evaluation_loop(
+            self,
+            dataloader: DataLoader[Any],
+            description: str,
+            prediction_loss_only: bool | None = None,
+            ignore_keys: list[str] | None = None,
+            metric_key_prefix: str = "eval",
+        ) -> EvaluationOutput: ...
+        def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]: ...
+        def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]: ...
+        def is_world_process_zero(self) -> bool: ...
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None: ...
+        def remove_callback(self, callback: type[TrainerCallback]) -> None: ...
+        def save_model(self, output_dir: str | None = None) -> None: ...
+        def train(self, resume_from_checkpoint: str | None = None) -> object: ...
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor: ...
+        def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool: ...
+        def _get_output_dir(self, trial: Any) -> str: ...
+        def _get_train_sampler(self, dataset: Any = None) -> RepeatSampler | None: ...
+        def _load_best_model(self) -> None: ...
+        def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
+        def _load_rng_state(self, checkpoint: str | None) -> None: ...
+        def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset: ...
+        def _push_from_checkpoint(self, checkpoint_folder: str) -> None: ...
+        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None: ...
+        def _save_checkpoint(self, model: Any, trial: Any) -> None: ...
+
+        def _calculate_rewards(
+            self,
+            inputs: list[dict[str, Any]],
+            prompts: list[Any],
+            completions: list[Any],
+            completion_ids_list: list[list[int]],
+        ) -> Tensor: ...
+        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor: ...
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]: ...
+        def _generate_single_turn(self, *args: Any, **named: Any) -> Any: ...
+        def _get_per_token_logps_and_entropies(
+            self,
+            model: Any,
+            input_ids: Tensor,
+            attention_mask: Tensor,
+            logits_to_keep: int,
+            batch_size: int | None = None,
+            compute_entropy: bool = False,
+            **others: Any,
+        ) -> tuple[Tensor, Tensor | None, Tensor | None]: ...
+        def _log_completion_extra(self, column: str, values: list[Any]) -> None: ...
+        def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]: ...
+
+else:
+    TrlTrainer = object
