@@ -38,7 +38,7 @@ _WHY_INDEPENDENT = (
 
 
 def check_reward(
-    reward: str | Callable[..., Any],
+    reward: str | Callable[..., object],
     *,
     completions: Sequence[Any],
     prompts: Sequence[Any] | None = None,
@@ -86,7 +86,7 @@ def check_reward(
 
 
 def _call(
-    function: Callable[..., Any], runner: asyncio.Runner, rows: dict[str, list[Any]], some: list[int]
+    function: Callable[..., object], runner: asyncio.Runner, rows: dict[str, list[Any]], some: list[int]
 ) -> list[Value]:
     """Return the values of some of the rows; in every message they have the numbers they have among all."""
     __tracebackhide__ = True
@@ -158,7 +158,7 @@ def _number(row: int, value: Any) -> float:
     return float(value)
 
 
-def _function(reward: str | Callable[..., Any], args: dict[str, Any]) -> Callable[..., Any]:
+def _function(reward: str | Callable[..., object], args: dict[str, Any]) -> Callable[..., object]:
     __tracebackhide__ = True
     if isinstance(reward, str):
         return resolve(reward, args, where="check_reward")
@@ -191,7 +191,7 @@ def _rows(
     return {name: list(column) for name, column in rows.items()}
 
 
-def _check_signature(function: Callable[..., Any], columns: dict[str, Sequence[Any]]) -> None:
+def _check_signature(function: Callable[..., object], columns: dict[str, Sequence[Any]]) -> None:
     __tracebackhide__ = True
     parameters = _parameters(function)
     if parameters and inspect.Parameter.VAR_KEYWORD not in parameters.values():
@@ -203,7 +203,7 @@ def _check_signature(function: Callable[..., Any], columns: dict[str, Sequence[A
         _fail(f"needs the column {missing[0]!r}: check_reward(..., {missing[0]}=[...]), or args where it is a setting")
 
 
-def _check_pickle(reward: Callable[..., Any]) -> None:
+def _check_pickle(reward: Callable[..., object]) -> None:
     __tracebackhide__ = True
     try:
         pickle.loads(pickle.dumps(reward))
@@ -271,7 +271,7 @@ def _equal(before: Any, after: Any) -> bool:
         return pickle.dumps(before) == pickle.dumps(after)
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+def _parameters(function: Callable[..., object]) -> dict[str, Any]:
     try:
         return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     except (TypeError, ValueError):  # a builtin has no signature; the call will show what it takes
@@ -282,7 +282,7 @@ def _message(role: str, content: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content}]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 

@@ -8,7 +8,7 @@ what else there is stays behind.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.rows import check_rows
 from rlhf_cli.errors import DataError
@@ -113,7 +113,7 @@ def _check_kinds(dataset: Dataset, columns: Sequence[str], name: str) -> None:
         )
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "text" if isinstance(value, str) else "messages"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rlhf_cli.config.schema import reward_section as schema
 from rlhf_cli.stack.component import Component
@@ -11,7 +10,7 @@ from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.weight_schedule import Schedule
 
 
-def component(name: str, reward: schema.Reward, score: Callable[..., Any]) -> Component:
+def component(name: str, reward: schema.Reward, score: Callable[..., object]) -> Component:
     """Return a component of the stack: `score` with the rules the experiment puts around it."""
     weight = reward.weight
     assert not isinstance(reward.offset, str), "resolve_runs made a number of it"

@@ -31,7 +31,7 @@ class ChatClient(JsonClient):
             )
         super().__init__(url, path=_PATH, **options)
 
-    async def post(self, payload: Any) -> Any:
+    async def post(self, payload: object) -> Any:
         """Return the server's answer to a chat completion as JSON. Raises RewardError as `JsonClient.post` does."""
         # Most of a second, which is on no try's account nor on the budget's: those begin below.
         importlib.import_module("openai")

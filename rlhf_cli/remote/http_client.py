@@ -117,10 +117,10 @@ class JsonClient:
     def __repr__(self) -> str:
         return f"JsonClient({', '.join(shown(url) for url in self.urls)})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_live": None}
 
-    async def post(self, payload: Any) -> Any:
+    async def post(self, payload: object) -> Any:
         """Return the JSON that a server answers to `payload`.
 
         Raises RewardError where the server refuses the request, answers no JSON, or does not answer within the budget.

@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 
 class ReplyCache:
@@ -17,7 +17,7 @@ class ReplyCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, request: dict[str, Any]) -> str | None:
+    def read(self, request: Mapping[str, object]) -> str | None:
         """Return the reply to an equal request, None where there is none, or none that can be read."""
         try:
             reply = json.loads(self._file(request).read_text(encoding="utf-8"))["reply"]
@@ -25,7 +25,7 @@ class ReplyCache:
             return None
         return reply if isinstance(reply, str) else None
 
-    def write(self, request: dict[str, Any], reply: str) -> None:
+    def write(self, request: Mapping[str, object], reply: str) -> None:
         """Keep a reply. A disk that is full or read-only costs the cache, not the run."""
         file = self._file(request)
         with contextlib.suppress(OSError):
@@ -39,6 +39,6 @@ class ReplyCache:
                 os.unlink(beside)
                 raise
 
-    def _file(self, request: dict[str, Any]) -> Path:
+    def _file(self, request: Mapping[str, object]) -> Path:
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         return self._folder / digest[:2] / f"{digest}.json"

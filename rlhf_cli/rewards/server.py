@@ -52,7 +52,9 @@ class RewardServer:
     def __repr__(self) -> str:
         return f"RewardServer({', '.join(shown(url) for url in self._client.urls)})"
 
-    async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    async def __call__(
+        self, prompts: Sequence[object], completions: Sequence[object], **columns: Any
+    ) -> list[float | None]:
         """Return a reward a row. Raises RewardError when a server does not answer, or not in the form above."""
         sent = _json_columns(columns, len(completions))
         starts = range(0, len(completions), self._batch_size)
@@ -70,7 +72,7 @@ class RewardServer:
             rewards += self._checked(answer, start, len(batch["completions"]))
         return rewards
 
-    def _checked(self, answer: Any, start: int, num_rows: int) -> list[float | None]:
+    def _checked(self, answer: object, start: int, num_rows: int) -> list[float | None]:
         """Return the rewards of one answer, to rows `start` and after."""
         where = " or ".join(shown(url) for url in self._client.urls)
         expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
@@ -100,9 +102,9 @@ class RewardServer:
         return rewards
 
 
-def _json_columns(columns: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
+def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:
     """Return what is a column, and what JSON can carry: not images, for example."""
-    kept: dict[str, list[Any]] = {}
+    kept: dict[str, list[object]] = {}
     for name, values in columns.items():
         if name in _NO_COLUMNS or not isinstance(values, list | tuple) or len(values) != num_rows:
             continue

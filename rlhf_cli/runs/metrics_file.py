@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class MetricsWriter:
         self._offset_s = float(earlier[-1]["time_s"]) if earlier else 0.0
         self._started = time.monotonic()
 
-    def write(self, step: int, logs: dict[str, Any]) -> None:
+    def write(self, step: int, logs: Mapping[str, object]) -> None:
         """Append one event. A value that is no finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}

@@ -47,7 +47,7 @@ def write_provenance(
     write_json(folder.provenance, content)
 
 
-def add_to_provenance(folder: RunFolder, **seen: Any) -> None:
+def add_to_provenance(folder: RunFolder, **seen: object) -> None:
     """Add what only the worker sees: the world size, the devices, the dtype."""
     write_json(folder.provenance, {**read_json(folder.provenance), **seen})
 

@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
@@ -44,7 +43,7 @@ def read_status(folder: RunFolder) -> Status:
     return status
 
 
-def update_status(folder: RunFolder, **changes: Any) -> Status:
+def update_status(folder: RunFolder, **changes: object) -> Status:
     """Merge `changes` into status.json, stamp them with the time and return the new state."""
     content = {**read_json(folder.status), **changes}
     known = {field.name for field in fields(Status)}

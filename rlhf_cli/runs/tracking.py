@@ -7,7 +7,7 @@ import netrc
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -90,7 +90,7 @@ def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[N
         wandb.finish()
 
 
-def mirror_table(name: str, step: int, rows: list[dict[str, Any]]) -> None:
+def mirror_table(name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:
     """Log rows as a table of the active wandb run; do nothing where there is none."""
     wandb = sys.modules.get("wandb")  # where a run is active it was imported
     if wandb is None or getattr(wandb, "run", None) is None:

@@ -38,7 +38,7 @@ def _show(console: Console, node: dict[str, Any], origins: Origins, prefix: str,
         console.print(line, soft_wrap=True)
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
