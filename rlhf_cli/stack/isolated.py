@@ -18,8 +18,8 @@ from typing import Any, TypeGuard
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from rlhf_cli.stack.calling import RewardTimeout
-from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after so many rows: whatever the function leaks goes with it."""
