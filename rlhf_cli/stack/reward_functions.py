@@ -18,6 +18,9 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 RewardFunction = Callable[..., object]
 
+_MOVED = {"rlhf_cli.data.worlds.toy_preferences:true_reward": "rlhf_cli.rewards.toy:sums_true"}
+"""The `fn` of a ready-made reward as an older configuration or a run frozen with it may name it -> where it lies now."""
+
 
 def resolve(
     fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
@@ -104,6 +107,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
 
     Raises RewardError when it cannot be found or imported, with the real import error.
     """
+    fn = _MOVED.get(fn, fn)
     module_name, colon, attribute = fn.rpartition(":")
     if not colon or not attribute.isidentifier() or not module_name:
         raise RewardError(

@@ -40,7 +40,7 @@ def now() -> tuple[float, float]:
 
 def main(out: Path, words: list[str]) -> int:
     from rlhf_cli import cli
-    from rlhf_cli.launch import progress as callbacks
+    from rlhf_cli.launch import callbacks
 
     clocks: list[Clock] = []
     recorder = callbacks.Recorder

@@ -26,7 +26,8 @@ from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.mixing import with_our_seams
+from rlhf_cli.trainers.additions import Additions, RewardParts
+from rlhf_cli.trainers.mixing import built_whole
 
 PAIRS = 15
 BUILD = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "context_tokens": 256, "warm_start": None}
@@ -124,8 +125,7 @@ def stack_against_trl(folder: Path) -> None:
     given = (inputs, batch["prompts"], batch["completions"], batch["completion_ids"])
     plain = trainer(GRPOTrainer, list(functions.values()), folder)
     stack = RewardStack([Component(name, function) for name, function in functions.items()])
-    ours = trainer(with_our_seams(GRPOTrainer), stack.columns(), folder)
-    ours.reward_stack = stack
+    ours = trainer(with_stack_of(stack), stack.columns(), folder)
 
     def with_stack() -> None:
         ours._calculate_rewards(*given)
@@ -150,16 +150,20 @@ def dense_step(folder: Path) -> None:
 
     def steps(score: Callable[..., Any], *, is_dense: bool) -> Callable[[], Any]:
         stack = RewardStack([Component("reward", score, spread="even")])
-        ours = trainer(with_our_seams(GRPOTrainer), stack.columns(), folder, max_steps=6)
-        ours.reward_stack, ours.is_dense = stack, is_dense
-        stack.decode = functools.partial(ours.processing_class.decode, skip_special_tokens=True)
+        ours = trainer(with_stack_of(stack, is_dense=is_dense), stack.columns(), folder, max_steps=6)
         return lambda: ours.train()
 
     dense, scalar = steps(halves, is_dense=True), steps(lengths, is_dense=False)
     ratio("a step with dense rewards / with one number a row", dense, scalar, 1.05, pairs=9)
 
 
-def trainer(kind: type, functions: list[Any], folder: Path, max_steps: int = 1) -> Any:
+def with_stack_of(stack: RewardStack, *, is_dense: bool = False) -> Callable[..., Any]:
+    """Return what makes GRPOTrainer with the stack mixed in."""
+    additions = Additions(rewards=RewardParts(stack=stack, is_dense=is_dense))
+    return functools.partial(built_whole, GRPOTrainer, additions)
+
+
+def trainer(kind: Callable[..., Any], functions: list[Any], folder: Path, max_steps: int = 1) -> Any:
     rows = [{"prompt": "A and B:", "speaker_a": "A", "speaker_b": "B"}] * 64
     args = GRPOConfig(
         output_dir=str(folder / "out"),

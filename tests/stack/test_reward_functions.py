@@ -178,3 +178,8 @@ def test_source_file(mine: Path) -> None:
     assert source_file("./my_rewards.py:plain") == mine
     assert source_file("rlhf_cli.rewards.toy:digits_only") == Path(rlhf_cli.__file__).parent / "rewards" / "toy.py"
     assert source_file("sys:exit") is None
+
+
+def test_a_reward_that_moved_is_found_under_its_older_name() -> None:
+    older = resolve("rlhf_cli.data.worlds.toy_preferences:true_reward", {}, where=WHERE)
+    assert older(prompts=["17+5="], completions=["22"]) == [1.5]
