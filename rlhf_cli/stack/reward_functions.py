@@ -19,7 +19,7 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 RewardFunction = Callable[..., object]
 
 _MOVED = {"rlhf_cli.data.worlds.toy_preferences:true_reward": "rlhf_cli.rewards.toy:sums_true"}
-"""The `fn` of a ready-made reward as an older configuration or a run frozen with it may name it -> where it lies now."""
+"""What an older configuration, or a run frozen with one, calls a ready-made reward -> where it lies now."""
 
 
 def resolve(
