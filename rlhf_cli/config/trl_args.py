@@ -38,7 +38,7 @@ class TrlField:
 
 
 @dataclass(frozen=True)
-class TrlTrainer:
+class TrainerFields:
     """A TRL trainer as its user sees it: its name, its config class and the fields of that class by name."""
 
     name: str
@@ -74,10 +74,10 @@ def trainers() -> dict[str, Path]:
 
 
 @cache
-def trainer(name: str) -> TrlTrainer:
+def trainer(name: str) -> TrainerFields:
     """Return what the trainer's config class takes. Raises KeyError for a trainer that has no row in the table."""
     config_class = TRAINERS[name].config_class
-    return TrlTrainer(name, config_class, config_fields(config_class))
+    return TrainerFields(name, config_class, config_fields(config_class))
 
 
 @cache
@@ -103,7 +103,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
-def setting(trainer: TrlTrainer, args: dict[str, Any], name: str) -> Any:
+def setting(trainer: TrainerFields, args: dict[str, Any], name: str) -> Any:
     """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import TrlTrainer, setting
+from rlhf_cli.config.trl_args import TrainerFields, setting
 from rlhf_cli.errors import ConfigError, UserError
 
 
@@ -52,7 +52,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def plan_batches(
-    trainer: TrlTrainer,
+    trainer: TrainerFields,
     args: dict[str, Any],
     *,
     processes: int,
@@ -126,7 +126,12 @@ def plan_batches(
 
 
 def _steps(
-    trainer: TrlTrainer, args: dict[str, Any], num_rows: int | None, prompts: int, micro_batches: int, accumulation: int
+    trainer: TrainerFields,
+    args: dict[str, Any],
+    num_rows: int | None,
+    prompts: int,
+    micro_batches: int,
+    accumulation: int,
 ) -> int | None:
     max_steps = int(setting(trainer, args, "max_steps"))
     if max_steps > 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import TrlTrainer, setting
+from rlhf_cli.config.trl_args import TrainerFields, setting
 from rlhf_cli.data.learnt_columns import learnt_columns
 from rlhf_cli.errors import ConfigError, UserError
 
@@ -43,7 +43,7 @@ class StagePlan:
 
 def check_stage(
     experiment: Experiment,
-    trainer: TrlTrainer,
+    trainer: TrainerFields,
     columns: Sequence[str],
     *,
     processes: int,
@@ -74,7 +74,7 @@ def check_stage(
 
 
 def _plan(
-    trainer: TrlTrainer, args: dict[str, Any], processes: int, num_rows: int | None, origins: Origins
+    trainer: TrainerFields, args: dict[str, Any], processes: int, num_rows: int | None, origins: Origins
 ) -> StagePlan:
     per_device = int(setting(trainer, args, "per_device_train_batch_size"))
     accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))

@@ -54,7 +54,7 @@ def _no_row(name: str, origins: Origins) -> UserError:
 
 
 def _argument_problem(
-    trainer: trl_args.TrlTrainer, has_critic: bool, name: str, value: Any, origins: Origins
+    trainer: trl_args.TrainerFields, has_critic: bool, name: str, value: Any, origins: Origins
 ) -> UserError | None:
     key = f"trainer.args.{name}"
     home = home_of(name, has_critic=has_critic)
