@@ -69,7 +69,7 @@ def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         shares = set_advantages(self, output)
         seen.rows.append(rows)
         seen.outputs.append({name: value.clone() for name, value in output.items()})
-        seen.found.append(self._found)
+        seen.found.append(self._rollout)
         seen.settled.append(self._settled)
         return shares
 

@@ -49,7 +49,7 @@ class TestDense:
 
         def spied(self: Any, output: dict[str, Any]) -> Any:
             shares = set_advantages(self, output)
-            found.append((self._found[0], self._settled))
+            found.append((self._rollout[0], self._settled))
             return shares
 
         monkeypatch.setattr(WithCritic, "_set_advantages", spied)
