@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Normaliser = Literal["row", "max_length", "window", "micro-batch"]
-"""By what a loss divides the sum over tokens: the tokens of each row, the maximal length of a completion, the tokens of
-the accumulation window, or those of the micro-batch."""
+Normaliser = Literal["row", "rows", "max_length", "window", "micro-batch"]
+"""What a loss divides the sum over tokens by: the tokens of each row, the number of rows, that number times the maximal
+length of a completion, the tokens of the accumulation window, or those of the micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ _ROWS = (
     LossRow("bnpo", "micro-batch", is_clipped_ppo=True),
     LossRow("cispo", "window"),
     LossRow("sapo", "row"),
-    LossRow("luspo", "row", takes_token_advantages=False),
+    LossRow("luspo", "rows", takes_token_advantages=False),
     LossRow("vespo", "window"),
 )
 
