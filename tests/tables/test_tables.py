@@ -44,15 +44,16 @@ def test_normalisers_are_those_of_trl() -> None:
     """TRL branches on the loss once more where it divides; the table names what stands in each branch."""
     source = inspect.getsource(trl.GRPOTrainer._compute_loss)
     normalisation = source[source.index('if self.loss_type in ["grpo", "sapo"]:') :]
-    branches = re.findall(
-        r'(?:el)?if self\.loss_type (?:in|==) (\[[^\]]*\]|"\w+"):\n(.*?)(?=\n        elif|\Z)', normalisation, re.S
-    )
+    branch = r'if self\.loss_type (?:in|==) (\[[^\]]*\]|"\w+"):\n(.*?)(?=\n        el)'
+    branches = re.findall(branch, normalisation, re.DOTALL)[:5]
+    assert sorted(re.findall(r"\w+", " ".join(names for names, _ in branches))) == sorted(POLICY_LOSSES)
     divided_by = {
         "max_length": "self.max_completion_length",
         "window": 'inputs["num_items_in_batch"]',
         "micro-batch": "mask.sum().clamp",
         "row": "mask.sum(-1)",
+        "rows": "mask).sum(-1).mean()",
     }
-    for names, body in branches[:4]:
+    for names, body in branches:
         for name in re.findall(r"\w+", names):
             assert divided_by[POLICY_LOSSES[name].normaliser] in body, name
