@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
@@ -39,7 +39,7 @@ def build_critic(
     dropout: float,
     revision: str | None = None,
     trust_remote_code: bool = False,
-) -> Any:
+) -> PreTrainedModel:
     """Return a token-classification model with one label, in training mode, its head in float32.
 
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
@@ -75,10 +75,11 @@ def build_critic(
         for ours, loaded in ((head.weight, linear.weight), (head.bias, linear.bias)):
             ours.zero_() if init == "policy" or loaded is None else ours.copy_(loaded)
     setattr(critic, name, head)
-    return critic.train()
+    trained: PreTrainedModel = critic.train()
+    return trained
 
 
-def _head(model: Any) -> tuple[str, nn.Linear]:
+def _head(model: nn.Module) -> tuple[str, nn.Linear]:
     """Return name and module of the linear layer with one output beside the backbone. Raises ValueError without one."""
     heads = [
         (name, module)
@@ -105,7 +106,7 @@ def _is_lora_critic(path: str) -> bool:
     return find_adapter_config_file(path) is not None and PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS"
 
 
-def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> Any:
+def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
     base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
     body = _loaded(base, dtype, trust_remote_code, needs_head=False)
     saved, name = load_peft_weights(path, device="cpu"), _head(body)[0]
@@ -114,11 +115,14 @@ def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> Any:
         raise _lost_head(path, lost)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        critic = PeftModel.from_pretrained(body, path, autocast_adapter_dtype=False).merge_and_unload()
+        critic: PreTrainedModel = PeftModel.from_pretrained(body, path, autocast_adapter_dtype=False).merge_and_unload()
     return critic.requires_grad_(True)
 
 
-def _loaded(path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool, revision: str | None = None) -> Any:
+def _loaded(
+    path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool, revision: str | None = None
+) -> PreTrainedModel:
+    critic: PreTrainedModel
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # a new head is what is wanted, or refused below
     try:
@@ -153,11 +157,12 @@ def _lost_head(path: str, keys: set[str]) -> ModelError:
     )
 
 
-def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> Any:
+def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
     """Return a critic of the reward model's backbone and head; loading refuses a model that lost its head."""
     reward_model = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
     if hasattr(reward_model, "merge_and_unload"):  # an adapter: the critic trains all weights
         reward_model = reward_model.merge_and_unload()
+    critic: PreTrainedModel
     with torch.device("meta"):
         critic = AutoModelForTokenClassification.from_config(reward_model.config, trust_remote_code=trust_remote_code)
     setattr(critic, critic.base_model_prefix, reward_model.base_model)

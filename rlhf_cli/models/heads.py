@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from peft.utils import ModulesToSaveWrapper
+from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rlhf_cli.errors import ModelError
@@ -35,7 +34,7 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
     ]
 
 
-def restore_head_dtype(model: Any) -> None:
+def restore_head_dtype(model: nn.Module) -> None:
     """Give the heads that are trained beside an adapter the dtype they had before.
 
     On quantised weights TRL makes bfloat16 of all that is trained. An adapter's layer converts what it is given, a head

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
@@ -42,7 +43,7 @@ def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool
     return _load(path, getattr(torch, dtype, "auto"), trust_remote_code)
 
 
-def _load(path: str, dtype: Any, trust_remote_code: bool) -> Loaded:
+def _load(path: str, dtype: torch.dtype | str, trust_remote_code: bool) -> Loaded:
     describe_reward_model(path, where=where_reward_model(path))
     with _loading(path):
         is_adapter = find_adapter_config_file(path) is not None
@@ -58,7 +59,7 @@ def _load(path: str, dtype: Any, trust_remote_code: bool) -> Loaded:
         return Loaded(read.model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
 
 
-def _load_adapter(path: str, dtype: Any, trust_remote_code: bool) -> Loaded:
+def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) -> Loaded:
     with _loading(path):
         adapter = PeftConfig.from_pretrained(path)
         saved = load_peft_weights(path, device="cpu")
@@ -93,7 +94,7 @@ def _load_adapter(path: str, dtype: Any, trust_remote_code: bool) -> Loaded:
     return Loaded(model, tokenizer)
 
 
-def _read(path: str, weights: str, dtype: Any, trust_remote_code: bool) -> _Read:
+def _read(path: str, weights: str, dtype: torch.dtype | str, trust_remote_code: bool) -> _Read:
     # transformers' own report would tell of a random head, which is either refused below or the adapter's to bring.
     with _loading(path), _quiet_transformers():
         model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -108,7 +109,7 @@ def _read(path: str, weights: str, dtype: Any, trust_remote_code: bool) -> _Read
     return _Read(model, made_up, any(key.startswith("lm_head") for key in info["unexpected_keys"]))
 
 
-def _is_loaded(in_use: Any, saved: Any) -> bool:
+def _is_loaded(in_use: Tensor, saved: Tensor) -> bool:
     return bool(torch.equal(in_use, saved.to(in_use.dtype)))
 
 

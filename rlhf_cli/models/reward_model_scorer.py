@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError
@@ -73,11 +74,11 @@ class RewardModelScorer:
         text_config.use_cache = False
         self._model.to(self._device).eval().requires_grad_(False)
 
-    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+    def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
         return self.scored(prompts, completions)[0]
 
     def scored(
-        self, prompts: Sequence[Any], completions: Sequence[Any], *, with_eos: bool | None = None
+        self, prompts: Sequence[object], completions: Sequence[object], *, with_eos: bool | None = None
     ) -> tuple[list[float], list[int]]:
         """Return the scores, and the tokens of each row before anything was cut off.
 
@@ -103,7 +104,7 @@ class RewardModelScorer:
         self._refuse_non_finite(scores)
         return scores, [len(ids) for ids in encoded]
 
-    def check_prompt(self, prompt: Any) -> None:
+    def check_prompt(self, prompt: object) -> None:
         """Raise ModelError when the model cannot take prompts of this kind; for any prompt, before training."""
         if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
             raise ModelError(
@@ -166,7 +167,7 @@ class RewardModelScorer:
                 )
 
 
-def _num_positions(model: Any) -> int:
+def _num_positions(model: PreTrainedModel | PeftModel) -> int:
     """Return the model's positions, 0 when it does not say.
 
     RoBERTa and its kin count from the padding's index on: 514 are 512.
