@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from typing import Any
+from typing import TypedDict, Unpack
 
 import httpx2
 
@@ -19,10 +19,19 @@ from rlhf_cli.remote.http_client import JsonClient
 _PATH = "/chat/completions"
 
 
+class _Options(TypedDict, total=False):
+    """What a JsonClient can be told beside urls and path."""
+
+    api_key_env: str | None
+    timeout_s: float
+    retry_budget_s: float
+    max_concurrency: int
+
+
 class ChatClient(JsonClient):
     """A JsonClient whose `post` takes the arguments of a chat completion: `model`, `messages` and its parameters."""
 
-    def __init__(self, url: str | list[str], **options: Any) -> None:
+    def __init__(self, url: str | list[str], **options: Unpack[_Options]) -> None:
         if importlib.util.find_spec("openai") is None:
             raise RewardError(
                 "a judge is asked by the openai package, which is not installed",
@@ -31,7 +40,7 @@ class ChatClient(JsonClient):
             )
         super().__init__(url, path=_PATH, **options)
 
-    async def post(self, payload: object) -> Any:
+    async def post(self, payload: object) -> object:
         """Return the server's answer to a chat completion as JSON. Raises RewardError as `JsonClient.post` does."""
         # Most of a second, which is on no try's account nor on the budget's: those begin below.
         importlib.import_module("openai")

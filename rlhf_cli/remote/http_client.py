@@ -11,9 +11,9 @@ import json
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -120,7 +120,7 @@ class JsonClient:
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_live": None}
 
-    async def post(self, payload: object) -> Any:
+    async def post(self, payload: object) -> object:
         """Return the JSON that a server answers to `payload`.
 
         Raises RewardError where the server refuses the request, answers no JSON, or does not answer within the budget.
@@ -148,7 +148,7 @@ class JsonClient:
                     expected="an answer of 200",
                 ) from None
 
-    async def _round(self, client: httpx2.AsyncClient, request: _Request) -> Any:
+    async def _round(self, client: httpx2.AsyncClient, request: _Request) -> object:
         """Ask each server once, without a wait between them; the first answer counts. Raises _Busy where none comes."""
         busy: list[_Busy] = []
         for url in [*self.urls[request.first :], *self.urls[: request.first]]:
@@ -166,7 +166,7 @@ class JsonClient:
         waits_s = [error.wait_s for error in busy if error.wait_s]
         raise _Busy(busy[-1].url, busy[-1].message, min(waits_s, default=0.0))
 
-    async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> Any:
+    async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> object:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._send(client, url, body)
@@ -192,7 +192,7 @@ class JsonClient:
             headers["Authorization"] = f"Bearer {key}"
         return await client.post(url, content=body, headers=headers)
 
-    def _decoded(self, answer: httpx2.Response, url: str) -> Any:
+    def _decoded(self, answer: httpx2.Response, url: str) -> object:
         try:
             return answer.json()
         except ValueError:
@@ -232,7 +232,7 @@ class JsonClient:
         return text.replace(key, "***") if key else text
 
 
-async def together(requests: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
+async def together(requests: Sequence[Awaitable[_Value]]) -> list[_Value]:
     """Return the results of all, in order. The first failure ends the others, and is raised as it is."""
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
