@@ -10,7 +10,10 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlhf_cli.sandbox.job import Job
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LAUNCHER_FILES = (
@@ -24,7 +27,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 PYTHONPATH = str(_PACKAGE.parent)
 
 
-def command(mode: str, job: dict[str, Any], *descriptors: int) -> list[str]:
+def command(mode: str, job: Job, *descriptors: int) -> list[str]:
     """Return the command line for a job; `descriptors` are the file descriptors that the launcher is given.
 
     `mode` is `bubblewrap`, `namespaces` or `limits`.

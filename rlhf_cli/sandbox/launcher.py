@@ -15,12 +15,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlhf_cli.sandbox import walls
 from rlhf_cli.sandbox.processes import Brood
 
-Report = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:
+    from rlhf_cli.sandbox.job import Job
+
+Report = Callable[[dict[str, object]], None]
 
 # `exit()` and `quit()` are made by `site`, without which the interpreter is started so as not to see site-packages.
 _BOOT = (
@@ -42,13 +45,13 @@ def main(job_file: int, report_pipe: int) -> int:
     for descriptor in (job_file, report_pipe):
         os.set_inheritable(descriptor, False)
 
-    def report(event: dict[str, Any]) -> None:
+    def report(event: dict[str, object]) -> None:
         os.write(report_pipe, json.dumps(event).encode() + b"\n")
 
     try:
         walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)
         with os.fdopen(job_file, "rb") as file:
-            job: dict[str, Any] = json.load(file)
+            job: Job = json.load(file)
         if job["mode"] == "namespaces":
             return _in_namespaces(job, report)
         _supervise(job, report)
@@ -62,7 +65,7 @@ def _failed(error: Exception, report: Report) -> int:
     return 1
 
 
-def _in_namespaces(job: dict[str, Any], report: Report) -> int:
+def _in_namespaces(job: Job, report: Report) -> int:
     """Do what bubblewrap does, for machines that lack it."""
     walls.unshare_all()
     init = os.fork()
@@ -81,7 +84,7 @@ def _in_namespaces(job: dict[str, Any], report: Report) -> int:
         os._exit(code)  # process 1 of the namespace: with it the kernel ends all the others
 
 
-def _supervise(job: dict[str, Any], report: Report) -> None:
+def _supervise(job: Job, report: Report) -> None:
     with open("main.py", "wb") as file:
         file.write(job["source"].encode("utf-8", "replace"))
     confinement = _Confinement(job)
@@ -111,7 +114,7 @@ def _supervise(job: dict[str, Any], report: Report) -> None:
     report({"returncode": os.waitstatus_to_exitcode(brood.status(program)), "killed_reason": reason})
 
 
-def _become_program(job: dict[str, Any], confinement: _Confinement, trouble: int) -> NoReturn:
+def _become_program(job: Job, confinement: _Confinement, trouble: int) -> NoReturn:
     try:
         confinement.enter()
         os.execve(job["python"], [job["python"], *_OPTIONS, _BOOT], job["environment"])
@@ -123,7 +126,7 @@ def _become_program(job: dict[str, Any], confinement: _Confinement, trouble: int
 class _Confinement:
     """The limits that the program's process takes on before it starts; `in_force` says which of them hold here."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: Job) -> None:
         walled = job["mode"] != "limits"
         self._root = os.geteuid() == 0
         self._user: int | None = None

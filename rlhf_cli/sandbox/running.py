@@ -20,10 +20,13 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import IO, Any, Literal, TypeAlias, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.sandbox.command import PATH, PYTHONPATH, command, interpreter, visible
+
+if TYPE_CHECKING:
+    from rlhf_cli.sandbox.job import Job, Program
 
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
@@ -77,14 +80,14 @@ def run_code(
             raise RewardError("a limit of nothing", where=f"args.{name}", got=value, expected="more than 0")
     if memory_mb < 64:
         raise RewardError("too little for Python itself", where="args.memory_mb", got=memory_mb, expected="64 or more")
-    job = {
+    program: Program = {
         "source": source,
         "timeout_s": timeout_s,
         "memory_bytes": memory_mb << 20,
         "max_processes": max_processes,
         "max_file_bytes": max_file_mb << 20,
     }
-    outcome, _ = _run(_pick(isolation), job, stdin)
+    outcome, _ = _run(_pick(isolation), program, stdin)
     return outcome
 
 
@@ -159,9 +162,15 @@ def _probe(
     """Return (what is in force, None), or ({}, why it does not work)."""
     if mode == "bubblewrap" and bwrap is None:
         return {}, "bwrap is not installed"
-    job = {"source": "print(1)", "timeout_s": 10, "memory_bytes": 256 << 20}
+    program: Program = {
+        "source": "print(1)",
+        "timeout_s": 10,
+        "memory_bytes": 256 << 20,
+        "max_processes": 4,
+        "max_file_bytes": 1 << 20,
+    }
     try:
-        outcome, in_force = _run(mode, job | {"max_processes": 4, "max_file_bytes": 1 << 20}, "")
+        outcome, in_force = _run(mode, program, "")
     except (RewardError, OSError) as error:
         return {}, str(error.got if isinstance(error, RewardError) else error)
     if outcome.stdout.strip() != "1":
@@ -169,7 +178,7 @@ def _probe(
     return in_force, None
 
 
-def _run(mode: str, job: dict[str, Any], stdin: str) -> tuple[Outcome, dict[str, bool]]:
+def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bool]]:
     # systemd's range for users made on the fly; each run has another, so that the kernel counts its processes alone.
     user = 61184 + secrets.randbelow(4336)
     with (
@@ -179,8 +188,15 @@ def _run(mode: str, job: dict[str, Any], stdin: str) -> tuple[Outcome, dict[str,
     ):
         home = folder if mode == "limits" else "/tmp"
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
-        job |= {"mode": mode, "root": folder, "visible": visible(), "user": user}
-        job |= {"python": interpreter(), "environment": environment}
+        job: Job = {
+            **program,
+            "mode": mode,
+            "root": folder,
+            "visible": visible(),
+            "user": user,
+            "python": interpreter(),
+            "environment": environment,
+        }
         job_file.write(json.dumps(job).encode())
         job_file.seek(0)
         stdin_file.write(stdin.encode("utf-8", "replace"))

@@ -10,7 +10,7 @@ import os
 import platform
 import struct
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES, AMBIENT = 1, 4, 28, 36, 38, 47
 
@@ -24,7 +24,7 @@ _NOBODY = 65534
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def prctl(option: int, *arguments: Any) -> None:
+def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
     """Make the system call of that name. Raises OSError."""
     padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0, 0)[:4]]
     if _libc.prctl(option, *padded):
