@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import datasets
 
@@ -25,6 +25,7 @@ from rlhf_cli.errors import DataError
 # Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
 _READER_REVISION = 1
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
+_Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, _Feature]"
 
 
 def load_split(
@@ -103,7 +104,7 @@ def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...]) ->
             yield {column: row.get(column) for column in columns}
 
 
-def _feature(kind: Kind) -> Any:
+def _feature(kind: Kind) -> _Feature:
     if isinstance(kind, ListOf):
         return datasets.List(_feature(kind.item))
     if isinstance(kind, Record):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[str, object]], int]:
@@ -40,7 +43,7 @@ def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[
     return tuple(first.names), rows, num_rows
 
 
-def _differs(first: Path, first_schema: Any, other: Path, other_schema: Any) -> DataError:
+def _differs(first: Path, first_schema: pa.Schema, other: Path, other_schema: pa.Schema) -> DataError:
     ours = dict(zip(first_schema.names, map(str, first_schema.types), strict=True))
     theirs = dict(zip(other_schema.names, map(str, other_schema.types), strict=True))
     names = [name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name)]

@@ -26,7 +26,7 @@ class World:
     """
 
     generate: Callable[..., list[dict[str, Any]]]
-    demonstrations: Callable[..., list[dict[str, Any]]] | None = None
+    demonstrations: Callable[..., list[dict[str, str]]] | None = None
 
 
 WORLDS = {
@@ -58,7 +58,7 @@ def generate(
         raise
 
 
-def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, Any]]:
+def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, str]]:
     """Return rows of `prompt` and `completion`, good and bad, to warm a model up for a world.
 
     name: config key for messages. Raises DataError for an unknown world and for one without demonstrations.
