@@ -47,7 +47,7 @@ class Evaluation:
         return replace(self, heading=replace(self.heading, warnings=[*self.heading.warnings, warning]))
 
 
-def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     """Return the object that the file of an evaluation holds; `rlhf eval --json` prints the same."""
     kind = {"kind": evaluation.measured.kind}
     heading = _heading().dump_python(evaluation.heading, mode="json", by_alias=True)
@@ -55,7 +55,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
     return {**head, **measured_json(evaluation.measured)}
 
 
-def measured_json(measured: Measured) -> dict[str, Any]:
+def measured_json(measured: Measured) -> dict[str, object]:
     """Return what was measured as JSON can hold it, without a heading."""
     content: dict[str, Any] = _measured(measured.kind).dump_python(measured, mode="json", by_alias=True)
     if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
@@ -91,5 +91,5 @@ def _heading() -> TypeAdapter[Heading]:
 
 
 @cache
-def _measured(kind: str) -> TypeAdapter[Any]:
+def _measured(kind: str) -> TypeAdapter[Measured]:
     return TypeAdapter(_CLASSES[kind])

@@ -51,7 +51,7 @@ class AnsweredRow:
     completion_ids: list[int]
     is_truncated: bool
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, object]:
         """Return the columns of the data, and the answer as three more."""
         answer = {"completion": self.completion, "completion_ids": self.completion_ids}
         return {**self.row, **answer, "is_truncated": self.is_truncated}
@@ -88,7 +88,7 @@ def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str]) -> PolicyEva
     )
 
 
-def completions_of(parts: Mapping[str, Part]) -> list[dict[str, Any]]:
+def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
     """Return a row for each completion: the data's columns, the answer, its part and number, total and raw rewards."""
     return [
         {
@@ -101,7 +101,7 @@ def completions_of(parts: Mapping[str, Part]) -> list[dict[str, Any]]:
     ]
 
 
-def write_completions(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write one JSON object a line, as `rlhf score --completions` reads them."""
     lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     file.write_text("".join(lines), encoding="utf-8")

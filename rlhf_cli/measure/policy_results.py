@@ -15,7 +15,7 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.evaluations import GREEDY, POLICY, SAMPLED
 
 
-def is_none(value: Any) -> bool:
+def is_none(value: object) -> bool:
     """Return whether a value is None: what a file leaves out altogether."""
     return value is None
 

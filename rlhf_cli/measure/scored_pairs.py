@@ -32,7 +32,7 @@ class ScoredPair:
         return "right" if self.score_chosen > self.score_rejected else "wrong"
 
 
-def texts_of(row: Mapping[str, Any], decode: Any) -> tuple[str, str, str]:
+def texts_of(row: Mapping[str, object], decode: Any) -> tuple[str, str, str]:
     """Return `(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
 
     Of a conversation these are the last messages. Token ids are decoded, also where there are texts: these ids are what
@@ -49,10 +49,10 @@ def texts_of(row: Mapping[str, Any], decode: Any) -> tuple[str, str, str]:
     return (prompt, *(text.removeprefix(prompt) for text in texts))
 
 
-def _messages(value: Any) -> list[Mapping[str, Any]]:
+def _messages(value: object) -> list[Mapping[str, object]]:
     return value if isinstance(value, list) and value and isinstance(value[0], Mapping) else []
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: Mapping[str, object]) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

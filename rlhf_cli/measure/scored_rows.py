@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,6 @@ class CompletionScores:
     rows: list[ScoredRow]
     summary: dict[str, RewardSummary]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints."""
         return asdict(self)
