@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.remote.http_client import JsonClient, shown, together
@@ -53,7 +52,7 @@ class RewardServer:
         return f"RewardServer({', '.join(shown(url) for url in self._client.urls)})"
 
     async def __call__(
-        self, prompts: Sequence[object], completions: Sequence[object], **columns: Any
+        self, prompts: Sequence[object], completions: Sequence[object], **columns: object
     ) -> list[float | None]:
         """Return a reward a row. Raises RewardError when a server does not answer, or not in the form above."""
         sent = _json_columns(columns, len(completions))
