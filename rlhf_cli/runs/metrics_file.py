@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
@@ -18,6 +18,9 @@ _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 TOTAL = "reward"
 """TRL calls the weighted sum of all rewards by this name."""
+
+Event: TypeAlias = Mapping[str, object]
+"""A log event of metrics.jsonl, or the metrics of one: maps name -> a number, None where it was not finite."""
 
 
 class MetricsWriter:
@@ -64,10 +67,14 @@ def rewind(path: Path, step: int) -> None:
     temporary.replace(path)
 
 
-def series(events: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
     """Return (steps, values) of one metric, without the events that lack it."""
-    points = [(event["step"], event[name]) for event in events if isinstance(event.get(name), int | float)]
-    return [step for step, _ in points], [float(value) for _, value in points]
+    points = [
+        (step, float(value))
+        for event in events
+        if isinstance(value := event.get(name), int | float) and isinstance(step := event["step"], int)
+    ]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def start_and_end(values: list[float]) -> tuple[float, float] | None:
@@ -81,7 +88,7 @@ def start_and_end(values: list[float]) -> tuple[float, float] | None:
     return sum(values[:width]) / width, sum(values[-width:]) / width
 
 
-def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
+def reward_names(events: Iterable[Event]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
     names: dict[str, None] = {}
     for event in events:
@@ -92,7 +99,7 @@ def reward_names(events: Iterable[dict[str, Any]]) -> list[str]:
     return list(names)
 
 
-def describe_held_out(metrics: dict[str, Any]) -> str:
+def describe_held_out(metrics: Event) -> str:
     """Describe an evaluation in a line: by a policy's totals, else by loss and accuracy; '' where it holds neither."""
     totals = []
     for part in (GREEDY, SAMPLED):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import rlhf_cli
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
@@ -52,7 +51,7 @@ def add_to_provenance(folder: RunFolder, **seen: object) -> None:
     write_json(folder.provenance, {**read_json(folder.provenance), **seen})
 
 
-def git_state(cwd: Path) -> dict[str, Any] | None:
+def git_state(cwd: Path) -> dict[str, str | bool] | None:
     """Return the commit and whether the tree differs from it; None outside a repository or without git."""
 
     def git(*words: str) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
@@ -20,7 +19,7 @@ class RunSummary:
 
     folder: RunFolder
     status: Status
-    settings: dict[str, Any]
+    settings: dict[str, object]
     """Maps dotted key -> value, for the whole configuration."""
     rewards: dict[str, tuple[float, float]]
     """Maps `reward` (the total) and each component -> (start, end), see metrics_file.start_and_end."""
@@ -57,7 +56,7 @@ def _differ(run: RunSummary, other: RunSummary, key: str, absent: object) -> boo
     return bool(run.settings.get(key, absent) != other.settings.get(key, absent))
 
 
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(node, dict) and node:
         for name, value in node.items():
             yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))

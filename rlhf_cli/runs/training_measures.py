@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_cli.runs.evaluations import GREEDY
-from rlhf_cli.runs.metrics_file import series, start_and_end
+from rlhf_cli.runs.metrics_file import Event, series, start_and_end
 
 _SIGNS = {
     "loss": -1,
@@ -33,7 +32,7 @@ class Measure:
     end: float
 
 
-def measures(events: list[dict[str, Any]]) -> list[Measure]:
+def measures(events: Sequence[Event]) -> list[Measure]:
     """Return all measures that were logged, of the training rows and then of the held-out ones.
 
     Of the training rows it is the mean of the first and last tenth of the log events, of the held-out ones the first
@@ -42,7 +41,7 @@ def measures(events: list[dict[str, Any]]) -> list[Measure]:
     return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
 
 
-def few_measures(events: list[dict[str, Any]], *, has_rewards: bool) -> list[Measure]:
+def few_measures(events: Sequence[Event], *, has_rewards: bool) -> list[Measure]:
     """Return the measures by which runs are compared: loss and accuracy, held out where that was logged.
 
     Of a policy it is the greedy total alone.
@@ -53,7 +52,7 @@ def few_measures(events: list[dict[str, Any]], *, has_rewards: bool) -> list[Mea
     return _measures_of(events, [_HELD_OUT + name if name in held_out else name for name in _COMPARED])
 
 
-def _measures_of(events: list[dict[str, Any]], names: Iterable[str]) -> list[Measure]:
+def _measures_of(events: Sequence[Event], names: Iterable[str]) -> list[Measure]:
     measured = []
     for name in names:
         values = series(events, name)[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -77,7 +76,7 @@ def _common_parent(runs: list[RunSummary]) -> str:
     return os.path.commonpath([str(run.folder.path.parent) for run in runs])
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return "-" if value is None else str(value)
 
 

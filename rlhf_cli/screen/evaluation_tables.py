@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -191,7 +190,7 @@ def _centred(mean: Estimate) -> str:
     return "centred" if mean.low <= 0 <= mean.high else "not centred: see offset: auto"
 
 
-def _shortened(value: Any) -> str:
+def _shortened(value: object) -> str:
     text = one_line(value)
     return text if len(text) <= 40 else text[:39] + "…"
 

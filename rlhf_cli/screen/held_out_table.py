@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
-from rlhf_cli.runs.metrics_file import most_attempts
+from rlhf_cli.runs.metrics_file import Event, most_attempts
 
 _MOST_ROWS = 6
 
 
-def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | None:
+def held_out(events: Sequence[Event], best_step: int | None) -> Table | None:
     """Return a table of the evaluations among the log events, None where no evaluation of a policy was logged.
 
     `best_step` is the one whose checkpoint was kept as the best, None where none was.
@@ -37,7 +37,7 @@ def held_out(events: list[dict[str, Any]], best_step: int | None) -> Table | Non
     return table
 
 
-def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _some(evaluations: Sequence[Event], best: Event | None) -> Sequence[Event]:
     """The first, the last, the best, and others evenly between."""
     last = len(evaluations) - 1
     if last < _MOST_ROWS:
@@ -46,7 +46,7 @@ def _some(evaluations: list[dict[str, Any]], best: dict[str, Any] | None) -> lis
     return [event for place, event in enumerate(evaluations) if place in kept or event is best]
 
 
-def _cell(event: dict[str, Any], name: str) -> str:
+def _cell(event: Event, name: str) -> str:
     mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
     if mean is None:
         return "-"

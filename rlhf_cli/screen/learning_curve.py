@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.table import Table
 
+from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.training_measures import measures
 
 
-def learning(events: list[dict[str, Any]]) -> Table | None:
+def learning(events: Sequence[Event]) -> Table | None:
     """Return start and end of each measure, of the training rows and the held-out ones; None where there are none."""
     curves = measures(events)
     if not curves:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 
-
-def one_line(value: Any) -> str:
+def one_line(value: object) -> str:
     """Return a text with line breaks and the like as escapes; of a conversation the last message."""
     if isinstance(value, list):
         value = value[-1]["content"] if value else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import plotext
@@ -58,7 +59,7 @@ def _best_step(folder: RunFolder) -> int | None:
     return step if step and checkpoint_folder(folder.checkpoints, step).is_dir() else None
 
 
-def _rewards(spans: dict[str, tuple[float, float]], weights: dict[str, Any]) -> Table:
+def _rewards(spans: dict[str, tuple[float, float]], weights: Mapping[str, object]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("reward", style="bold")
     for column in ("weight", "start", "end", "change"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +14,7 @@ from rlhf_cli.screen.one_line import figure, one_line
 _MAX_ROWS = 20
 
 
-def show_scores(console: Console, rows: Sequence[Mapping[str, Any]], scores: CompletionScores) -> None:
+def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> None:
     """Print the first rows: raw score of each component, `gate` where one is closed; then the summary of all rows.
 
     `rows` are the completions in the order of their scores.
