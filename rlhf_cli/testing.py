@@ -17,11 +17,11 @@ import functools
 import inspect
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeAlias
 
-from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.dense import Span
 from rlhf_cli.stack.reward_functions import required_columns, resolve
 from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
@@ -40,14 +40,14 @@ _WHY_INDEPENDENT = (
 def check_reward(
     reward: str | Callable[..., object],
     *,
-    completions: Sequence[Any],
-    prompts: Sequence[Any] | None = None,
+    completions: Sequence[Completion],
+    prompts: Sequence[Completion] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
-    args: Mapping[str, Any] | None = None,
+    args: Mapping[str, object] | None = None,
     conversational: bool = False,
     row_independent: bool = True,
     tolerance: float = 1e-6,
-    **columns: Sequence[Any],
+    **columns: Sequence[object],
 ) -> list[Value]:
     """Return the reward's values once it has kept its promises; AssertionError where it does not.
 
@@ -125,7 +125,7 @@ def _same(wanted: list[Value], got: list[Value], some: list[int], circumstance: 
             _fail(f"row {row} scores {wanted[row]!r}, but {value!r} {circumstance}")
 
 
-def _value(row: int, value: Any, text: str, num_tokens: int) -> Value:
+def _value(row: int, value: object, text: str, num_tokens: int) -> Value:
     __tracebackhide__ = True
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -145,7 +145,7 @@ def _value(row: int, value: Any, text: str, num_tokens: int) -> Value:
     return [None if item is None else float(item) for item in value]
 
 
-def _number(row: int, value: Any) -> float:
+def _number(row: int, value: object) -> float:
     __tracebackhide__ = True
     if hasattr(value, "item"):
         value = value.item()
@@ -158,7 +158,7 @@ def _number(row: int, value: Any) -> float:
     return float(value)
 
 
-def _function(reward: str | Callable[..., object], args: dict[str, Any]) -> Callable[..., object]:
+def _function(reward: str | Callable[..., object], args: dict[str, object]) -> Callable[..., object]:
     __tracebackhide__ = True
     if isinstance(reward, str):
         return resolve(reward, args, where="check_reward")
@@ -172,10 +172,10 @@ def _function(reward: str | Callable[..., object], args: dict[str, Any]) -> Call
 
 
 def _rows(
-    completions: Sequence[Any],
-    prompts: Sequence[Any] | None,
+    completions: Sequence[Completion],
+    prompts: Sequence[Completion] | None,
     completion_ids: Sequence[Sequence[int]] | None,
-    columns: dict[str, Sequence[Any]],
+    columns: dict[str, Sequence[object]],
 ) -> dict[str, list[Any]]:
     __tracebackhide__ = True
     if isinstance(completions, str) or not completions:
@@ -191,7 +191,7 @@ def _rows(
     return {name: list(column) for name, column in rows.items()}
 
 
-def _check_signature(function: Callable[..., object], columns: dict[str, Sequence[Any]]) -> None:
+def _check_signature(function: Callable[..., object], columns: dict[str, Sequence[object]]) -> None:
     __tracebackhide__ = True
     parameters = _parameters(function)
     if parameters and inspect.Parameter.VAR_KEYWORD not in parameters.values():
@@ -249,7 +249,7 @@ def _as_conversations(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _close(wanted: Any, value: Any, tolerance: float) -> bool:
+def _close(wanted: object, value: object, tolerance: float) -> bool:
     if isinstance(wanted, list | tuple) and isinstance(value, list | tuple):
         return len(wanted) == len(value) and all(map(_close, wanted, value, [tolerance] * len(value)))
     if isinstance(wanted, int | float) and isinstance(value, int | float):
@@ -271,7 +271,7 @@ def _equal(before: Any, after: Any) -> bool:
         return pickle.dumps(before) == pickle.dumps(after)
 
 
-def _parameters(function: Callable[..., object]) -> dict[str, Any]:
+def _parameters(function: Callable[..., object]) -> dict[str, object]:
     try:
         return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     except (TypeError, ValueError):  # a builtin has no signature; the call will show what it takes
@@ -286,7 +286,7 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 
-async def _await(waiting: Any) -> Any:
+async def _await(waiting: Awaitable[object]) -> object:
     return await waiting
 
 
