@@ -11,6 +11,7 @@ import ast
 import importlib.util
 import re
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -103,7 +104,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
-def setting(trainer: TrainerFields, args: dict[str, Any], name: str) -> Any:
+def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> Any:
     """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)

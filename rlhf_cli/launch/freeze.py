@@ -87,7 +87,7 @@ def create_run(
 def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the same tree with every local path made absolute, so that the run can be resumed from any folder."""
 
-    def walk(node: Any) -> Any:
+    def walk(node: object) -> Any:
         if isinstance(node, dict):
             return {
                 key: _absolute(value) if key in ("path", "fn", "model", "tokenizer", "class") else walk(value)
@@ -95,7 +95,7 @@ def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
             }
         return [walk(item) for item in node] if isinstance(node, list) else node
 
-    def _absolute(value: Any) -> Any:
+    def _absolute(value: object) -> object:
         if isinstance(value, list):
             return [_absolute(item) for item in value]
         if not isinstance(value, str):

@@ -9,8 +9,8 @@ With a critic in place of the group (PPO) one completion of a prompt is enough.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.trl_args import TrainerFields, setting
@@ -53,7 +53,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 def plan_batches(
     trainer: TrainerFields,
-    args: dict[str, Any],
+    args: Mapping[str, object],
     *,
     processes: int,
     num_rows: int | None,
@@ -127,7 +127,7 @@ def plan_batches(
 
 def _steps(
     trainer: TrainerFields,
-    args: dict[str, Any],
+    args: Mapping[str, object],
     num_rows: int | None,
     prompts: int,
     micro_batches: int,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
@@ -74,7 +73,7 @@ def check_stage(
 
 
 def _plan(
-    trainer: TrainerFields, args: dict[str, Any], processes: int, num_rows: int | None, origins: Origins
+    trainer: TrainerFields, args: Mapping[str, object], processes: int, num_rows: int | None, origins: Origins
 ) -> StagePlan:
     per_device = int(setting(trainer, args, "per_device_train_batch_size"))
     accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))

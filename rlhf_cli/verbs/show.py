@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -21,7 +21,7 @@ def run(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _show(console: Console, node: dict[str, Any], origins: Origins, prefix: str, depth: int) -> None:
+def _show(console: Console, node: Mapping[str, object], origins: Origins, prefix: str, depth: int) -> None:
     for name, value in node.items():
         key = f"{prefix}.{name}" if prefix else name
         line = Text("  " * depth)
