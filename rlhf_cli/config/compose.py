@@ -105,28 +105,23 @@ def let_typed_sources_win(tree: dict[str, Any], origins: Origins) -> None:
     data = tree.get("data")
     if not isinstance(data, dict):
         return
-    _let_typed_win(data, "data", origins, ("path",), ("subset", "revision", "split"))
-    if isinstance(data.get("eval"), dict):
-        of_a_path = ("path", "subset", "revision", "split")
-        _let_typed_win(data["eval"], "data.eval", origins, ("path",), ("subset", "revision", "split"))
-        for typed, others in (
-            ("path", ("world", "args", "fraction")),
-            ("world", (*of_a_path, "fraction")),
-            ("fraction", (*of_a_path, "world")),
-        ):
-            _let_typed_win(data["eval"], "data.eval", origins, (typed,), others)
+    of_a_path = ("subset", "revision", "split")
+    _let_typed_win(data, "data", origins, "path", of_a_path)
+    if isinstance(held_out := data.get("eval"), dict):
+        _let_typed_win(held_out, "data.eval", origins, "path", (*of_a_path, "world", "args", "fraction"))
+        _let_typed_win(held_out, "data.eval", origins, "world", (*of_a_path, "path", "fraction"))
+        _let_typed_win(held_out, "data.eval", origins, "fraction", (*of_a_path, "path", "world", "args"))
 
 
 def _let_typed_win(
-    section: dict[str, Any], prefix: str, origins: Origins, typed: tuple[str, ...], others: tuple[str, ...]
+    section: dict[str, Any], prefix: str, origins: Origins, winner: str, others: tuple[str, ...]
 ) -> None:
-    """Take `others` out of a section where a key of `typed` came from the command line, and they did not."""
+    """Take `others` out of a section where `winner` came from the command line, and they did not."""
 
     def is_typed(name: str) -> bool:
         return section.get(name) is not None and str(origins.by_key.get(f"{prefix}.{name}")) == COMMAND_LINE
 
-    winner = next((name for name in typed if is_typed(name)), None)
-    for name in others if winner is not None else ():
+    for name in others if is_typed(winner) else ():
         if section.get(name) and not is_typed(name):
             section[name] = {} if isinstance(section[name], dict) else None
             origins.by_key[f"{prefix}.{name}"] = origins.by_key[f"{prefix}.{winner}"]

@@ -163,3 +163,22 @@ def test_composing_leaves_no_hydra_behind() -> None:
     first = compose(["exp=quickstart", "seed=5"])
     assert compose(["exp=quickstart"]).tree["seed"] == 0
     assert first.tree["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "left"),
+    [
+        ("data.eval.path=other.jsonl", {"path": "other.jsonl", "fraction": None}),
+        ("data.eval.world=toy_sums", {"world": "toy_sums", "fraction": None}),
+        ("data.eval.fraction=0.2", {"fraction": 0.2}),
+        ("seed=1", {"fraction": 0.1}),
+    ],
+)
+def test_held_out_rows_have_one_origin_and_a_typed_one_wins(typed: str, left: dict[str, object]) -> None:
+    """toy_sft holds out a fraction of 0.1."""
+    assert compose(["exp=toy_sft", typed]).tree["data"]["eval"] == left
+
+
+def test_a_typed_origin_of_held_out_rows_leaves_another_typed_one_alone() -> None:
+    both = ["data.eval.path=other.jsonl", "data.eval.fraction=0.2"]
+    assert compose(["exp=toy_sft", *both]).tree["data"]["eval"] == {"path": "other.jsonl", "fraction": 0.2}

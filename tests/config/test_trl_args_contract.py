@@ -77,7 +77,7 @@ def test_the_losses_are_those_of_trl() -> None:
 
 
 def test_what_the_batch_plan_reads_is_there() -> None:
-    """plan/batch.py asks for these; a renamed one would silently become None."""
+    """plan/rollout_batches.py asks for these; a renamed one would silently become None."""
     for name in ("GRPOTrainer", "RLOOTrainer"):
         fields = trl_args.trainer(name).fields
         for read in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):
@@ -97,7 +97,7 @@ def test_ppos_own_arguments_are_not_trls() -> None:
 
 
 def test_what_the_rules_of_ppo_read_is_there() -> None:
-    """config/ppo.py and config/truncation.py ask for these; a renamed one would never be refused again."""
+    """The rules of PPO and of truncation ask for these; a renamed one would never be refused again."""
     fields = trl_args.trainer("GRPOTrainer").fields
     assert {"grpo", "bnpo", "dr_grpo", "dapo"} < set(fields["loss_type"].choices)
     assert {"scale_rewards", "off_policy_mask_threshold", "use_bias_correction_kl"} <= set(fields)
