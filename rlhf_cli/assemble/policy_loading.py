@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.model_section import Build
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.heads import head_names
 from rlhf_cli.models.merge import whole_model
@@ -28,16 +30,17 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     if model.build is None:
         assert model.path is not None
         return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
-    build = model.build.model_dump()
-    worlds = build["warm_start"]["worlds"] if build["warm_start"] else []
 
-    def demonstrate() -> list[dict[str, str]]:
-        key = "model.build.warm_start.worlds"
-        return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=0, name=key)]
+    def warming_up(step: int, steps: int) -> None:
+        on_progress("warming up the tiny model", step, steps)
 
-    return str(
-        tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps))
-    )
+    return str(tiny_model_path(model.build.model_dump(), partial(warm_start_rows, model.build), warming_up))
+
+
+def warm_start_rows(build: Build) -> list[dict[str, str]]:
+    """Return the demonstrations, prompt and completion, that the warm start of `build` learns from."""
+    key, worlds = "model.build.warm_start.worlds", build.warm_start.worlds if build.warm_start else []
+    return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
 
 
 def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
     if samples is not None:
         parts += ["", samples]
     for which, lengths in read_json(folder.provenance).get("lengths", {}).items():
-        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {lengths['told']}", style="dim")]
+        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {lengths['in_words']}", style="dim")]
     if run.status.warnings:
         parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
     title = f"[bold]{run.status.state} after {run.status.step} steps"
