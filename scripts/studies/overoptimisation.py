@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Curve, curves
-from seeds import by_seed, interval, sweep, table
+from seeds import SEEDS, by_seed, interval, sweep, table
 
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.runs.metrics_file import read_metrics, series
@@ -50,15 +50,17 @@ class Condition:
 CONDITIONS = [Condition(pairs, coef) for pairs in PAIRS for coef in COEFS]
 
 
-def reward_model(pairs: str, root: Path) -> Path:
-    """The folder of a reward model trained on so many pairs."""
-    run = RunFolder(root / "toy_reward" / pairs)
+def reward_model(pairs: str, seed: int, root: Path) -> None:
+    """A reward model trained on so many pairs, made where there is none yet from the model that the seed's runs begin
+    with.
+    """
+    run = RunFolder(root / "toy_reward" / f"{pairs}-{seed}")
     if not run.model.exists():
-        words = ["+exp=toy_reward", f"data.args.num_rows={PAIRS[pairs]}", "track=none", "launch=cpu"]
+        words = ["+exp=toy_reward", f"seed={seed}", f"model.build.seed={seed}"]
+        words += [f"data.args.num_rows={PAIRS[pairs]}", "track=none", "launch=cpu"]
         words += ["trainer.args.max_steps=300", "trainer.args.learning_rate=3e-3"]
-        if rlhf(["train", *words, f"run.root={root}", f"run.name={pairs}"]):
+        if rlhf(["train", *words, f"run.root={root}", f"run.name={run.path.name}"]):
             raise SystemExit("the reward model was not trained")
-    return run.model
 
 
 def measure(run: RunFolder) -> dict[str, float]:
@@ -102,10 +104,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    models = {pairs: reward_model(pairs, root) for pairs in PAIRS}
+    for seed in SEEDS:
+        for pairs in PAIRS:
+            reward_model(pairs, seed, root)
 
     def runs_of(one: Condition) -> Path:
-        words = [f"rewards.proxy.model={models[one.pairs]}", f"kl.coef={one.coef}"]
+        words = [f"rewards.proxy.model={root}/toy_reward/{one.pairs}-${{seed}}/model", f"kl.coef={one.coef}"]
         return sweep(EXPERIMENT, one.name, words, root)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:

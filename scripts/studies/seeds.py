@@ -13,7 +13,8 @@ from pathlib import Path
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.run_folder import RunFolder
 
-SEEDS = range(5)
+SEEDS = range(10)
+"""Of prompts, sampling and, by model.build.seed=${seed} in the experiments, of the model that a run begins with."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Interval:
         return abs(self.mean) > self.half
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Student's interval for the mean of one value a seed."""
-    estimate = student(values)
+def interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
+    """Student's interval for the mean of one value a seed, wider by Bonferroni where it is one of several."""
+    estimate = student(values, comparisons=comparisons)
     return Interval(estimate.mean, math.inf if estimate.high is None else estimate.high - estimate.mean)
 
 

@@ -1,4 +1,4 @@
-"""Does bootstrapping help? Six ways to value a cut-off answer, each with three critics, five seeds each.
+"""Does bootstrapping help? Six ways to value a cut-off answer, each with three critics, ten seeds each.
 
 usage: truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from forest import forest
-from seeds import Interval, by_seed, interval, sweep, table
+from seeds import SEEDS, Interval, by_seed, interval, sweep, table
 from torch.nn.functional import logsigmoid
 from transformers import (
     AutoModelForCausalLM,
@@ -27,8 +27,9 @@ from transformers import (
     AutoTokenizer,
 )
 
-from rlhf_cli.cli import main as rlhf
+from rlhf_cli.assemble.policy_loading import policy_path
 from rlhf_cli.data.worlds import generate
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.rewards.toy import sums_correct
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
@@ -41,7 +42,7 @@ LONG = 32
 POLICIES = {
     "none": ("none", ["truncation=none"]),
     "eos_penalty": ("eos_penalty, 1 subtracted", ["truncation=eos_penalty"]),
-    "bootstrap_add": ("bootstrap, add", ["truncation=bootstrap"]),
+    "bootstrap_add": ("bootstrap, add", ["truncation=bootstrap", "truncation.mode=add"]),
     "bootstrap_replace": ("bootstrap, replace", ["truncation=bootstrap", "truncation.mode=replace"]),
     "exclude": ("exclude", ["truncation=exclude"]),
     "soft_overlong": ("soft_overlong, cache 4", ["truncation=soft_overlong", "truncation.cache=4"]),
@@ -71,42 +72,45 @@ class Condition:
         return f"{self.policy}-{self.critic}"
 
     def overrides(self, critics: Path) -> list[str]:
-        """What to type beside the experiment's name."""
+        """What to type beside the experiment's name; a critic begins with the weights of its seed's policy."""
         init = {
-            "random": f"critic.init={critics / 'random'}",
+            "random": f"critic.init={critics}/random-${{seed}}",
             "warmed": f"critic.warmup_steps={WARMUP_STEPS}",
-            "reward": f"critic.init={critics / 'reward'}",
+            "reward": f"critic.init={critics}/reward-${{seed}}",
         }
         return [*POLICIES[self.policy][1], init[self.critic]]
 
 
 CONDITIONS = [Condition(policy, critic) for policy in POLICIES for critic in CRITICS]
+COMPARED = ("correct", "area", "long")
+COMPARISONS = (len(POLICIES) - 1) * len(CRITICS) * len(COMPARED)
+"""So many differences are in the table: what is bold there has an interval that is corrected for all of them."""
 
 
-def make_critics(folder: Path, policy: str) -> None:
-    """The random critic and the one that begins as a reward model, both on the weights all runs start from."""
+def make_critics(folder: Path, policy: str, seed: int) -> None:
+    """The random critic and the one that begins as a reward model, both on its seed's policy."""
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    torch.manual_seed(0)
-    if not (folder / "random").exists():
+    torch.manual_seed(seed)
+    if not (folder / f"random-{seed}").exists():
         critic = AutoModelForTokenClassification.from_pretrained(policy, num_labels=1)
         # As reward heads are initialised in arXiv 2403.17031: values of deviation 1 that mean nothing.
         torch.nn.init.normal_(critic.score.weight, std=(critic.config.hidden_size + 1) ** -0.5)
         torch.nn.init.zeros_(critic.score.bias)
-        critic.save_pretrained(folder / "random")
-        tokenizer.save_pretrained(folder / "random")
-    if not (folder / "reward").exists():
+        critic.save_pretrained(folder / f"random-{seed}")
+        tokenizer.save_pretrained(folder / f"random-{seed}")
+    if not (folder / f"reward-{seed}").exists():
         model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
-        accuracy = train_reward_model(model, tokenizer)
-        print(f"reward model: {accuracy:.3f} of its last pairs the right way round", file=sys.stderr)
-        model.save_pretrained(folder / "reward")
-        tokenizer.save_pretrained(folder / "reward")
+        accuracy = train_reward_model(model, tokenizer, seed + 1)
+        print(f"reward model of seed {seed}: {accuracy:.3f} of its last pairs the right way round", file=sys.stderr)
+        model.save_pretrained(folder / f"reward-{seed}")
+        tokenizer.save_pretrained(folder / f"reward-{seed}")
 
 
 def train_reward_model(
-    model: torch.nn.Module, tokenizer: AutoTokenizer, steps: int = 400, batch_size: int = 64
+    model: torch.nn.Module, tokenizer: AutoTokenizer, seed: int, steps: int = 400, batch_size: int = 64
 ) -> float:
     """Bradley-Terry on right against wrong answers to sums, wordy and bare ones; its accuracy over the last tenth."""
-    pairs = generate("toy_preferences", {"num_rows": steps * batch_size, "max_value": 20}, seed=1, name="data")
+    pairs = generate("toy_preferences", {"num_rows": steps * batch_size, "max_value": 20}, seed=seed, name="data")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     right = []
     for step in range(steps):
@@ -122,14 +126,10 @@ def train_reward_model(
     return statistics.fmean(right[-steps // 10 :])
 
 
-def policy_folder(root: Path) -> str:
-    """The embedded tiny model, built by a run of one step where there is none yet."""
-    run = RunFolder(root / "start" / EXPERIMENT / "one")
-    if not run.model.exists():
-        words = [f"+exp={EXPERIMENT}", "trainer.args.max_steps=1", "trainer.args.learning_rate=0", "track=none"]
-        if rlhf(["train", *words, "launch=cpu", f"run.root={root / 'start'}", "run.name=one"]):
-            raise SystemExit("the first run failed")
-    return str(run.model)
+def policy_folder(seed: int) -> str:
+    """The model that the runs of a seed begin with, made where there is none yet."""
+    experiment = prepare([f"+exp={EXPERIMENT}", f"seed={seed}"]).experiment
+    return policy_path(experiment, lambda what, step, steps: None)
 
 
 def measure(run: RunFolder) -> dict[str, float]:
@@ -168,9 +168,10 @@ Found = dict[str, list[dict[str, float]]]
 
 
 def differences(found: Found, one: Condition, measured: str) -> Interval:
-    """Condition minus `none` with the same critic, seed by seed: both saw the same prompts in the same order."""
+    """Condition minus `none` with the same critic, seed by seed: both began alike and saw the same prompts in order."""
     base = found[Condition(BASE, one.critic).name]
-    return interval([mine[measured] - theirs[measured] for mine, theirs in zip(found[one.name], base, strict=True)])
+    values = [mine[measured] - theirs[measured] for mine, theirs in zip(found[one.name], base, strict=True)]
+    return interval(values, comparisons=COMPARISONS)
 
 
 def label(one: Condition) -> str:
@@ -185,19 +186,19 @@ def report(found: Found) -> str:
         cells = [interval([run[name] for run in found[one.name]]) for name in MEASURES]
         means[label(one)] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
         if one.policy != BASE:
-            cells = [differences(found, one, name) for name in ("correct", "area", "long")]
+            cells = [differences(found, one, name) for name in COMPARED]
             texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
             against[label(one)] = [
                 f"**{text}**" if cell.is_clear else text for cell, text in zip(cells, texts, strict=True)
             ]
-    shown = {name: MEASURES[name] for name in ("correct", "area", "long")}
+    shown = {name: MEASURES[name] for name in COMPARED}
     return f"{table('policy; critic', MEASURES, means)}\n\n{table('minus none with that critic', shown, against)}"
 
 
 def picture(found: Found) -> str:
     """An SVG: differences to `none` with their intervals."""
     others = [one for one in CONDITIONS if one.policy != BASE]
-    panels = {MEASURES[name]: [differences(found, one, name) for one in others] for name in ("correct", "area", "long")}
+    panels = {MEASURES[name]: [differences(found, one, name) for one in others] for name in COMPARED}
     return forest([label(one) for one in others], panels, zero="none", reach=0.15)
 
 
@@ -210,7 +211,8 @@ def main() -> None:
     arguments = parser.parse_args()
     root = arguments.root.resolve()
     critics = root / EXPERIMENT / "critics"
-    make_critics(critics, policy_folder(root))
+    for seed in SEEDS:
+        make_critics(critics, policy_folder(seed), seed)
 
     def runs_of(one: Condition) -> Path:
         return sweep(EXPERIMENT, one.name, one.overrides(critics), root)

@@ -1,4 +1,4 @@
-"""Does weighting help? The naive sum of three rewards against three weightings and a gate, five seeds each.
+"""Does weighting help? The naive sum of three rewards against three weightings and a gate, ten seeds each.
 
 usage: weights.py [--root FOLDER] [--picture OUT.svg]
 
@@ -51,6 +51,8 @@ CONDITIONS = (
 MEASURES = {"goal": "goal, end", "area": "goal, whole run", "correct": "correct, end", "format": "format, end"}
 """Name -> heading. `end`: mean over the last tenth of the steps; `whole run`: mean over all, the area under the curve
 divided by the steps, which is larger for a run that gets there sooner."""
+COMPARISONS = (len(CONDITIONS) - 1) * len(MEASURES)
+"""So many differences are in the table: what is bold there has an interval that is corrected for all of them."""
 SHARES = {"share_start": "share of `correct`, start", "share_end": "share of `correct`, end"}
 """How much of the advantage comes from `correct`, over the first and the last tenth of the steps."""
 
@@ -85,8 +87,9 @@ def share_of_digits(completions: Path) -> float:
 
 
 def differences(found: dict[str, list[dict[str, float]]], name: str, measured: str) -> Interval:
-    """Condition minus naive sum, seed by seed: both saw the same prompts in the same order."""
-    return interval([one[measured] - base[measured] for one, base in zip(found[name], found[NAIVE], strict=True)])
+    """Condition minus naive sum, seed by seed: both began with the same model and saw the same prompts in order."""
+    values = [one[measured] - base[measured] for one, base in zip(found[name], found[NAIVE], strict=True)]
+    return interval(values, comparisons=COMPARISONS)
 
 
 def report(found: dict[str, list[dict[str, float]]]) -> str:

@@ -46,6 +46,13 @@ def test_t_in_closed_form() -> None:
         assert t_quantile(p, 2) == pytest.approx(a * math.sqrt(2 / (1 - a * a)), rel=1e-9)
 
 
+def test_student_of_several_that_are_looked_at_together() -> None:
+    """Bonferroni: five intervals of 99 % each; t(2) = 9.9248 in every table of its 0.995 quantile, and s of 1, 2, 3 is 1."""
+    estimate = student([1.0, 2.0, 3.0], comparisons=5)
+    half = 9.92484 / math.sqrt(3)
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((2.0, 2 - half, 2 + half), abs=1e-4)
+
+
 def test_student_by_hand() -> None:
     """1, 2, 3: mean 2, s = 1, t(2) = 4.3027, half width 4.3027 / sqrt(3) = 2.4841."""
     estimate = student([1.0, 2.0, 3.0])
