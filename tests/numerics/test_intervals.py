@@ -47,7 +47,7 @@ def test_t_in_closed_form() -> None:
 
 
 def test_student_of_several_that_are_looked_at_together() -> None:
-    """Bonferroni: five intervals of 99 % each; t(2) = 9.9248 in every table of its 0.995 quantile, and s of 1, 2, 3 is 1."""
+    """Bonferroni: five intervals of 99 % each; t(2) = 9.9248 in tables of its 0.995 quantile, s of 1, 2, 3 is 1."""
     estimate = student([1.0, 2.0, 3.0], comparisons=5)
     half = 9.92484 / math.sqrt(3)
     assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((2.0, 2 - half, 2 + half), abs=1e-4)
