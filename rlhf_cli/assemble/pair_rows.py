@@ -12,6 +12,14 @@ from rlhf_cli.data.preferences import judge_pairs, leave_out
 from rlhf_cli.plan.pair_rules import preference_rules
 
 
+def ends_with_eos(pairs: Dataset) -> bool:
+    """Return whether TRL's RewardTrainer will end the texts of these pairs with the end-of-sequence token.
+
+    It does so to plain texts; a conversation ends as its template says, and token ids are taken as they are.
+    """
+    return "chosen" in pairs.column_names and isinstance(pairs[0]["chosen"], str)
+
+
 class PreferencePairs:
     """Take the pairs of one experiment to the trainer, and count those that do not arrive.
 

@@ -44,6 +44,7 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
 
 def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunction:
     if reward.model is not None:
+        assert reward.with_eos != "auto", "resolve_runs asked the model"
         from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # torch and transformers come with it
 
         return RewardModelScorer(

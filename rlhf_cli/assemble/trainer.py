@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from rlhf_cli.assemble.during_training import DuringTraining
-from rlhf_cli.assemble.pair_rows import PreferencePairs
+from rlhf_cli.assemble.pair_rows import PreferencePairs, ends_with_eos
 from rlhf_cli.assemble.policy_loading import OnProgress, lora_config, policy_path
 from rlhf_cli.assemble.ppo_parts import ppo_parts
 from rlhf_cli.assemble.stack_building import aggregate_of, reward_stack, truncation_policy
@@ -59,6 +59,7 @@ def assemble(
         table_log=folder.log,
         measured=row.measured,
         left_out=pairs.left_out if pairs is not None else {},
+        ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo_parts(experiment, policy),
     )

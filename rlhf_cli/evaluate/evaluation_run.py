@@ -24,9 +24,14 @@ from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 from rlhf_cli.runs.run_folder import write_json
 from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.text_endings import trained_with_eos
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
+_OTHER_ENDING = {
+    True: "the end-of-sequence token is behind every text, and in training it was not",
+    False: "the texts end without the end-of-sequence token that they had in training",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ def evaluate(target: Target, experiment: Experiment, options: Options, say: Say)
     )
     measured: Measured
     completions: list[Row] = []
+    warnings = [warning] if warning else []
     if is_reward_model:
+        if trained_with_eos(target.model) not in (None, options.with_eos):
+            warnings.append(_OTHER_ENDING[options.with_eos])
         measured = _reward_model(target, experiment, rows, options, device, say)
     else:
         measured, completions = _policy(target, experiment, rows, options, device, say)
@@ -91,7 +99,7 @@ def evaluate(target: Target, experiment: Experiment, options: Options, say: Say)
         path=str(target.model),
         data=options.data,
         time=time.time(),
-        warnings=[warning] if warning else [],
+        warnings=warnings,
     )
     evaluation = Evaluation(heading, measured)
     files = [folder / f"{options.name}.json"]

@@ -1,7 +1,7 @@
 """Puts models in the place of `run:NAME`: the newest finished run of that experiment, or the run at that path.
 
 For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one. Beside it
-`offset: auto` of a reward model becomes the mean that was measured of it.
+`offset: auto` of a reward model becomes the mean that was measured of it, and `with_eos: auto` how it was trained.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.measure.measured_mean import mean_reward
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import FINISHED, read_status
+from rlhf_cli.runs.text_endings import trained_with_eos
 
 _PREFIX = "run:"
 _CRITIC = "critic"
@@ -47,11 +48,13 @@ def is_run_name(named: str) -> bool:
 
 def _reward(name: str, reward: Reward, root: Path) -> Reward:
     model = _model(reward.model, root, f"rewards.{name}.model")
+    if model is None:
+        return reward
+    with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
     offset = reward.offset
     if isinstance(offset, str):
-        assert model is not None
-        offset = mean_reward(model, with_eos=reward.with_eos, where=f"rewards.{name}.offset")
-    return reward.model_copy(update={"model": model, "offset": offset})
+        offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
+    return reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
 
 
 def _model(named: str | None, root: Path, where: str) -> str | None:

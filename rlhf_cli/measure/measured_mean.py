@@ -10,6 +10,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import Heading, read_evaluation
 from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
 from rlhf_cli.runs.evaluations import HELD_OUT, evaluations_of, run_of
+from rlhf_cli.runs.text_endings import trained_with_eos
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
@@ -31,10 +32,15 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
             got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
             + (" since the model was written" if ever else ""),
             expected="what `rlhf eval` writes, or a number",
-            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + " --eos" * with_eos,
+            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + _option(model, with_eos),
         )
     _, mean = max(valid, key=lambda one: (one[0].name == HELD_OUT, one[0].time))
     return mean
+
+
+def _option(model: str, with_eos: bool) -> str:
+    """Return what is to be typed where texts shall not end as those did that the model was trained on."""
+    return "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
 
 
 def _means(folder: Path) -> Iterator[tuple[Heading, float, bool]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,7 +31,8 @@ from rlhf_cli.measure.reward_model_results import (
 from rlhf_cli.measure.rewardbench import sections
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.numerics import calibration
-from rlhf_cli.numerics.intervals import Estimate, student, wilson
+from rlhf_cli.numerics.grouped_intervals import student_of_groups, wilson_of_groups
+from rlhf_cli.numerics.intervals import Estimate, wilson
 from rlhf_cli.suggest import did_you_mean
 
 _BINS = 10
@@ -66,22 +68,23 @@ def evaluate_reward_model(
     both = torch.tensor(scores, dtype=torch.float64)
     chosen, rejected = both[:count], both[count:]
     longer = torch.tensor(lengths[:count]) - torch.tensor(lengths[count:])
-    difference = chosen - rejected
+    difference, prompts = chosen - rejected, _numbered(pairs.prompts)
+    verdicts = _Verdicts(difference, prompts)
     by_slice = {
-        column: {value: _slice(difference[indices]) for value, indices in by_value.items()}
+        column: {value: _slice(verdicts[torch.tensor(indices)]) for value, indices in by_value.items()}
         for column, by_value in groups.items()
     }
     return RewardModelEvaluation(
         rows=count,
         pairs_per_second=count / seconds,
         truncated=scorer.num_truncated - cut_before,
-        accuracy=_accuracy(difference),
+        accuracy=_accuracy(verdicts),
         ties=int((difference == 0).sum()),
         calibration=_calibration(difference),
-        rewards=_rewards(chosen, rejected),
-        length=_length(difference, longer),
+        rewards=_rewards(chosen, rejected, prompts),
+        length=_length(verdicts, longer),
         slices=by_slice,
-        margins=_margins(rows, difference, margin),
+        margins=_margins(rows, verdicts, margin),
         worst=_worst(rows, pairs, chosen, rejected),
         histogram=Histograms(_histogram(chosen, both), _histogram(rejected, both)),
         rewardbench=sections(by_slice[SUBSET]) if SUBSET in by_slice else None,
@@ -89,13 +92,35 @@ def evaluate_reward_model(
     )
 
 
-def _accuracy(difference: Tensor) -> Estimate:
+@dataclass(frozen=True)
+class _Verdicts:
+    """Holds (pairs,) `difference` of the two scores and the number of its prompt: those of one are not independent."""
+
+    difference: Tensor
+    prompts: Tensor
+
+    def __len__(self) -> int:
+        return len(self.difference)
+
+    def __getitem__(self, which: Tensor) -> _Verdicts:
+        return _Verdicts(self.difference[which], self.prompts[which])
+
+
+def _numbered(prompts: Sequence[object]) -> Tensor:
+    """(pairs,) the same number for the same prompt; where none is parted off from the answers, a number a pair."""
+    numbers: dict[str, int] = {}
+    return torch.tensor(
+        [numbers.setdefault(repr(prompt) if prompt else f"pair {row}", row) for row, prompt in enumerate(prompts)]
+    )
+
+
+def _accuracy(verdicts: _Verdicts) -> Estimate:
     """As TRL counts it: a tie is no success."""
-    return wilson(float((difference > 0).sum()), len(difference))
+    return wilson_of_groups((verdicts.difference > 0).double().tolist(), verdicts.prompts.tolist())
 
 
-def _slice(difference: Tensor) -> SliceAccuracy:
-    return SliceAccuracy(**vars(_accuracy(difference)), margin=float(difference.mean()))
+def _slice(verdicts: _Verdicts) -> SliceAccuracy:
+    return SliceAccuracy(**vars(_accuracy(verdicts)), margin=float(verdicts.difference.mean()))
 
 
 def _calibration(difference: Tensor) -> Calibration:
@@ -117,36 +142,41 @@ def _calibration(difference: Tensor) -> Calibration:
     )
 
 
-def _rewards(chosen: Tensor, rejected: Tensor) -> RewardDistribution:
+def _rewards(chosen: Tensor, rejected: Tensor, prompts: Tensor) -> RewardDistribution:
     both = torch.cat([chosen, rejected])
+
+    def mean(values: Tensor) -> Estimate:
+        return student_of_groups(values.tolist(), prompts.tolist())
+
     return RewardDistribution(
-        mean=student(((chosen + rejected) / 2).tolist()),
+        mean=mean((chosen + rejected) / 2),
         deviation=finite_or_none(both.std().item()),
-        chosen=student(chosen.tolist()),
-        rejected=student(rejected.tolist()),
-        margin=student((chosen - rejected).tolist()),
+        chosen=mean(chosen),
+        rejected=mean(rejected),
+        margin=mean(chosen - rejected),
         min=both.min().item(),
         max=both.max().item(),
     )
 
 
-def _length(difference: Tensor, longer: Tensor) -> LengthBias:
+def _length(verdicts: _Verdicts, longer: Tensor) -> LengthBias:
+    difference = verdicts.difference
     return LengthBias(
         unit="tokens, chosen minus rejected",
-        chosen_longer=_slice_or_none(difference[longer > 0]),
-        same=_slice_or_none(difference[longer == 0]),
-        chosen_shorter=_slice_or_none(difference[longer < 0]),
+        chosen_longer=_slice_or_none(verdicts[longer > 0]),
+        same=_slice_or_none(verdicts[longer == 0]),
+        chosen_shorter=_slice_or_none(verdicts[longer < 0]),
         pearson=finite_or_none(calibration.pearson(difference, longer)),
         spearman=finite_or_none(calibration.spearman(difference, longer)),
-        longer_wins=wilson(float(calibration.verdicts(longer).sum()), len(longer)),
+        longer_wins=wilson_of_groups(calibration.verdicts(longer).tolist(), verdicts.prompts.tolist()),
         bins=[
-            LengthBin(start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(difference[one])))
+            LengthBin(start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(verdicts[one])))
             for one in calibration.quantile_bins(longer, _QUANTILES)
         ],
     )
 
 
-def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> MarginAgreement | None:
+def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> MarginAgreement | None:
     """Against the data's margins: a column of them, or the difference of two columns. None where there are none."""
     choices = [one for one in (tuple(named), *_MARGINS) if one and set(one) <= rows[0].keys()]
     if not choices:
@@ -167,11 +197,12 @@ def _margins(rows: list[Row], difference: Tensor, named: Sequence[str]) -> Margi
     known = [index for index, value in enumerate(margins) if math.isfinite(value)]
     if not known:
         return None
-    ours, theirs = difference[known], torch.tensor([margins[index] for index in known], dtype=torch.float64)
+    ours = verdicts[torch.tensor(known)]
+    theirs = torch.tensor([margins[index] for index in known], dtype=torch.float64)
     return MarginAgreement(
         count=len(known),
-        spearman=finite_or_none(calibration.spearman(ours, theirs)),
-        pearson=finite_or_none(calibration.pearson(ours, theirs)),
+        spearman=finite_or_none(calibration.spearman(ours.difference, theirs)),
+        pearson=finite_or_none(calibration.pearson(ours.difference, theirs)),
         bins=[
             MarginBin(start=theirs[one].min().item(), end=theirs[one].max().item(), **vars(_slice(ours[one])))
             for one in calibration.quantile_bins(theirs, _QUANTILES)
@@ -224,5 +255,5 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
     return dict(sorted(groups.items()))
 
 
-def _slice_or_none(difference: Tensor) -> SliceAccuracy | None:
-    return _slice(difference) if len(difference) else None
+def _slice_or_none(verdicts: _Verdicts) -> SliceAccuracy | None:
+    return _slice(verdicts) if len(verdicts) else None

@@ -14,7 +14,8 @@ from statistics import NormalDist, fmean, stdev
 
 from rlhf_cli.json_values import finite_or_none
 
-_LEVEL = 0.95
+LEVEL = 0.95
+"""How often an interval holds what it is about."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,17 @@ def wilson(successes: float, count: int) -> Estimate:
     """
     if count == 0:
         return Estimate(None, None, None, 0)
-    z = NormalDist().inv_cdf((1 + _LEVEL) / 2)
     share = successes / count
+    return _finite(share, *wilson_bounds(share, count), count)
+
+
+def wilson_bounds(share: float, count: float) -> tuple[float, float]:
+    """Return both ends of Wilson's interval of a `share` of `count` rows, which need not be a whole number."""
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     # At 0 and 1 the bound is the share itself; rounding would put it beside.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == count else min(1.0, centre + half)
-    return _finite(share, low, high, count)
+    return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
 
 
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
@@ -61,7 +65,7 @@ def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
     mean = fmean(values)
     if count == 1:
         return _finite(mean, -math.inf, math.inf, 1)
-    half = t_quantile(1 - (1 - _LEVEL) / (2 * comparisons), count - 1) * stdev(values, mean) / math.sqrt(count)
+    half = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), count - 1) * stdev(values, mean) / math.sqrt(count)
     return _finite(mean, mean - half, mean + half, count)
 
 

@@ -31,6 +31,7 @@ from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.plan.kl_horizon import check_kl_controller
 from rlhf_cli.plan.pair_rules import margin_problems
 from rlhf_cli.plan.policy_model import describe_policy
+from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
 from rlhf_cli.plan.row_batches import StagePlan, check_stage
 from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
@@ -132,7 +133,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         data=data,
         columns=columns,
         num_rows=num_rows,
-        rewards={name: reward.fn or f"reward model {reward.model}" for name, reward in experiment.rewards.items()},
+        rewards={name: scored_by(reward) for name, reward in experiment.rewards.items()},
         processes=processes,
         batches=batches,
         stage=stage,

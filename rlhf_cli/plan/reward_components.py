@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlhf_cli.config.schema import reward_section as schema
+from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.weight_schedule import Schedule
@@ -28,6 +29,16 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
         eager=reward.eager,
         spread=reward.spread,
     )
+
+
+def scored_by(reward: schema.Reward) -> str:
+    """Return what scores, in the words of the start panel: a function, or a reward model and how its texts end."""
+    if reward.model is None:
+        return str(reward.fn)
+    text, was = f"reward model {reward.model}", trained_with_eos(reward.model)
+    ends = (was is True) if reward.with_eos == "auto" else reward.with_eos
+    unlike = ", unlike in its training" if was not in (None, ends) else ""
+    return text + (f", texts end {'with' if ends else 'without'} eos{unlike}" if ends or unlike else "")
 
 
 def _gates(reward: schema.Reward) -> tuple[Gate, ...]:

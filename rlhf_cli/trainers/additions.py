@@ -89,12 +89,14 @@ class Additions:
 
     `table_log` takes what TRL prints. `measured` are the columns of a prepared row: what it begins with, and the texts
     of which the longest counts; None where TRL prepares no rows. `left_out` counts rows that were refused beforehand,
-    name of the data -> reason -> number.
+    name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
+    with the end-of-sequence token; None where none is trained.
     """
 
     table_log: Path | None = None
     measured: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ends_with_eos: bool | None = None
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None
 

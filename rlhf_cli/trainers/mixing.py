@@ -11,6 +11,7 @@ from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.row_lengths import WithLengths
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
+from rlhf_cli.trainers.with_text_endings import WithTextEndings
 
 
 def with_our_seams(trl_trainer: type, additions: Additions) -> type:
@@ -22,6 +23,8 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     if additions.rewards is not None:
         critic = (WithCritic,) if additions.ppo is not None else ()
         ours = (ExactResume, WithEvaluation, *critic)
+    if additions.ends_with_eos is not None:
+        ours = (WithTextEndings, *ours)
     if additions.measured is not None:
         ours = (WithLengths, *ours)
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.

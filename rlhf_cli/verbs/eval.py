@@ -15,8 +15,8 @@ model.path=FOLDER takes another policy or a checkpoint, data.eval.path=FILE othe
 for a reward model
 --slice COLUMN   accuracy by this column's values; may be given several times
 --chat           score plain texts as a user's and an assistant's message
---eos            end plain texts with the end-of-sequence token, as TRL's RewardTrainer does in training. Without it
-                 the scores are those the model gives as a reward; `offset: auto` subtracts their mean
+--eos, --no-eos  plain texts end with the end-of-sequence token, or do not; without either as those did that the model
+                 was trained on, and so it scores as a reward, too. `offset: auto` subtracts their mean
 
 for a policy
 --samples K      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
@@ -43,6 +43,7 @@ from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
+from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
 
 _ONLY = {
@@ -96,8 +97,8 @@ def run(argv: list[str]) -> int:
             slices=options.slice or [],
             samples=_SAMPLES if options.samples is None else options.samples,
             batch_size=options.batch_size,
-            as_chat=options.chat,
-            with_eos=options.eos,
+            as_chat=bool(options.chat),
+            with_eos=_with_eos(options, target),
             against=against,
         ),
         lambda message: screen.print(f"[dim]{message}", highlight=False),
@@ -125,8 +126,8 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--batch-size", type=_at_least(1))
     parser.add_argument("--slice", action="append")
-    parser.add_argument("--chat", action="store_true")
-    parser.add_argument("--eos", action="store_true")
+    parser.add_argument("--chat", action="store_true", default=None)
+    parser.add_argument("--eos", action=argparse.BooleanOptionalAction)
     parser.add_argument("--samples", type=_at_least(0))
     parser.add_argument("--against")
     try:
@@ -157,7 +158,7 @@ def _target(named: str, words: list[str]) -> Target:
 def _refuse_of_other_kind(options: argparse.Namespace, target: Target) -> None:
     other = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
     for word, name in _ONLY[other].items():
-        if getattr(options, name) not in (None, False):
+        if getattr(options, name) is not None:
             raise ConfigError(
                 f"{word} is for a {other.replace('_', ' ')}",
                 where="command line",
@@ -170,6 +171,11 @@ def _is_typed(words: list[str], key: str) -> bool:
     return any(word.lstrip("+").startswith(f"{key}=") for word in words)
 
 
+def _with_eos(options: argparse.Namespace, target: Target) -> bool:
+    """Return whether plain texts end with the end-of-sequence token: as in the model's training if nothing is said."""
+    return trained_with_eos(target.model) is True if options.eos is None else bool(options.eos)
+
+
 def _name(options: argparse.Namespace, words: list[str], target: Target, against: Target | None) -> str:
     """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
 
@@ -177,7 +183,9 @@ def _name(options: argparse.Namespace, words: list[str], target: Target, against
     """
     has_other_rows = any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
     parts = ["other_rows" if options.data is None and has_other_rows else _rows_name(options.data)]
-    parts += ["eos"] * options.eos + ["chat"] * options.chat
+    if _with_eos(options, target) != (trained_with_eos(target.model) is True):
+        parts.append("eos" if options.eos else "no_eos")
+    parts += ["chat"] * bool(options.chat)
     if options.rows is not None:
         parts.append(f"{options.rows}_rows")
     if options.samples not in (None, _SAMPLES):

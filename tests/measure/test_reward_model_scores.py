@@ -114,3 +114,16 @@ def test_slices_that_are_none(scorer: RewardModelScorer) -> None:
     many = [pair("x", "y", text=str(number)) for number in range(60)]
     with pytest.raises(DataError, match="60 different values"):
         evaluate_reward_model(scorer, many, slices=["text"])
+
+
+def test_pairs_of_one_prompt_are_not_independent(scorer: RewardModelScorer) -> None:
+    """Every pair twice says nothing new: the mean's interval is that of the pairs once, the share's not narrower."""
+    apart = [{**row, "prompt": f"{number}q:"} for number, row in enumerate(ROWS)]
+    once, twice = (evaluate_reward_model(scorer, rows) for rows in (apart, [row for row in apart for _ in range(2)]))
+    assert twice.rewards.margin.high == pytest.approx(once.rewards.margin.high, **MODEL)
+    assert (twice.rows, twice.accuracy.mean) == (8, once.accuracy.mean)
+    assert twice.accuracy.low is not None
+    assert once.accuracy.low is not None
+    assert twice.accuracy.low <= once.accuracy.low
+    other = evaluate_reward_model(scorer, [{**row, "prompt": f"{n}q:"} for n, row in enumerate([*ROWS, *ROWS])])
+    assert other.rewards.margin.high < twice.rewards.margin.high  # negative control: eight prompts

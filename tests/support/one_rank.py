@@ -21,7 +21,10 @@ class FakeTrainer:
         self.accelerator = SimpleNamespace(
             num_processes=1, distributed_type=SimpleNamespace(value="NO"), device="cpu", mixed_precision="no"
         )
-        self.model = SimpleNamespace(parameters=lambda: [SimpleNamespace(numel=lambda: 7)])
+        self.model = SimpleNamespace(
+            parameters=lambda: [SimpleNamespace(numel=lambda: 7)],
+            config=SimpleNamespace(_name_or_path="somebody/model"),
+        )
         self.train_dataset = [{}] * 5
         self.closed = 0
         stack = SimpleNamespace(close=self._close)

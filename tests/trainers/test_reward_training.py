@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from rlhf_cli.cli import main
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.text_endings import trained_with_eos
 from tests.support.small_reward_runs import from_file, losses, samples, sums
 from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
 
@@ -232,3 +236,30 @@ def test_a_margin_column_that_is_not_there_is_told_before_anything_is_loaded(lea
     assert code == 2
     assert "no column 'strength' in the data" in capsys.readouterr().err
     assert not folder.path.exists()
+
+
+def test_the_figures_of_training_are_those_of_rlhf_eval(learn, workplace: Path) -> None:
+    """One model, one number: TRL's own evaluation, a mean of equal batches, against ours of the same held-out pairs.
+
+    Without the end-of-sequence token, the negative control, the same model has other figures.
+    """
+    words = [*from_file(sums(16)), "data.eval.fraction=0.5", "trainer.args.per_device_eval_batch_size=8"]
+    code, folder = learn(*words, "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "model.lora.r=2")
+    assert code == 0
+    (trl,) = [event for event in read_metrics(folder.metrics) if "eval_margin" in event]
+    for option, is_same in (("--eos", True), ("--no-eos", False)):
+        assert main(["eval", str(folder.path), option]) == 0
+        name = "held_out" if is_same else "held_out_no_eos"
+        found = read_json(folder.path / "eval" / f"{name}.json")
+        figures = (found["rewards"]["margin"]["mean"], found["calibration"]["log_loss"])
+        assert (figures == pytest.approx((trl["eval_margin"], trl["eval_loss"]), **ARITHMETIC)) is is_same
+
+
+def test_a_conversation_ends_as_its_template_says(learn, workplace: Path) -> None:
+    def said(text: str) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": text}]
+
+    asked = [{"role": "user", "content": "1+1="}]
+    rows = [{"prompt": asked, "chosen": said("2"), "rejected": said("3")}] * 8
+    code, folder = learn(*from_file(rows))
+    assert (code, trained_with_eos(folder.model)) == (0, False)

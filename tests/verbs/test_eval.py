@@ -14,6 +14,7 @@ import yaml
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.runs.text_endings import write_text_endings
 from tests.house.test_light import heavy_after
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
@@ -161,6 +162,49 @@ class TestOffset:
         assert self.offset("rewards.learnt.offset=0.5") == 0.5
         with pytest.raises(ConfigError):
             self.offset("rewards.learnt.offset=avto")
+
+
+class TestTextEndings:
+    """A model that was trained on texts with an end-of-sequence token; the golden one scores that token 0."""
+
+    @pytest.fixture(autouse=True)
+    def record(self, run: Path) -> None:
+        write_text_endings(run / "model", with_eos=True)
+
+    def scored(self, *words: str) -> Any:
+        return prepare(["+exp=quickstart", "rewards.learnt.model=run:rm", *words]).experiment.rewards["learnt"]
+
+    def test_it_is_shown_texts_as_in_its_training_everywhere(self, run: Path, capsys: Said) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        assert "plain texts end with the end-of-sequence token" in (said := capsys.readouterr().out)
+        assert "warning" not in said
+        found = content(run / "eval")
+        assert found["with_eos"] is True
+        assert self.scored().with_eos is True
+        assert self.scored("rewards.learnt.offset=auto").offset == found["rewards"]["mean"]["mean"] == 0.0
+
+    def test_the_other_way_is_said(self, run: Path, capsys: Said) -> None:
+        with pytest.raises(RunError, match="rlhf eval runs/rm/one --no-eos"):
+            self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
+        assert main(["eval", "run:rm", "--no-eos"]) == 0
+        assert "warning: the texts end without the end-of-sequence token that they had" in capsys.readouterr().out
+        assert content(run / "eval", "held_out_no_eos")["with_eos"] is False
+        other = self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
+        assert (other.with_eos, other.offset) == (False, pytest.approx(1.0, **MODEL))
+        for words, what in (
+            ([], ", texts end with eos"),
+            (["rewards.learnt.with_eos=false"], "unlike in its training"),
+        ):
+            assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0
+            assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
+
+    def test_without_a_record_nothing_is_claimed(self, run: Path, capsys: Said) -> None:
+        (run / "model" / "text_endings.json").unlink()
+        for words in ([], ["--eos"], ["--no-eos"]):
+            assert main(["eval", "run:rm", *words]) == 0
+            assert "warning" not in capsys.readouterr().out
+        assert {path.stem for path in (run / "eval").glob("*.json")} == {"held_out", "held_out_eos"}
+        assert self.scored().with_eos is False
 
 
 @pytest.mark.parametrize(

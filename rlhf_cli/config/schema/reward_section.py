@@ -72,8 +72,9 @@ class Reward(Section):
     all evenly.
 
     `batch_size`, `dtype`, `device` (null: that of the training process), `max_length` (tokens; null: the model's own
-    limit), `with_eos` (end plain texts with the end-of-sequence token, as TRL's RewardTrainer does) and `offset: auto`
-    are for a `model`; `isolate` runs a function in a process that can be killed.
+    limit), `with_eos` (end plain texts with the end-of-sequence token; `auto`: where the model was trained so, which a
+    model that was trained here knows) and `offset: auto` are for a `model`; `isolate` runs a function in a process
+    that can be killed.
     """
 
     fn: str | None = None
@@ -93,7 +94,7 @@ class Reward(Section):
     max_length: int | None = Field(default=None, gt=0)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str | None = None
-    with_eos: bool = False
+    with_eos: Literal["auto"] | bool = "auto"
 
     @property
     def gates(self) -> list[Gate]:

@@ -1,0 +1,28 @@
+"""Keeps beside a reward model's weights how the texts ended that it was trained on. No torch.
+
+TRL's RewardTrainer ends plain texts with the end-of-sequence token, its GRPOTrainer shows a reward model texts without
+one, and a model that reads its score off the last token has two answers to one text. The record lies in the model's
+folder, so it goes wherever the model goes, and whoever scores by the model asks it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+_FILE = "text_endings.json"
+_KEY = "plain_texts_end_with_eos"
+
+
+def write_text_endings(model: Path, *, with_eos: bool) -> None:
+    """Write whether plain texts ended with the end-of-sequence token; conversations end as their template says."""
+    (model / _FILE).write_text(json.dumps({_KEY: with_eos}) + "\n", encoding="utf-8")
+
+
+def trained_with_eos(model: str | Path) -> bool | None:
+    """Return whether the plain texts that a model folder was trained on ended with the end-of-sequence token.
+
+    None where nothing says so, as for a hub id: such a model is shown texts as TRL's GRPOTrainer shows them, without.
+    """
+    file = Path(model).expanduser() / _FILE
+    return bool(json.loads(file.read_text(encoding="utf-8"))[_KEY]) if file.is_file() else None
