@@ -7,7 +7,7 @@ what normalising divides by is one number for all parts, and totals can be compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
@@ -38,7 +38,7 @@ def evaluate_policy(
     policy: Policy,
     experiment: Experiment,
     rows: list[Row],
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
     *,
     samples: int,
     batch_size: int,

@@ -7,12 +7,19 @@ name below against TRL and transformers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+TrlBatch: TypeAlias = dict[str, Any]
+"""A dictionary that TRL's trainers hand on: rows, a scored generation batch, a micro-batch.
+
+Nearly all values are tensors, as the row or the token wants them; beside them go images, counts and None. What is in
+it depends on the trainer and its arguments, and TRL types none of it: the one place where we take its word.
+"""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from typing import Any, Literal
+    from typing import Literal
 
     import torch
     from accelerate import Accelerator
