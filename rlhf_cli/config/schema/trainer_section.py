@@ -40,7 +40,7 @@ class Trainer(Section):
         return PpoArgs(**{name: value for name, value in self.args.items() if name in PpoArgs.model_fields})
 
     @property
-    def trl_args(self) -> dict[str, Any]:
+    def trl_args(self) -> dict[str, object]:
         """Return the part of `args` that is for TRL's config class."""
         if self.baseline != "critic":
             return self.args
