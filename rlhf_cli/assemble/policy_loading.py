@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,7 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.heads import head_names
 from rlhf_cli.models.merge import whole_model
-from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.models.tiny import TinyBuild, TinyWarmStart, tiny_model_path
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -28,8 +28,23 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     if model.build is None:
         assert model.path is not None
         return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
-    build = model.build.model_dump()
-    worlds = build["warm_start"]["worlds"] if build["warm_start"] else []
+    section = model.build
+    warm_start: TinyWarmStart | None = None
+    if section.warm_start is not None:
+        warm_start = TinyWarmStart(
+            worlds=section.warm_start.worlds,
+            steps=section.warm_start.steps,
+            batch_size=section.warm_start.batch_size,
+            learning_rate=section.warm_start.learning_rate,
+        )
+    build = TinyBuild(
+        hidden_size=section.hidden_size,
+        num_layers=section.num_layers,
+        num_heads=section.num_heads,
+        context_tokens=section.context_tokens,
+        warm_start=warm_start,
+    )
+    worlds = warm_start["worlds"] if warm_start else []
 
     def demonstrate() -> list[dict[str, str]]:
         key = "model.build.warm_start.worlds"
@@ -40,10 +55,10 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     )
 
 
-def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:
+def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
     """Return what `from_pretrained` is given; the class it is called of is the trainer's business."""
     model = experiment.model
-    given: dict[str, Any] = {"dtype": model.dtype, "revision": model.revision}
+    given: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
     if model.quantize is not None:
         given["quantization_config"] = _quantization(model.quantize)
     return given
