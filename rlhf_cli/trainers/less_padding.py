@@ -33,10 +33,10 @@ class LessPadding(TrlTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self.model.training and self._buffered_inputs is not before:
+        batches = self._buffered_inputs
+        if self.model.training and batches is not None and batches is not before:
             steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
             window = min(accumulation, steps)
-            batches = self._buffered_inputs
             if self._may_sort and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
                 batches = sorted_in_windows(batches, window)
             self._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]

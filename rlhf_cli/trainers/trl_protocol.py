@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
         log_completions: bool
         lr_scheduler_kwargs: dict[str, Any] | None
+        num_generations: int
         output_dir: str
         steps_per_generation: int
 
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
         top_entropy_quantile: float
         use_vllm: bool
         vllm_generation: object
-        _buffered_inputs: list[dict[str, Any]]
+        _buffered_inputs: list[TrlBatch] | None
         _entropy_bonus_enabled: bool
         _logs: dict[str, Any]
         _metrics: dict[str, dict[str, list[float]]]
