@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from peft import PeftModel
@@ -115,9 +114,14 @@ class RewardModelScorer:
                 hint="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
             )
 
-    def _text(self, prompt: Any, completion: Any) -> str:
-        if not is_conversational({"prompt": prompt}):
-            return str(prompt + completion)
+    def _text(self, prompt: object, completion: object) -> str:
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return prompt + completion
+        if not (isinstance(prompt, list) and isinstance(completion, list)):
+            raise TypeError(
+                "a prompt and its completion are both texts, or both lists of messages; "
+                f"got {type(prompt).__name__} and {type(completion).__name__}"
+            )
         self.check_prompt(prompt)
         return str(apply_chat_template({"messages": prompt + completion}, self._tokenizer)["text"])
 
