@@ -14,6 +14,12 @@ JsonTree: TypeAlias = "dict[str, JsonValue]"
 _Value = TypeVar("_Value")
 
 
+def section(tree: JsonTree, name: str) -> JsonTree:
+    """Return the section of that name; an empty one where there is none, or something else stands there."""
+    found = tree.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def finite_or_none(value: _Value) -> _Value | None:
     """Return None for a float that is no finite number; everything else as it is."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
