@@ -71,7 +71,8 @@ class RewardModelScorer:
         text_config.pad_token_id = _pad_token_id(self._tokenizer, path)
         # Keys and values are of no use after a single pass, and as large as the activations.
         text_config.use_cache = False
-        self._model.to(self._device).eval().requires_grad_(False)
+        module: torch.nn.Module = self._model  # transformers wraps `to` so that mypy takes the device for the model
+        module.to(self._device).eval().requires_grad_(False)
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
         return self.scored(prompts, completions)[0]
