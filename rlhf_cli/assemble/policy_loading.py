@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.model_section import Build
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.heads import head_names
 from rlhf_cli.models.merge import whole_model
@@ -28,31 +30,34 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     if model.build is None:
         assert model.path is not None
         return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
-    section = model.build
-    warm_start: TinyWarmStart | None = None
-    if section.warm_start is not None:
-        warm_start = TinyWarmStart(
-            worlds=section.warm_start.worlds,
-            steps=section.warm_start.steps,
-            batch_size=section.warm_start.batch_size,
-            learning_rate=section.warm_start.learning_rate,
-        )
-    build = TinyBuild(
-        hidden_size=section.hidden_size,
-        num_layers=section.num_layers,
-        num_heads=section.num_heads,
-        context_tokens=section.context_tokens,
-        warm_start=warm_start,
-    )
-    worlds = warm_start["worlds"] if warm_start else []
 
-    def demonstrate() -> list[dict[str, str]]:
-        key = "model.build.warm_start.worlds"
-        return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=0, name=key)]
+    def warming_up(step: int, steps: int) -> None:
+        on_progress("warming up the tiny model", step, steps)
 
-    return str(
-        tiny_model_path(build, demonstrate, lambda step, steps: on_progress("warming up the tiny model", step, steps))
+    return str(tiny_model_path(_recipe(model.build), partial(warm_start_rows, model.build), warming_up))
+
+
+def _recipe(build: Build) -> TinyBuild:
+    """Return the section as the model's maker takes it, who knows no configuration."""
+    start = build.warm_start
+    return TinyBuild(
+        hidden_size=build.hidden_size,
+        num_layers=build.num_layers,
+        num_heads=build.num_heads,
+        context_tokens=build.context_tokens,
+        seed=build.seed,
+        warm_start=None
+        if start is None
+        else TinyWarmStart(
+            worlds=start.worlds, steps=start.steps, batch_size=start.batch_size, learning_rate=start.learning_rate
+        ),
     )
+
+
+def warm_start_rows(build: Build) -> list[dict[str, str]]:
+    """Return the demonstrations, prompt and completion, that the warm start of `build` learns from."""
+    key, worlds = "model.build.warm_start.worlds", build.warm_start.worlds if build.warm_start else []
+    return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
 
 
 def model_init_kwargs(experiment: Experiment) -> dict[str, object]:

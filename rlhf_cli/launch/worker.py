@@ -24,7 +24,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunErro
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
-from rlhf_cli.runs.provenance import add_to_provenance
+from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
@@ -194,9 +194,17 @@ def _seen(trainer: BuiltWhole) -> dict[str, object]:
         "mixed_precision": accelerator.mixed_precision,
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "num_train_rows": len(trainer.train_dataset),
+        "starting_model": _starting_model(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
+
+
+def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:
+    """Return where the weights came from that training begins with, and what says whether two runs began alike."""
+    config = trainer.model.config
+    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
+    return {"path": path, "commit": commit, "weights_sha256": None if commit else weights_hash(Path(path))}
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:

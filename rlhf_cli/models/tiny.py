@@ -1,14 +1,19 @@
-"""Builds the embedded tiny policy: a byte-level transformer, warm-started on demonstrations, kept in a cache.
+"""Finds or builds a tiny policy: a byte-level transformer, warm-started on demonstrations.
 
 The warm start is supervised and deliberately short: the model then adds small numbers, but sloppily, in several styles
 and often wrongly, because the demonstrations are. That leaves reinforcement learning something to improve.
+
+What conf/model ships is in `embedded/`, its weights and all, and so the same on every machine: a warm start of 800
+steps amplifies the last digits, in which processors differ, into another model. Other recipes, among them the same one
+with another seed, are built on first use and kept in the user's cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypedDict
 
@@ -35,34 +40,42 @@ class TinyBuild(TypedDict):
     num_layers: int
     num_heads: int
     context_tokens: int
+    seed: int
     warm_start: TinyWarmStart | None
 
 
 Demonstration = dict[str, str]
 """A demonstration holds `prompt` and `completion`, both texts."""
 
-_RECIPE_VERSION = 1  # part of the cache key: raise it when the same settings build other weights
-_SEED = 0  # the starting point is one and the same for every run, whatever the run's seed
+EMBEDDED = Path(__file__).with_name("embedded")
+"""Holds a folder a model that is shipped; scripts/embedded_models.py makes them."""
+RECIPE_FILE = "recipe.json"
+"""Says in such a folder which `build` it came of."""
+_RECIPE_VERSION = 2  # part of the cache key: raise it when the same settings build other weights
 
 
 def tiny_model_path(
     build: TinyBuild, demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
 ) -> Path:
-    """Return the folder of the model that `build` describes, made on first use.
+    """Return the folder of the model that `build` describes: the shipped one, or one that is made on first use.
 
     `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at
     once: the first builds, the others wait.
     """
+    for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
+        if json.loads(recipe.read_text(encoding="utf-8")) == build:
+            return recipe.parent
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
-    return made_once(f"tiny-{key}", lambda folder: _build(build, demonstrations, on_progress, folder))
+    return made_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
 
 
-def _build(
+def build_tiny_model(
     build: TinyBuild,
     demonstrations: Callable[[], list[Demonstration]],
     on_progress: Callable[[int, int], None],
     folder: Path,
 ) -> None:
+    """Write the model that `build` describes and its tokenizer into `folder`; equal builds are equal on one machine."""
     tokenizer = byte_tokenizer(build["context_tokens"])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -76,14 +89,25 @@ def _build(
         bos_token_id=None,
         tie_word_embeddings=True,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
+    with torch.random.fork_rng(devices=[]), _one_thread():
+        torch.manual_seed(build["seed"])
         model = LlamaForCausalLM(config)
         if build["warm_start"]:
             _warm_start(model, tokenizer, demonstrations(), build["warm_start"], on_progress)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: sums that are split over several come out another way, and here that is another model."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _warm_start(

@@ -16,6 +16,7 @@ from pathlib import Path
 import rlhf_cli
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
+_WEIGHTS = ("*.safetensors", "*.bin")
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 
@@ -51,6 +52,19 @@ def add_to_provenance(folder: RunFolder, **seen: object) -> None:
     write_json(folder.provenance, {**read_json(folder.provenance), **seen})
 
 
+def weights_hash(model: Path) -> str | None:
+    """Return the hash of a model folder's weights alone; None where it is no folder or holds none.
+
+    Two folders whose tokenizers, cards or configurations differ have the same where their weights are the same.
+    """
+    files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        _update(digest, file)
+    return digest.hexdigest() if files else None
+
+
 def git_state(cwd: Path) -> dict[str, str | bool] | None:
     """Return the commit and whether the tree differs from it; None outside a repository or without git."""
 
@@ -79,10 +93,14 @@ def sha256(path: Path) -> str | None:
     for file in files:
         if path.is_dir():
             digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+        _update(digest, file)
     return digest.hexdigest()
+
+
+def _update(digest: hashlib._Hash, file: Path) -> None:
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
 
 
 def _versions() -> dict[str, str | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlhf_cli.json_values import section
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import Status, read_status
 from rlhf_cli.runs.training_measures import few_measures
 
@@ -25,6 +26,8 @@ class RunSummary:
     """Maps `reward` (the total) and each component -> (start, end), see metrics_file.start_and_end."""
     measures: dict[str, tuple[float, float]]
     """Maps loss and accuracy of a run without rewards, or the held-out greedy total of a policy -> (start, end)."""
+    starting_model: str | None = None
+    """The hash of the weights, or the hub's commit, that training began with; None where no training began."""
 
 
 def summarise(folder: RunFolder) -> RunSummary:
@@ -39,7 +42,17 @@ def summarise(folder: RunFolder) -> RunSummary:
         settings=dict(_flat(folder.read_config())),
         rewards={name: span for name, span in spans.items() if span is not None},
         measures={measure.label: (measure.start, measure.end) for measure in few},
+        starting_model=_starting_model(folder),
     )
+
+
+def starting_models(runs: list[RunSummary]) -> dict[str, list[int]]:
+    """Return the starting model -> the places in `runs` of those that began with it; runs without one are left out."""
+    by_model: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        if run.starting_model is not None:
+            by_model.setdefault(run.starting_model, []).append(place)
+    return by_model
 
 
 def differences(runs: list[RunSummary]) -> list[str]:
@@ -50,6 +63,12 @@ def differences(runs: list[RunSummary]) -> list[str]:
     absent = object()
     different = [key for key in keys if any(_differ(run, runs[0], key, absent) for run in runs)]
     return [key for key in different if key not in _NEVER_A_DIFFERENCE]
+
+
+def _starting_model(folder: RunFolder) -> str | None:
+    seen = section(read_json(folder.provenance), "starting_model")
+    known = seen.get("weights_sha256") or seen.get("commit")
+    return known if isinstance(known, str) else None
 
 
 def _differ(run: RunSummary, other: RunSummary, key: str, absent: object) -> bool:

@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.runs.run_summary import RunSummary, differences
+from rlhf_cli.runs.run_summary import RunSummary, differences, starting_models
 
 _STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
+_HASH = 12
+"""So many digits of a hash tell two apart."""
 _FEW = 3
 """So many differing settings fit into the table as columns; more are listed under it."""
 
@@ -46,6 +48,11 @@ def show_comparison(console: Console, runs: list[RunSummary]) -> None:
         _show_differences(console, runs, keys)
     if not keys and len(runs) > 1:
         console.print("[dim]the configurations do not differ")
+    if len(by_model := starting_models(runs)) > 1:
+        named = (f"{model[:_HASH]} ({' '.join(f'#{place}' for place in of)})" for model, of in by_model.items())
+        is_asked_for = any(key.startswith("model.") for key in keys)
+        say = "[dim]they began" if is_asked_for else "[yellow]the same model by name, but they began"
+        console.print(f"{say} with different weights: {', '.join(named)}")
     legend = "start→end: mean over the first and last tenth of the log events"
     legend += "; rewards are raw, the total is the weighted sum" if any(run.rewards for run in runs) else ""
     legend += "; held out: the first and the last evaluation" if any(", held out" in name for name in names) else ""

@@ -46,7 +46,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
         parts += ["", samples]
     all_lengths = section(read_json(folder.provenance), "lengths")
     for which in all_lengths:
-        told = section(all_lengths, which)["told"]
+        told = section(all_lengths, which)["in_words"]
         parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
     if run.status.warnings:
         parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]

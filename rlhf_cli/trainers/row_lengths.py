@@ -47,7 +47,7 @@ class Lengths:
 
     def facts(self) -> dict[str, object]:
         """Return the numbers, and what they say in words, for the provenance."""
-        return {**dataclasses.asdict(self), "told": self.describe()}
+        return {**dataclasses.asdict(self), "in_words": self.describe()}
 
 
 class WithLengths(TrlTrainer):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pairs import cost_of, print_ratios
 
+from rlhf_cli.models.tiny import EMBEDDED
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -38,8 +39,7 @@ def main() -> None:
         ours = [sys.executable, "-m", "rlhf_cli", "train", f"+exp={options.exp}", "launch=cpu", "track=none"]
         ours += [f"trainer.args.max_steps={options.steps}", *ALIKE[options.exp]]
         subprocess.run([*ours, "run.name=warm"], cwd=workplace, env=environment, check=True, capture_output=True)
-        (model,) = Path(workplace, "cache/models").glob("tiny-*/config.json")
-        plain = [sys.executable, str(Path(__file__).with_name(PLAIN[options.exp])), str(model.parent)]
+        plain = [sys.executable, str(Path(__file__).with_name(PLAIN[options.exp])), str(EMBEDDED / "tiny")]
         pairs = []
         for number in range(options.pairs):
             a = cost_of([*ours, f"run.name=run{number}"], cwd=workplace, environment=environment)

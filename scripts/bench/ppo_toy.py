@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rlhf_cli.data.worlds.toy_sums import generate
+from rlhf_cli.models.tiny import EMBEDDED
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
@@ -39,7 +40,7 @@ def ours(workplace: Path, environment: dict[str, str], seed: int, rounds: int) -
 
 
 def theirs(workplace: Path, environment: dict[str, str], seed: int, rounds: int, trl: Path) -> list[float]:
-    (model,) = (config.parent for config in workplace.glob("cache/models/tiny-*/config.json"))
+    model = EMBEDDED / "tiny"
     prompts, out = workplace / f"prompts{seed}.jsonl", workplace / f"trl{seed}.json"
     prompts.write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in generate(2000, seed)))
     command = [sys.executable, "-W", "ignore", str(HERE / "trl_1_12_ppo.py"), "--reward", "toy_sums"]
@@ -73,10 +74,9 @@ def main() -> None:
         workplace = Path(temporary)
         environment = {**os.environ, "RLHF_CACHE": f"{workplace}/cache", "OMP_NUM_THREADS": "1"}
         environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        first = ours(workplace, environment, 0, options.rounds)  # builds the model that the others load
-        rest = [pool.submit(ours, workplace, environment, seed, options.rounds) for seed in seeds if seed]
+        new = [pool.submit(ours, workplace, environment, seed, options.rounds) for seed in seeds]
         old = [pool.submit(theirs, workplace, environment, seed, options.rounds, trl) for seed in seeds]
-        print(line("ours", [first, *(run.result() for run in rest)]))
+        print(line("ours", [run.result() for run in new]))
         print(line("TRL 1.12", [run.result() for run in old]))
 
 

@@ -30,7 +30,7 @@ from rlhf_cli.trainers.additions import Additions, RewardParts
 from rlhf_cli.trainers.mixing import built_whole
 
 PAIRS = 15
-BUILD = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "context_tokens": 256, "warm_start": None}
+BUILD = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "context_tokens": 256, "seed": 0, "warm_start": None}
 
 
 def ratio(

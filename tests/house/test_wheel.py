@@ -29,6 +29,13 @@ def test_every_configuration_file_is_inside(wheel: Path) -> None:
     assert len(shipped) > 30
 
 
+def test_every_embedded_model_is_inside(wheel: Path) -> None:
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if "/embedded/" in name}
+    shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "rlhf_cli/models/embedded").rglob("*") if path.is_file()}
+    assert inside == shipped
+    assert sum(name.endswith("/model.safetensors") for name in inside) == 3
+
+
 def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -20,7 +20,7 @@ from tests.support.random_reward_model import save_random_reward_model
 
 BUILD: dict[str, Any] = {
     **{"hidden_size": 16, "num_layers": 1, "num_heads": 2},
-    **{"context_tokens": 128, "warm_start": None},
+    **{"context_tokens": 128, "seed": 0, "warm_start": None},
 }
 """Of the size of the reward model that stands in for a learnt one, so that a critic may begin with it."""
 OWN = [f"model.build.{name}={'null' if value is None else value}" for name, value in BUILD.items()]

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.runs.status import read_status
 from tests.support.small_runs import starting_model
@@ -45,6 +46,9 @@ def test_a_finished_run_holds_what_the_design_says(train, name: str, capsys: pyt
 
 def test_the_saved_model_loads_and_is_not_the_one_it_began_with(train) -> None:
     _, folder = train()
+    began_with = read_json(folder.provenance)["starting_model"]
+    assert began_with["path"] == str(starting_model(folder))
+    assert began_with["weights_sha256"] == weights_hash(starting_model(folder)) != weights_hash(folder.model)
     model = AutoModelForCausalLM.from_pretrained(folder.model)
     tokenizer = AutoTokenizer.from_pretrained(folder.model)
     text = "17+5= äöü 数"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlhf_cli
-from rlhf_cli.runs.provenance import add_to_provenance, git_state, sha256, write_provenance
+from rlhf_cli.runs.provenance import add_to_provenance, git_state, sha256, weights_hash, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 MakeRun = Callable[..., RunFolder]
@@ -46,6 +46,16 @@ def test_a_folder_is_its_names_and_bytes(tmp_path: Path) -> None:
 
 def test_a_byte_that_moves_from_a_name_into_the_file_changes_the_hash(tmp_path: Path) -> None:
     assert sha256(folder(tmp_path / "one", {"ab": "c"})) != sha256(folder(tmp_path / "two", {"a": "bc"}))
+
+
+def test_weights_are_the_same_whatever_lies_beside_them(tmp_path: Path) -> None:
+    weights = {"model-00001-of-00002.safetensors": "x", "model-00002-of-00002.safetensors": "y"}
+    base = weights_hash(folder(tmp_path / "one", {**weights, "README.md": "a card", "config.json": "{}"}))
+    assert base is not None
+    assert weights_hash(folder(tmp_path / "two", weights)) == base
+    assert weights_hash(folder(tmp_path / "three", {**weights, "model-00002-of-00002.safetensors": "z"})) != base
+    assert weights_hash(folder(tmp_path / "none", {"config.json": "{}"})) is None
+    assert weights_hash(tmp_path / "gone") is None
 
 
 @pytest.fixture

@@ -12,13 +12,16 @@ from rlhf_cli.screen.comparison_table import show_comparison
 from tests.support.terminal import printed
 
 
-def summary(place: Path, name: str, state: str = "finished", **settings: Any) -> RunSummary:
+def summary(
+    place: Path, name: str, state: str = "finished", *, began_with: str | None = None, **settings: Any
+) -> RunSummary:
     return RunSummary(
         folder=RunFolder(place / "runs" / "sums" / name),
         status=Status(state),
         settings={key.replace("__", "."): value for key, value in settings.items()},
         rewards={"reward": (0.25, 0.75), "correct": (0.0, 0.5)},
         measures={},
+        starting_model=began_with,
     )
 
 
@@ -54,3 +57,24 @@ def test_many_differences_are_lines(place: Path) -> None:
 def test_equal_runs(place: Path) -> None:
     lines = printed(lambda console: show_comparison(console, [summary(place, "one"), summary(place, "two")]))
     assert "the configurations do not differ" in lines
+
+
+def test_the_same_name_and_other_weights(place: Path) -> None:
+    """A warm start on another machine, a branch that moved on the hub: nothing in the configurations shows it."""
+    began = ["a" * 64, "b" * 64, "a" * 64, None]
+    runs = [summary(place, str(number), began_with=model) for number, model in enumerate(began)]
+    said = " ".join(printed(lambda console: show_comparison(console, runs)))
+    assert "the same model by name, but they began with different weights" in said
+    assert "weights: aaaaaaaaaaaa (#0 #2), bbbbbbbbbbbb (#1)" in said
+
+
+def test_other_weights_that_were_asked_for(place: Path) -> None:
+    runs = [summary(place, one, began_with=one * 64, model__build__seed=one) for one in "ab"]
+    said = " ".join(printed(lambda console: show_comparison(console, runs)))
+    assert "they began with different weights" in said
+    assert "by name" not in said
+
+
+def test_the_same_weights_need_no_word(place: Path) -> None:
+    runs = [summary(place, name, began_with="a" * 64) for name in ("one", "two")]
+    assert "weights" not in " ".join(printed(lambda console: show_comparison(console, runs)))

@@ -67,7 +67,7 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
 
 def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
     folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)], state="preempted")
-    folder.provenance.write_text(json.dumps({"lengths": {"train": {"told": "12 to 40 tokens"}}}))
+    folder.provenance.write_text(json.dumps({"lengths": {"train": {"in_words": "12 to 40 tokens"}}}))
     lines = read(folder)
     assert lines[0].startswith("╭─ preempted after 2 steps")
     assert lines[2].split() == ["loss", "1.000", "0.500", "-0.500"]

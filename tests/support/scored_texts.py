@@ -29,5 +29,5 @@ def edited(folder: Path, parent: Path, file: str, **values: object) -> Path:
 def tiny_policy(folder: Path) -> str:
     from rlhf_cli.models.tiny import tiny_model_path
 
-    build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "warm_start": None}
+    build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "seed": 0, "warm_start": None}
     return str(tiny_model_path(build, list, lambda step, steps: None))

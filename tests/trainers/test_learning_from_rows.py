@@ -244,7 +244,7 @@ class TestRows:
         assert f"data: {said}"[:70] in shown  # in the panel at the end, where a long line is folded
         provenance = read_json(folder.provenance)
         assert provenance["num_train_rows"] == left
-        assert provenance["lengths"]["train"]["told"] == said
+        assert provenance["lengths"]["train"]["in_words"] == said
         assert said in folder.log.read_text()
 
     @pytest.mark.parametrize("name", STAGES)

@@ -26,13 +26,15 @@ class Build(Section):
     """A small byte-level transformer that is made on the spot instead of downloaded.
 
     It has `num_layers` layers of width `hidden_size` with `num_heads` attention heads, and reads at most
-    `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random.
+    `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random. `seed` draws its
+    weights, its demonstrations and their order: another seed is another starting model of the same kind.
     """
 
     hidden_size: int = Field(gt=0)
     num_layers: int = Field(gt=0)
     num_heads: int = Field(gt=0)
     context_tokens: int = Field(gt=8)
+    seed: int = Field(default=0, ge=0)
     warm_start: WarmStart | None = None
 
 
