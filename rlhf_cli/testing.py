@@ -19,10 +19,11 @@ import math
 import pickle
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, as_completion, text_of
 from rlhf_cli.rewards.dense import Span
+from rlhf_cli.stack.reward_batch import token_ids
 from rlhf_cli.stack.reward_functions import required_columns, resolve
 from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
 
@@ -86,7 +87,7 @@ def check_reward(
 
 
 def _call(
-    function: Callable[..., object], runner: asyncio.Runner, rows: dict[str, list[Any]], some: list[int]
+    function: Callable[..., object], runner: asyncio.Runner, rows: dict[str, list[object]], some: list[int]
 ) -> list[Value]:
     """Return the values of some of the rows; in every message they have the numbers they have among all."""
     __tracebackhide__ = True
@@ -113,7 +114,7 @@ def _call(
     if len(returned) != len(some):
         _fail(f"returned {len(returned)} values for {len(some)} completions")
     return [
-        _value(row, value, text_of(given["completions"][index]), len(given["completion_ids"][index]))
+        _value(row, value, text_of(as_completion(given["completions"][index])), len(token_ids(given, index)))
         for index, (row, value) in enumerate(zip(some, returned, strict=True))
     ]
 
@@ -176,7 +177,7 @@ def _rows(
     prompts: Sequence[Completion] | None,
     completion_ids: Sequence[Sequence[int]] | None,
     columns: dict[str, Sequence[object]],
-) -> dict[str, list[Any]]:
+) -> dict[str, list[object]]:
     __tracebackhide__ = True
     if isinstance(completions, str) or not completions:
         raise ValueError("check_reward: `completions` is a list with at least one completion")
@@ -214,7 +215,7 @@ def _check_pickle(reward: Callable[..., object]) -> None:
         )
 
 
-def _check_unchanged(given: dict[str, list[Any]], lent: dict[str, list[Any]], some: list[int]) -> None:
+def _check_unchanged(given: dict[str, list[object]], lent: dict[str, list[object]], some: list[int]) -> None:
     __tracebackhide__ = True
     for name, column in given.items():
         if len(column) != len(lent[name]):
@@ -239,13 +240,13 @@ def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:
             yield some, f"when only the rows {some[0]}, {some[1]}, ... are scored"
 
 
-def _as_conversations(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _as_conversations(rows: dict[str, list[object]]) -> dict[str, list[object]]:
     if not all(isinstance(text, str) for text in rows["completions"] + rows["prompts"]):
         raise ValueError("check_reward: with conversational=True the completions and prompts are texts")
     return {
         **rows,
-        "prompts": [_message("user", prompt) for prompt in rows["prompts"]],
-        "completions": [_message("assistant", completion) for completion in rows["completions"]],
+        "prompts": [_message("user", str(prompt)) for prompt in rows["prompts"]],
+        "completions": [_message("assistant", str(completion)) for completion in rows["completions"]],
     }
 
 
@@ -257,13 +258,13 @@ def _close(wanted: object, value: object, tolerance: float) -> bool:
     return wanted is value is None
 
 
-def _equal(before: Any, after: Any) -> bool:
+def _equal(before: object, after: object) -> bool:
     """Return whether two values are deeply equal; an array, whose == is an array, does not break it."""
     if type(before) is not type(after):
         return False
-    if isinstance(before, Mapping):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
         return before.keys() == after.keys() and all(_equal(value, after[key]) for key, value in before.items())
-    if isinstance(before, list | tuple):
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
         return len(before) == len(after) and all(_equal(*pair) for pair in zip(before, after, strict=True))
     try:
         return before is after or bool(before == after)

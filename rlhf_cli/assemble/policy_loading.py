@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.model_section import Build
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.heads import head_names
 from rlhf_cli.models.merge import whole_model
-from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.models.tiny import TinyBuild, TinyWarmStart, tiny_model_path
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -34,7 +34,24 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     def warming_up(step: int, steps: int) -> None:
         on_progress("warming up the tiny model", step, steps)
 
-    return str(tiny_model_path(model.build.model_dump(), partial(warm_start_rows, model.build), warming_up))
+    return str(tiny_model_path(_recipe(model.build), partial(warm_start_rows, model.build), warming_up))
+
+
+def _recipe(build: Build) -> TinyBuild:
+    """Return the section as the model's maker takes it, who knows no configuration."""
+    start = build.warm_start
+    return TinyBuild(
+        hidden_size=build.hidden_size,
+        num_layers=build.num_layers,
+        num_heads=build.num_heads,
+        context_tokens=build.context_tokens,
+        seed=build.seed,
+        warm_start=None
+        if start is None
+        else TinyWarmStart(
+            worlds=start.worlds, steps=start.steps, batch_size=start.batch_size, learning_rate=start.learning_rate
+        ),
+    )
 
 
 def warm_start_rows(build: Build) -> list[dict[str, str]]:
@@ -43,10 +60,10 @@ def warm_start_rows(build: Build) -> list[dict[str, str]]:
     return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
 
 
-def model_init_kwargs(experiment: Experiment) -> dict[str, Any]:
+def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
     """Return what `from_pretrained` is given; the class it is called of is the trainer's business."""
     model = experiment.model
-    given: dict[str, Any] = {"dtype": model.dtype, "revision": model.revision}
+    given: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
     if model.quantize is not None:
         given["quantization_config"] = _quantization(model.quantize)
     return given

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from peft import PeftModel
 from transformers import PreTrainedModel
 
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.argument_numbers import whole_number, whole_number_or_none
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.trainers.additions import PpoParts
@@ -17,8 +19,13 @@ from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.rollout import PpoSettings
 
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
 
-def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str, Any]) -> Any:
+
+def args_with_critic(
+    experiment: Experiment, config_class: Callable[..., TrlArguments], owned: dict[str, object]
+) -> TrlArguments:
     """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment decide.
 
     TRL's config refuses groups of less than two, which a baseline of the group's mean needs and PPO does not: it is
@@ -26,26 +33,29 @@ def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str,
     """
     given = dict(experiment.trainer.trl_args)
     asked = given.pop("num_generations", 1)
+    if not isinstance(asked, int):
+        raise TypeError(f"num_generations is a whole number, and not {asked!r}")
     in_eval = given.pop("num_generations_eval", asked)
     kl = experiment.kl
     if experiment.critic is not None and experiment.critic.share == "lora":
         # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference where it is not 0
-    allowed = asked if asked > 1 else _round_size(config_class, given)
+    allowed = asked if asked > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
     args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = asked
     return args
 
 
-def _round_size(config_class: Any, args: dict[str, Any]) -> int:
+def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> int:
     """Return the completions of a round, over all processes."""
-    if args.get("generation_batch_size") is not None:
-        return int(args["generation_batch_size"])
-    name = "per_device_train_batch_size"
-    per_device = args.get(name, inspect.signature(config_class).parameters[name].default)
-    micro_batches = args.get("steps_per_generation") or args.get("gradient_accumulation_steps", 1)
-    return int(per_device) * int(micro_batches) * int(os.environ.get("WORLD_SIZE", "1"))
+    given = whole_number_or_none(trainer, args, "generation_batch_size")
+    if given is not None:
+        return given
+    per_device = whole_number(trainer, args, "per_device_train_batch_size")
+    micro_batches = whole_number_or_none(trainer, args, "steps_per_generation")
+    micro_batches = micro_batches or whole_number(trainer, args, "gradient_accumulation_steps")
+    return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:

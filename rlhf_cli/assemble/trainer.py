@@ -7,7 +7,6 @@ functions, then data, then models.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer
@@ -63,7 +62,7 @@ def assemble(
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo_parts(experiment, policy),
     )
-    given: dict[str, Any] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
+    given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = built_whole(trainer_class, additions, **given)
@@ -84,7 +83,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
     )
 
 
-def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, Any]:
+def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, object]:
     """Return one callable a component, as TRL takes them, and one that stands for what the truncation policy adds."""
     if stack is None:
         return {}
@@ -92,8 +91,8 @@ def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict
     return {"reward_funcs": [*stack.columns(), *([truncation.column] if adds else [])]}
 
 
-def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, Any]:
-    model, given = experiment.model, dict[str, Any]()
+def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, object]:
+    model, given = experiment.model, dict[str, object]()
     if model.tokenizer is not None:
         given["processing_class"] = AutoTokenizer.from_pretrained(model.tokenizer, padding_side="left")
     if model.lora is not None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.stack.reward_functions import import_function
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
 
 _KEY = "trainer.class"
 
@@ -19,7 +23,7 @@ def trainer_class_of(section: Trainer) -> type:
     trl_class: type = getattr(_module(section), section.trl)
     if section.own_class is None:
         return trl_class
-    own: Any = import_function(section.own_class, where=_KEY)
+    own: object = import_function(section.own_class, where=_KEY)
     if not (isinstance(own, type) and issubclass(own, trl_class)):
         raise ConfigError(
             f"this is no {section.trl}",
@@ -31,9 +35,10 @@ def trainer_class_of(section: Trainer) -> type:
     return own
 
 
-def config_class_of(section: Trainer) -> Any:
+def config_class_of(section: Trainer) -> Callable[..., TrlArguments]:
     """Return the dataclass of the trainer's arguments."""
-    return getattr(_module(section), section.row.config_class)
+    config_class: Callable[..., TrlArguments] = getattr(_module(section), section.row.config_class)
+    return config_class
 
 
 def _module(section: Trainer) -> ModuleType:

@@ -36,7 +36,7 @@ def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tupl
         if dataset is not None:
             check_rows(dataset, ["prompt"] if row.generates else [], name)
     if row.learns_from:
-        text_field = experiment.trainer.args.get("dataset_text_field", TEXT)
+        text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
         train = only_learnt(train, row, text_field=text_field)
         if held_out is not None:
             held_out = only_learnt(held_out, row, text_field=text_field, name="data.eval")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,14 +14,17 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
 
-def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Any:
+
+def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> TrlArguments:
     """Return TRL's own config object, which makes TRL's own value checks. Raises ConfigError with the message of
     TRL.
     """
     trainer = experiment.trainer
     config_class = config_class_of(trainer)
-    owned: dict[str, Any] = {
+    owned: dict[str, object] = {
         "output_dir": str(folder.path),
         "run_name": folder.label,
         "seed": experiment.seed,
@@ -45,7 +48,7 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> An
         return config_class(**owned, **trainer.args)
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"{config_class.__name__} refuses these arguments",
+            f"{trainer.row.config_class} refuses these arguments",
             where="trainer.args",
             got=str(error),
             hint="rlhf check ... shows the batch arithmetic",

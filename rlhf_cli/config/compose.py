@@ -26,6 +26,7 @@ from rlhf_cli.config import conf_folders
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.json_values import JsonTree
 
 CONFIG_NAME = "train"
 
@@ -51,7 +52,7 @@ def register_user_conf() -> None:
 class Composed:
     """A composed experiment. Its `tree` is plain and resolved, and has not been judged yet."""
 
-    tree: dict[str, Any]
+    tree: JsonTree
     choices: dict[str, str | None]
     """Maps each group to the option that was chosen, e.g. {"trainer": "grpo", "exp": "quickstart"}."""
     origins: Origins
@@ -78,7 +79,7 @@ def compose(typed: list[str]) -> Composed:
     return Composed(tree, ours, origins, tuple(overrides))
 
 
-def resolved(config: DictConfig) -> dict[str, Any]:
+def resolved(config: DictConfig) -> JsonTree:
     """Return the plain tree; a value that refers to one still to be given (`???`) stays the text it is.
 
     Left to OmegaConf such a value would end the composition, and the user would learn of one missing value instead of
@@ -96,7 +97,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
             OmegaConf.update(config, key, str(node).replace("${", r"\${"))
 
 
-def let_typed_sources_win(tree: dict[str, Any], origins: Origins) -> None:
+def let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
     """Clear in place, where a source of data was typed, what the files say about the source that it replaces.
 
     `data.path=FILE` on the command line stands for another dataset, so the old `subset`, `revision` and `split` go.
@@ -113,9 +114,7 @@ def let_typed_sources_win(tree: dict[str, Any], origins: Origins) -> None:
         _let_typed_win(held_out, "data.eval", origins, "fraction", (*of_a_path, "path", "world", "args"))
 
 
-def _let_typed_win(
-    section: dict[str, Any], prefix: str, origins: Origins, winner: str, others: tuple[str, ...]
-) -> None:
+def _let_typed_win(section: JsonTree, prefix: str, origins: Origins, winner: str, others: tuple[str, ...]) -> None:
     """Take `others` out of a section where `winner` came from the command line, and they did not."""
 
     def is_typed(name: str) -> bool:
@@ -161,7 +160,7 @@ def origins_of(config_name: str, overrides: list[str], *, frozen: Path | None = 
     return origins
 
 
-def _keys_set(key: str, value: Any) -> Iterator[str]:
+def _keys_set(key: str, value: object) -> Iterator[str]:
     """Yield the keys an override sets: Hydra merges a dict into what is there, anything else replaces it."""
     if not isinstance(value, dict):
         yield key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra.core.config_store import ConfigStore
@@ -12,11 +11,12 @@ from rlhf_cli.config.compose import Composed, composing, let_typed_sources_win, 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.json_values import JsonTree, JsonValue
 
 _CONFIG_NAME = "frozen"
 
 
-def compose_frozen(config: dict[str, Any], file: Path | None, typed: list[str]) -> Composed:
+def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
     """Compose `config`, which lies in `file` where it was frozen, with what the user typed on top of it.
 
     A group choice (`truncation=none`) takes the place of its whole section. Raises ConfigError as `compose` does, and
@@ -50,7 +50,7 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
     return f"+{override}"
 
 
-def _escaped(node: Any) -> Any:
+def _escaped(node: JsonValue) -> JsonValue:
     """Return the same tree with every `${` a plain text: a frozen configuration is resolved already."""
     if isinstance(node, dict):
         return {key: _escaped(value) for key, value in node.items()}

@@ -24,6 +24,7 @@ from rlhf_cli.config.rules.trainer_rules import trainer_problems
 from rlhf_cli.config.rules.truncation_rules import truncation_problems
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.json_values import JsonTree
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -61,7 +62,7 @@ def judge(composed: Composed) -> Experiment:
     return experiment
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield (dotted key, value) of every mapping entry, branches included."""
     entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, value in entries:
@@ -70,7 +71,7 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, key)
 
 
-def _missing(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     for key, value in _leaves(tree):
         if value == "???":
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
@@ -110,7 +111,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
             )
 
 
-def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+def _schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     by_key: dict[str, tuple[list[int | str], ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         # A union reports every alternative; one message a key is enough.
@@ -141,7 +142,7 @@ def _schema_problems(error: ValidationError, tree: dict[str, Any], origins: Orig
             )
 
 
-def _keys_of(detail: ErrorDetails, tree: dict[str, Any]) -> list[int | str]:
+def _keys_of(detail: ErrorDetails, tree: JsonTree) -> list[int | str]:
     """Return the keys in pydantic's location, without the names it inserts for a union's alternatives."""
     keys: list[int | str] = []
     node: Any = tree
@@ -174,7 +175,7 @@ def _fields_at(path: list[int | str]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _section(annotation: Any) -> Any:
+def _section(annotation: object) -> object:
     """Return the section, dict or list inside an optional or union annotation."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]

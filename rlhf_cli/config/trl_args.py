@@ -34,7 +34,7 @@ class TrlField:
 
     name: str
     annotation: str
-    default: Any
+    default: object
     choices: tuple[str, ...]
 
 
@@ -104,7 +104,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
-def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> Any:
+def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
     """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)
@@ -116,7 +116,7 @@ def owner_of(field: str) -> list[str]:
     return [name for name in stable if field in config_fields(name)]
 
 
-def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
+def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
     """Return (what is expected, nearest valid value or None) when `value` does not fit `field`, else None."""
     if isinstance(value, str) and field.choices and value not in field.choices:
         return "one of " + ", ".join(field.choices), nearest(value, field.choices)
@@ -132,7 +132,7 @@ def complaint(field: TrlField, value: Any) -> tuple[str, str | None] | None:
 
 
 @cache
-def _adapter(annotation: str) -> TypeAdapter[Any]:
+def _adapter(annotation: str) -> TypeAdapter[object]:
     """Return a strict pydantic judge for an annotation; types only TRL or torch knows accept anything."""
     text = _ANY.sub("Any", annotation.replace("'", "").replace('"', ""))
     scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL wraps a scalar into the list itself
@@ -192,7 +192,7 @@ def _is_not_init(item: ast.AnnAssign) -> bool:
     )
 
 
-def _default(item: ast.AnnAssign) -> Any:
+def _default(item: ast.AnnAssign) -> object:
     value: ast.expr | None = item.value
     if isinstance(value, ast.Call):
         value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.model_folders import is_reward_model
 from rlhf_cli.runs.evaluations import POLICY, REWARD_MODEL, evaluations_of, run_of
 from rlhf_cli.runs.run_folder import RunFolder, open_run
@@ -75,7 +75,7 @@ class EvaluationRows:
     target: Target
     data: str | None
 
-    def __call__(self, tree: dict[str, Any], origins: Origins) -> None:
+    def __call__(self, tree: JsonTree, origins: Origins) -> None:
         """Change `tree` in place. Raises ConfigError where a model alone, or a reward model, is left without rows."""
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
@@ -101,9 +101,10 @@ class EvaluationRows:
         )
 
 
-def _file(section: dict[str, Any], data: str) -> dict[str, Any]:
+def _file(section: JsonTree, data: str) -> JsonTree:
     """Return the source that --data means; renaming is the run's, as far as the file has these columns."""
     source = Source(path=data, name="--data")
-    renames = section.get("rename") or {}
+    given = section.get("rename")
+    renames = given if isinstance(given, dict) else {}
     columns = () if is_hub(source) else peek(source, limit=1).columns
     return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,7 @@ import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rlhf_cli.config.schema.trainer_section import Trainer
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import DataError, ModelError
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
@@ -28,7 +28,7 @@ class Completion:
     is_truncated: bool
 
 
-def sampling_settings(trainer: Trainer) -> dict[str, Any]:
+def sampling_settings(trainer: Trainer) -> dict[str, object]:
     """Return the trainer's own arguments of generation, by TRL's names; TRL's defaults of GRPO where it has none."""
     defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
     return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
@@ -40,7 +40,7 @@ class Policy:
     Raises ModelError for a folder that cannot be loaded.
     """
 
-    def __init__(self, path: Path, *, dtype: str = "auto", device: Any = "cpu") -> None:
+    def __init__(self, path: Path, *, dtype: str = "auto", device: torch.device | str = "cpu") -> None:
         self.path, self.device = path, torch.device(device)
         try:
             # cast: transformers wraps `to` so that mypy takes the device for the model.
@@ -61,8 +61,8 @@ class Policy:
 
     def complete(
         self,
-        prompts: Sequence[Any],
-        settings: dict[str, Any],
+        prompts: Sequence[object],
+        settings: Mapping[str, object],
         *,
         greedy: bool,
         batch_size: int,
@@ -87,19 +87,25 @@ class Policy:
                 on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
 
-    def _encoded(self, prompt: Any, settings: dict[str, Any]) -> list[int]:
+    def _encoded(self, prompt: object, settings: Mapping[str, object]) -> list[int]:
         if isinstance(prompt, str):
             ids: list[int] = self.tokenizer(prompt)["input_ids"]
             return ids
         if self.tokenizer.chat_template is None:
             raise ModelError("the policy has no chat template, and the prompts are messages", where=str(self.path))
-        given = settings["chat_template_kwargs"] or {}
+        if not isinstance(prompt, list):
+            got = f"{type(prompt).__name__} {prompt!r:.80}"
+            raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
+        given = settings["chat_template_kwargs"]
         # The template writes the special tokens itself.
-        text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **given)
+        text = self.tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=False, **(given if isinstance(given, dict) else {})
+        )
         chat: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return chat
 
-    def _generation(self, settings: dict[str, Any], *, greedy: bool) -> GenerationConfig:
+    def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
+        given = settings["generation_kwargs"]
         chosen = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
         if greedy:
             chosen = {"repetition_penalty": settings["repetition_penalty"]}
@@ -110,7 +116,7 @@ class Policy:
                 "pad_token_id": self.tokenizer.pad_token_id,
                 "eos_token_id": self._eos,
                 **chosen,
-                **({} if greedy else settings["generation_kwargs"] or {}),
+                **(given if isinstance(given, dict) and not greedy else {}),
             },
             disable_compile=True,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import load_split
@@ -10,12 +10,11 @@ from rlhf_cli.data.preferences import bad_pairs
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 
 if TYPE_CHECKING:
     import datasets
-
-Row = dict[str, Any]
 
 
 def load_held_out(

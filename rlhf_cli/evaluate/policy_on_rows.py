@@ -7,11 +7,10 @@ what normalising divides by is one number for all parts, and totals can be compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
-from typing import Any
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.evaluate.generation import Completion, Policy
@@ -38,7 +37,7 @@ def evaluate_policy(
     policy: Policy,
     experiment: Experiment,
     rows: list[Row],
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
     *,
     samples: int,
     batch_size: int,
@@ -85,7 +84,7 @@ def evaluate_policy(
 
 
 def _answer(row: Row, completion: Completion) -> AnsweredRow:
-    text: Any = completion.text
+    text: str | list[dict[str, str]] = completion.text
     if isinstance(row["prompt"], list):
         text = [{"role": "assistant", "content": completion.text}]
     return AnsweredRow(row, text, completion.ids, completion.is_truncated)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.config.schema.experiment import Experiment
@@ -25,6 +25,10 @@ from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_rows import settled_rows
 from rlhf_cli.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:
@@ -55,7 +59,7 @@ def score(
     experiment: Experiment,
     rows: list[Row],
     *,
-    device: Any = "cpu",
+    device: torch.device | str = "cpu",
     decode: Callable[..., str] | None = None,
     step: int = 0,
     max_steps: int = 1,
@@ -137,7 +141,7 @@ def _wants_tokens(stack: RewardStack) -> bool:
     return any("completion_ids" in inspect.signature(component.score).parameters for component in stack.components)
 
 
-def _tokenizer(experiment: Experiment) -> Any:
+def _tokenizer(experiment: Experiment) -> PreTrainedTokenizerBase:
     """The policy's: rewards in tokens count the tokens that it would have written."""
     model = experiment.model
     if model.build is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
@@ -11,6 +10,7 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.owned import home_of
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.errors import UserError
+from rlhf_cli.json_values import JsonTree, JsonValue
 
 _VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
 
@@ -62,18 +62,24 @@ def _keys(current: str, overrides: list[str]) -> list[str]:
     """Return dotted keys one level below what is typed: `rewards.` -> `rewards.correct.`, leaves end in `=`."""
     parent = current.rpartition(".")[0]
     if parent == "trainer.args":
-        has_critic = _tree(overrides).get("trainer", {}).get("baseline") == "critic"
+        has_critic = _value_at("trainer.baseline", overrides) == "critic"
         names = [*_trainer_fields(overrides), *(PpoArgs.model_fields if has_critic else ())]
         return [f"trainer.args.{name}=" for name in names if home_of(name, has_critic=has_critic) is None]
-    node: Any = _tree(overrides)
-    for part in parent.split(".") if parent else []:
-        node = node.get(part, {}) if isinstance(node, dict) else {}
+    node = _value_at(parent, overrides)
     prefix = f"{parent}." if parent else ""
     entries = node.items() if isinstance(node, dict) else ()
     return [f"{prefix}{name}{'.' if isinstance(value, dict) and value else '='}" for name, value in entries]
 
 
-def _tree(overrides: list[str]) -> dict[str, Any]:
+def _value_at(key: str, overrides: list[str]) -> JsonValue:
+    """Return what stands under a dotted key of the configuration, the whole of it for ''; None for nothing."""
+    node: JsonValue = _tree(overrides)
+    for part in key.split(".") if key else []:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _tree(overrides: list[str]) -> JsonTree:
     try:
         return compose([word for word in overrides if not word.startswith("-")]).tree
     except UserError:
@@ -81,5 +87,5 @@ def _tree(overrides: list[str]) -> dict[str, Any]:
 
 
 def _trainer_fields(overrides: list[str]) -> dict[str, trl_args.TrlField]:
-    name = _tree(overrides).get("trainer", {}).get("trl", "")
-    return trl_args.trainer(name).fields if name in trl_args.trainers() else {}
+    name = _value_at("trainer.trl", overrides)
+    return trl_args.trainer(name).fields if isinstance(name, str) and name in trl_args.trainers() else {}

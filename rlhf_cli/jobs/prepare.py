@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rlhf_cli.config.compose import Composed, compose
 from rlhf_cli.config.compose_frozen import compose_frozen
@@ -17,9 +16,10 @@ from rlhf_cli.config.primary import expand_primary
 from rlhf_cli.config.referee import judge
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.jobs.run_names import resolve_runs
+from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.run_folder import RunFolder
 
-Adjust = Callable[[dict[str, Any], Origins], None]
+Adjust = Callable[[JsonTree, Origins], None]
 """Changes a composed tree in place before it is judged: what an option such as `--data` means for the configuration."""
 
 

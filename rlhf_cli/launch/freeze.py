@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.runs.provenance import write_provenance
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
@@ -84,18 +84,21 @@ def create_run(
     return folder
 
 
-def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
+def absolute_paths(tree: JsonTree) -> JsonTree:
     """Return the same tree with every local path made absolute, so that the run can be resumed from any folder."""
 
-    def walk(node: object) -> Any:
+    def section(node: JsonTree) -> JsonTree:
+        return {
+            key: _absolute(value) if key in ("path", "fn", "model", "tokenizer", "class") else walk(value)
+            for key, value in node.items()
+        }
+
+    def walk(node: JsonValue) -> JsonValue:
         if isinstance(node, dict):
-            return {
-                key: _absolute(value) if key in ("path", "fn", "model", "tokenizer", "class") else walk(value)
-                for key, value in node.items()
-            }
+            return section(node)
         return [walk(item) for item in node] if isinstance(node, list) else node
 
-    def _absolute(value: object) -> object:
+    def _absolute(value: JsonValue) -> JsonValue:
         if isinstance(value, list):
             return [_absolute(item) for item in value]
         if not isinstance(value, str):
@@ -104,8 +107,7 @@ def absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
         local = Path(head + ".py" if colon else value).expanduser()
         return f"{local.resolve()}{colon and ':'}{tail}" if local.exists() else value
 
-    absolute: dict[str, Any] = walk(tree)
-    return absolute
+    return section(tree)
 
 
 def _parent(experiment: Experiment, composed: Composed) -> Path:

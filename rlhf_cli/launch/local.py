@@ -7,6 +7,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -15,8 +16,8 @@ from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, updat
 
 def run(folder: RunFolder, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
-    launch = folder.read_config()["launch"]
-    processes = count_processes(launch["processes"], launch["device"])
+    launch = Launch.model_validate(folder.read_config()["launch"])
+    processes = count_processes(launch.processes, launch.device)
     if processes == 1:
         _in_this_process(folder, resume=resume)
     else:
@@ -68,7 +69,7 @@ def _failure(folder: RunFolder, code: int) -> RlhfError:
     first = failures[0]
     update_status(folder, state=FAILED, reason=first["message"], failing_rank=first["rank"])
     if first["exit_code"] != EXIT_CRASH:
-        return UserError(first["message"])
+        return UserError(str(first["message"]))
     print(first["traceback"], file=sys.stderr)
     return RankFailed(f"rank {first['rank']} failed: {first['message']}", where=str(folder.path))
 

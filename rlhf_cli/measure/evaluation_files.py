@@ -15,7 +15,7 @@ from rlhf_cli.measure.policy_results import PolicyEvaluation, is_none
 from rlhf_cli.measure.reward_model_results import SUBSET, RewardModelEvaluation
 
 Measured = RewardModelEvaluation | PolicyEvaluation
-_CLASSES: dict[str, type[Any]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
+_CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +66,13 @@ def measured_json(measured: Measured) -> dict[str, object]:
     return content
 
 
-def evaluation_of_json(content: Mapping[str, Any]) -> Evaluation:
+def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
     """Return the evaluation that a file's object describes; keys that are not known here are left out.
 
     Raises ValueError where the object is no evaluation, or lacks a part of one.
     """
     kind = content.get("kind")
-    if kind not in _CLASSES:
+    if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError(f"an evaluation is of a {' or a '.join(_CLASSES)}, not of {kind!r}")
     return Evaluation(_heading().validate_python(dict(content)), _measured(kind).validate_python(dict(content)))
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rlhf_cli.measure.policy_results import (
     Attempts,
@@ -46,7 +45,7 @@ class AnsweredRow:
     wrote one, and `is_truncated` says that it did not.
     """
 
-    row: Mapping[str, Any]
+    row: Mapping[str, object]
     completion: Completion
     completion_ids: list[int]
     is_truncated: bool

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -78,8 +78,8 @@ class WinRate:
 class ShownAnswer:
     """Holds an answer for a person to read: texts or messages, and the total reward, None where nothing was scored."""
 
-    prompt: Any
-    completion: Any
+    prompt: object
+    completion: object
     total: float | None
 
 
@@ -98,4 +98,4 @@ class PolicyEvaluation:
     attempts: dict[str, Attempts]
     win_rate: WinRate | None
     shown: list[ShownAnswer]
-    settings: Annotated[dict[str, Any] | None, Field(exclude_if=is_none)] = None
+    settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None

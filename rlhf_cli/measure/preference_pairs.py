@@ -7,21 +7,23 @@ RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787), which is the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
+from rlhf_cli.rewards.completion_text import Completion
 from rlhf_cli.suggest import did_you_mean
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, object]
+"""A row of a dataset maps column -> value."""
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Holds pairs row by row; `prompts` are the beginning both sides share, empty where the rows do not part it off."""
 
-    prompts: list[Any]
-    chosen: list[Any]
-    rejected: list[Any]
+    prompts: list[Completion]
+    chosen: list[Completion]
+    rejected: list[Completion]
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -45,12 +47,11 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
     return Pairs(*(list(side) for side in zip(*parted, strict=True)))
 
 
-def _parted(row: Row, number: int, as_chat: bool) -> tuple[Any, Any, Any]:
+def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:
         raise _odd(row, number, "something on both sides")
-    sides = [side for side in (prompt, chosen, rejected) if side is not None]
-    if all(isinstance(side, str) for side in sides):
+    if isinstance(chosen, str) and isinstance(rejected, str) and (prompt is None or isinstance(prompt, str)):
         if not as_chat:
             return prompt or "", chosen, rejected
         if prompt is None:
@@ -59,9 +60,10 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Any, Any, Any]:
         return asked, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
     if isinstance(prompt, list) and isinstance(chosen, str) and isinstance(rejected, str):
         return prompt, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
-    if not all(isinstance(side, list) and side for side in sides):
+    has_prompt = isinstance(prompt, list) and bool(prompt)
+    if not (isinstance(chosen, list) and isinstance(rejected, list) and (prompt is None or has_prompt)):
         raise _odd(row, number, "text on both sides, or a list of messages on both")
-    if prompt is not None:
+    if isinstance(prompt, list):
         return prompt, chosen, rejected
     # The whole transcript on both sides: what they share at the beginning is the prompt, at least the first message.
     shared = 1

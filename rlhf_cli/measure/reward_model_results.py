@@ -6,7 +6,7 @@ The names are those of the JSON that `rlhf eval` writes, but for `from` and `to`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -123,13 +123,13 @@ class Disagreement:
     """
 
     row: int
-    prompt: Any
-    chosen: Any
-    rejected: Any
+    prompt: object
+    chosen: object
+    rejected: object
     reward_chosen: float
     reward_rejected: float
     confidence: float
-    subset: Any = None
+    subset: object = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor
@@ -193,7 +194,10 @@ def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> Marg
             expected="a number, written without quotes",
             hint="data.eval.rename={old_margin: margin} takes the column out of the way",
         )
-    margins = [math.nan if None in side else float(side[0]) - sum(side[1:]) for side in sides]
+    numbers = [[float(value) for value in side if isinstance(value, SupportsFloat)] for side in sides]
+    margins = [
+        one[0] - sum(one[1:]) if len(one) == len(side) else math.nan for one, side in zip(numbers, sides, strict=True)
+    ]
     known = [index for index, value in enumerate(margins) if math.isfinite(value)]
     if not known:
         return None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 _IDS = ("chosen_ids", "rejected_ids")
 
@@ -32,7 +31,7 @@ class ScoredPair:
         return "right" if self.score_chosen > self.score_rejected else "wrong"
 
 
-def texts_of(row: Mapping[str, object], decode: Any) -> tuple[str, str, str]:
+def texts_of(row: Mapping[str, object], decode: Callable[..., object]) -> tuple[str, str, str]:
     """Return `(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
 
     Of a conversation these are the last messages. Token ids are decoded, also where there are texts: these ids are what
@@ -42,11 +41,12 @@ def texts_of(row: Mapping[str, object], decode: Any) -> tuple[str, str, str]:
     if chosen and rejected:
         before = [*asked, *chosen[:-1]]
         return (_content(before[-1]) if before else "", _content(chosen[-1]), _content(rejected[-1]))
-    texts = [decode(row[ids], skip_special_tokens=True) for ids in _IDS]
+    texts = [str(decode(row[ids], skip_special_tokens=True)) for ids in _IDS]
     prompt = row.get("prompt")
     if not (isinstance(prompt, str) and all(text.startswith(prompt) for text in texts)):
         prompt = os.path.commonprefix(texts)  # noqa: RUF071
-    return (prompt, *(text.removeprefix(prompt) for text in texts))
+    chosen_text, rejected_text = (text.removeprefix(prompt) for text in texts)
+    return prompt, chosen_text, rejected_text
 
 
 def _messages(value: object) -> list[Mapping[str, object]]:

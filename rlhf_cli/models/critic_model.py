@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
+from peft.tuners.tuners_utils import BaseTuner
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 from transformers.utils import find_adapter_config_file
@@ -159,9 +160,10 @@ def _lost_head(path: str, keys: set[str]) -> ModelError:
 
 def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
     """Return a critic of the reward model's backbone and head; loading refuses a model that lost its head."""
-    reward_model = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
-    if hasattr(reward_model, "merge_and_unload"):  # an adapter: the critic trains all weights
-        reward_model = reward_model.merge_and_unload()
+    loaded = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
+    tuner = loaded.base_model if isinstance(loaded, PeftModel) else None
+    # Of an adapter, too, the critic trains all weights.
+    reward_model = tuner.merge_and_unload() if isinstance(tuner, BaseTuner) else loaded
     critic: PreTrainedModel
     with torch.device("meta"):
         critic = AutoModelForTokenClassification.from_config(reward_model.config, trust_remote_code=trust_remote_code)

@@ -7,13 +7,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.models.config_json import (
+    CLASSIFIERS,
+    architectures_of,
+    hidden_size_of,
+    num_labels_of,
+    token_ids,
+    vocab_size_of,
+)
 
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _GENERATOR = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
-_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 EXPECTED_REWARD_MODEL = "a sequence-classification checkpoint with num_labels 1"
 EXPECTED_CRITIC = "a reward model (sequence classification) or a saved critic (token classification), with one label"
 TINY_VOCABULARY = 2 + 256
@@ -70,7 +77,7 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
         config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
         described = describe_model(path, where=where)
         if folder.is_dir():
-            check_reward_config(config.get("architectures") or [], _num_labels(config), got=path, where=where)
+            check_reward_config(architectures_of(config), num_labels_of(config), got=path, where=where)
             _check_chat_template([folder], conversational, where)
         return described
     config = _read_json(adapter, where)
@@ -97,7 +104,7 @@ def is_reward_model(path: str, *, where: str) -> bool:
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
         return _read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
-    name = str((_read_json(folder / "config.json", where).get("architectures") or ["no architecture"])[0])
+    name = next(iter(architectures_of(_read_json(folder / "config.json", where))), "no architecture")
     if not name.endswith("ForSequenceClassification") and not _GENERATOR.search(name):
         raise ModelError(
             "this is neither a reward model nor a language model",
@@ -150,7 +157,7 @@ def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
     """
     folder = Path(path).expanduser()
     config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
-    return Policy(_hidden_size(config), _text(config).get("vocab_size"), Path(tokenizer or path).expanduser())
+    return Policy(hidden_size_of(config), vocab_size_of(config), Path(tokenizer or path).expanduser())
 
 
 def describe_critic(path: str, policy: Policy, *, where: str) -> str:
@@ -170,7 +177,7 @@ def describe_critic(path: str, policy: Policy, *, where: str) -> str:
         if file.is_file():
             _check_critic_config(_read_json(file, where), got=path, where=where)
     config = _read_json(file, where) if file.is_file() else {}
-    ours, theirs = _hidden_size(config), policy.hidden_size
+    ours, theirs = hidden_size_of(config), policy.hidden_size
     if ours is not None and theirs is not None and ours != theirs:
         raise ModelError(
             "the critic is of another size than the policy",
@@ -179,19 +186,19 @@ def describe_critic(path: str, policy: Policy, *, where: str) -> str:
             expected=f"hidden_size {theirs}, as the policy",
             hint="critic.init=policy",
         )
-    _check_same_tokens(folder, _text(config).get("vocab_size"), policy, where)
+    _check_same_tokens(folder, vocab_size_of(config), policy, where)
     return described
 
 
-def _check_critic_config(config: dict[str, Any], *, got: str, where: str) -> None:
-    name = str((config.get("architectures") or ["no architecture"])[0])
-    num_labels = _num_labels(config)
+def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
+    name = next(iter(architectures_of(config)), "no architecture")
+    num_labels = num_labels_of(config)
     if _GENERATOR.search(name):
         problem, hint = (
             "a causal checkpoint has no value head",
             "critic.init=policy, or train a reward model from it first",
         )
-    elif not name.endswith(_CLASSIFIERS):
+    elif not name.endswith(CLASSIFIERS):
         problem, hint = "this is neither a reward model nor a critic", "critic.init=policy"
     elif num_labels not in (1, None):
         problem, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
@@ -206,7 +213,7 @@ def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, whe
     files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
     can_compare = len(files) == 2 and all(file.is_file() for file in files)
     if can_compare and files[0].read_bytes() != files[1].read_bytes():
-        read, written = (_token_ids(_read_json(file, where)) for file in files)
+        read, written = (token_ids(_read_json(file, where)) for file in files)
         other = next((token for token, number in written.items() if read.get(token) != number), None)
         if other is not None:
             got = f"token {other!r} is {written[other]} to the policy and {read.get(other, 'unknown')} to the critic"
@@ -221,35 +228,6 @@ def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, whe
             expected="a critic with the policy's tokenizer",
             hint="critic.init=policy",
         )
-
-
-def _token_ids(tokenizer: dict[str, Any]) -> dict[str, int]:
-    """Return token -> id in a tokenizer.json; a Unigram model lists its tokens in order, others map them."""
-    vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
-    if isinstance(vocabulary, list):
-        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{added["content"]: added["id"] for added in tokenizer.get("added_tokens") or ()}}
-
-
-def _text(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the part about the language model, in the config of one that sees pictures too."""
-    text: dict[str, Any] = config.get("text_config") or config
-    return text
-
-
-def _hidden_size(config: dict[str, Any]) -> int | None:
-    text = _text(config)
-    return next((int(text[name]) for name in ("hidden_size", "n_embd", "d_model") if name in text), None)
-
-
-def _num_labels(config: dict[str, Any]) -> int | None:
-    if "id2label" in config:
-        return len(config["id2label"])
-    if "num_labels" in config:
-        return int(config["num_labels"])
-    architectures = config.get("architectures") or [""]
-    # transformers leaves the labels out of the file when there are two, its default; other classes have their own.
-    return 2 if str(architectures[0]).endswith(_CLASSIFIERS) else None
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
@@ -270,7 +248,7 @@ def _check_chat_template(folders: Sequence[Path], conversational: bool, where: s
     )
 
 
-def _read_json(file: Path, where: str) -> dict[str, Any]:
+def _read_json(file: Path, where: str) -> JsonTree:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

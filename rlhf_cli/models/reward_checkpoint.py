@@ -8,12 +8,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
@@ -24,12 +30,12 @@ from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_co
 class Loaded(NamedTuple):
     """A pair that holds a sequence-classification model with one label (perhaps in a PEFT model) and its tokenizer."""
 
-    model: Any
+    model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
 
 
 class _Read(NamedTuple):
-    model: Any
+    model: PreTrainedModel
     made_up: set[str]  # weights that are in no file: random
     is_causal: bool  # the files hold a language model's head instead
 

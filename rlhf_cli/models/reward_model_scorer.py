@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from peft import PeftModel
@@ -72,7 +71,8 @@ class RewardModelScorer:
         text_config.pad_token_id = _pad_token_id(self._tokenizer, path)
         # Keys and values are of no use after a single pass, and as large as the activations.
         text_config.use_cache = False
-        self._model.to(self._device).eval().requires_grad_(False)
+        module: torch.nn.Module = self._model  # transformers wraps `to` so that mypy takes the device for the model
+        module.to(self._device).eval().requires_grad_(False)
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
         return self.scored(prompts, completions)[0]
@@ -115,9 +115,14 @@ class RewardModelScorer:
                 hint="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
             )
 
-    def _text(self, prompt: Any, completion: Any) -> str:
-        if not is_conversational({"prompt": prompt}):
-            return str(prompt + completion)
+    def _text(self, prompt: object, completion: object) -> str:
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return prompt + completion
+        if not (isinstance(prompt, list) and isinstance(completion, list)):
+            raise TypeError(
+                "a prompt and its completion are both texts, or both lists of messages; "
+                f"got {type(prompt).__name__} and {type(completion).__name__}"
+            )
         self.check_prompt(prompt)
         return str(apply_chat_template({"messages": prompt + completion}, self._tokenizer)["text"])
 

@@ -15,13 +15,34 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import made_once
+
+
+class TinyWarmStart(TypedDict):
+    """How a fresh model is trained once: `steps` optimizer steps on demonstrations of `worlds`, under a schedule."""
+
+    worlds: list[str]
+    steps: int
+    batch_size: int
+    learning_rate: float
+
+
+class TinyBuild(TypedDict):
+    """The shape of a tiny model and how it is warm-started; None leaves it random. All of it is in the cache's key."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    context_tokens: int
+    seed: int
+    warm_start: TinyWarmStart | None
+
 
 Demonstration = dict[str, str]
 """A demonstration holds `prompt` and `completion`, both texts."""
@@ -34,12 +55,11 @@ _RECIPE_VERSION = 2  # part of the cache key: raise it when the same settings bu
 
 
 def tiny_model_path(
-    build: dict[str, Any], demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
+    build: TinyBuild, demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
 ) -> Path:
     """Return the folder of the model that `build` describes: the shipped one, or one that is made on first use.
 
-    `build`: hidden_size, num_layers, num_heads, context_tokens, seed, and warm_start (steps, batch_size, learning_rate,
-    worlds) or None. `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at
+    `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at
     once: the first builds, the others wait.
     """
     for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
@@ -50,7 +70,7 @@ def tiny_model_path(
 
 
 def build_tiny_model(
-    build: dict[str, Any],
+    build: TinyBuild,
     demonstrations: Callable[[], list[Demonstration]],
     on_progress: Callable[[int, int], None],
     folder: Path,
@@ -94,7 +114,7 @@ def _warm_start(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     demonstrations: list[Demonstration],
-    settings: dict[str, Any],
+    settings: TinyWarmStart,
     on_progress: Callable[[int, int], None],
 ) -> None:
     """Minimise the next-token cross-entropy on the completions, by AdamW; the learning rate rises, then falls."""

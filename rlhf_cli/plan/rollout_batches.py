@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlhf_cli.config.argument_numbers import real_number, whole_number, whole_number_or_none
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import TrainerFields, setting
+from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.errors import ConfigError, UserError
 
 
@@ -66,12 +67,12 @@ def plan_batches(
     do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
     """
     least = 1 if baseline == "critic" else 2
-    per_device = int(setting(trainer, args, "per_device_train_batch_size"))
-    accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
-    num_generations = int(setting(trainer, args, "num_generations") or 0)
-    num_iterations = int(setting(trainer, args, "num_iterations") or 1)
-    round_size = setting(trainer, args, "generation_batch_size")
-    steps_per_generation = setting(trainer, args, "steps_per_generation")
+    per_device = whole_number(trainer, args, "per_device_train_batch_size")
+    accumulation = whole_number(trainer, args, "gradient_accumulation_steps")
+    num_generations = whole_number_or_none(trainer, args, "num_generations") or 0
+    num_iterations = whole_number_or_none(trainer, args, "num_iterations") or 1
+    round_size = whole_number_or_none(trainer, args, "generation_batch_size")
+    steps_per_generation = whole_number_or_none(trainer, args, "steps_per_generation")
     for name, value in (
         ("per_device_train_batch_size", per_device),
         ("gradient_accumulation_steps", accumulation),
@@ -92,7 +93,7 @@ def plan_batches(
     global_batch = per_device * processes
     is_round_given = round_size is not None
     if round_size is None:
-        round_size = global_batch * int(steps_per_generation or accumulation)
+        round_size = global_batch * (steps_per_generation or accumulation)
     elif round_size % (divisor := math.lcm(global_batch, num_generations)):
         meaning = f"of per_device_train_batch_size x processes = {global_batch} and of num_generations"
         raise _does_not_divide("generation_batch_size", round_size, divisor, meaning, origins)
@@ -133,13 +134,13 @@ def _steps(
     micro_batches: int,
     accumulation: int,
 ) -> int | None:
-    max_steps = int(setting(trainer, args, "max_steps"))
+    max_steps = whole_number(trainer, args, "max_steps")
     if max_steps > 0:
         return max_steps
     if num_rows is None:
         return None
     an_epoch = max(1, math.ceil((num_rows // prompts) * micro_batches / accumulation))
-    return math.ceil(float(setting(trainer, args, "num_train_epochs")) * an_epoch)
+    return math.ceil(real_number(trainer, args, "num_train_epochs") * an_epoch)
 
 
 def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_generations: int, num_rows: int) -> str:

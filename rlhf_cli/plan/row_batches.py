@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlhf_cli.config.argument_numbers import real_number, whole_number
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import TrainerFields, setting
@@ -61,7 +62,7 @@ def check_stage(
     used: tuple[str, ...] = ()
     if columns:
         try:
-            used = learnt_columns(row, columns, text_field=setting(trainer, args, "dataset_text_field") or "text")
+            used = learnt_columns(row, columns, text_field=str(setting(trainer, args, "dataset_text_field") or "text"))
         except UserError as error:
             problems.append(error)
     if row.splits_pairs and "chosen" in used and num_rows is not None:
@@ -75,8 +76,8 @@ def check_stage(
 def _plan(
     trainer: TrainerFields, args: Mapping[str, object], processes: int, num_rows: int | None, origins: Origins
 ) -> StagePlan:
-    per_device = int(setting(trainer, args, "per_device_train_batch_size"))
-    accumulation = int(setting(trainer, args, "gradient_accumulation_steps"))
+    per_device = whole_number(trainer, args, "per_device_train_batch_size")
+    accumulation = whole_number(trainer, args, "gradient_accumulation_steps")
     least = 2 if setting(trainer, args, "loss_type") == "kto" else 1
     for name, value, at_least, why in (
         ("per_device_train_batch_size", per_device, least, ": KTO holds an answer against another row's prompt"),
@@ -86,8 +87,8 @@ def _plan(
             key = f"trainer.args.{name}"
             expected = f"at least {at_least}" + (why if at_least > 1 else "")
             raise ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=expected)
-    max_steps = int(setting(trainer, args, "max_steps"))
-    epochs = float(setting(trainer, args, "num_train_epochs"))
+    max_steps = whole_number(trainer, args, "max_steps")
+    epochs = real_number(trainer, args, "num_train_epochs")
     if num_rows is None or setting(trainer, args, "packing"):  # how many rows are packed into one is seen then
         return StagePlan(per_device, processes, accumulation, None, max_steps if max_steps > 0 else None)
     an_epoch = max(1, math.ceil(math.ceil(num_rows / (per_device * processes)) / accumulation))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.measure.evaluation_files import Heading, read_evaluation
 from rlhf_cli.measure.policy_results import PartEvaluation, PolicyEvaluation
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.report.evaluation_picture import BLUE, DPI, GREEN, ORANGE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Measure = Callable[[PolicyEvaluation], Estimate | None]
 Panels = dict[str, dict[str, Measure]]
@@ -96,13 +99,14 @@ def _of_attempts(reward: str, kind: str, count: int) -> Measure:
     return measure
 
 
-def _line(axes: Any, points: list[Point], label: str, measure: Measure) -> None:
+def _line(axes: Axes, points: list[Point], label: str, measure: Measure) -> None:
     """A line with its band, over the evaluations that have the measure."""
     estimates = [(_step(heading), one) for heading, evaluation in points if (one := measure(evaluation)) is not None]
-    known = [(step, one) for step, one in estimates if one.mean is not None]
+    known = [(step, one.mean) for step, one in estimates if one.mean is not None]
     colour = _COLOURS.get(label, GREEN if label.startswith("pass") else BLUE)
-    steps = [step for step, _ in known]
-    axes.plot(steps, [one.mean for _, one in known], "o-", color=colour, markersize=3, linewidth=1.4, label=label)
-    banded = [(step, one.low, one.high) for step, one in known if None not in (one.low, one.high)]
+    steps, means = [step for step, _ in known], [mean for _, mean in known]
+    axes.plot(steps, means, "o-", color=colour, markersize=3, linewidth=1.4, label=label)
+    banded = [(step, one.low, one.high) for step, one in estimates if one.low is not None and one.high is not None]
     if banded:
-        axes.fill_between(*zip(*banded, strict=True), color=colour, alpha=0.15, linewidth=0)
+        where, low, high = (list(side) for side in zip(*banded, strict=True))
+        axes.fill_between(where, low, high, color=colour, alpha=0.15, linewidth=0)

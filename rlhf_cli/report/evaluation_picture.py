@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.measure.evaluation_files import Evaluation
 from rlhf_cli.measure.policy_results import PartEvaluation, PolicyEvaluation
 from rlhf_cli.measure.reward_model_results import Calibration, Histograms, LengthBias, RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MISSING = "no picture: matplotlib is not installed (pip install 'rlhf-cli[plot]')"
 BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d98032", "#4a8f5a", "#999999"
@@ -42,7 +46,7 @@ def draw(evaluation: Evaluation, file: Path) -> None:
     figure.savefig(file, dpi=DPI)
 
 
-def _calibration(axes: Any, calibration: Calibration) -> None:
+def _calibration(axes: Axes, calibration: Calibration) -> None:
     bins = [one for one in calibration.bins if one.accuracy.count]
     axes.plot([0.5, 1], [0.5, 1], color=GREY, linestyle="--", linewidth=1, label="calibrated")
     _errorbar(axes, [one.confidence for one in bins], [one.accuracy for one in bins], BLUE)
@@ -51,18 +55,19 @@ def _calibration(axes: Any, calibration: Calibration) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _histogram(axes: Any, histograms: Histograms, mean: Estimate) -> None:
+def _histogram(axes: Axes, histograms: Histograms, mean: Estimate) -> None:
     for name, colour, one in (("rejected", ORANGE, histograms.rejected), ("chosen", BLUE, histograms.chosen)):
         width = (one.end - one.start) / len(one.counts) or 0.1
         places = [one.start + (index + 0.5) * width for index in range(len(one.counts))]
         axes.bar(places, one.counts, width=width, color=colour, alpha=0.55, label=name)
-    axes.axvline(mean.mean, color="black", linewidth=1, label=f"mean {mean.mean:.3f}")
+    if mean.mean is not None:
+        axes.axvline(mean.mean, color="black", linewidth=1, label=f"mean {mean.mean:.3f}")
     axes.set(xlabel="reward", ylabel="completions")
     axes.set_title("rewards", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="upper center")
 
 
-def _length(axes: Any, length: LengthBias) -> None:
+def _length(axes: Axes, length: LengthBias) -> None:
     bins = length.bins
     axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
     _errorbar(axes, list(range(len(bins))), bins, BLUE)
@@ -72,16 +77,16 @@ def _length(axes: Any, length: LengthBias) -> None:
     axes.set_title("length bias" + (f", correlation {correlation:.2f}" if correlation is not None else ""), fontsize=10)
 
 
-def _components(axes: Any, parts: Mapping[str, PartEvaluation]) -> None:
+def _components(axes: Axes, parts: Mapping[str, PartEvaluation]) -> None:
     """Bars of the raw scores, one group a reward and the total below, a bar for each way of answering."""
     names = [*next(iter(parts.values())).rewards, "total"]
     height = 0.8 / len(parts)
     for number, ((name, part), colour) in enumerate(zip(parts.items(), (BLUE, ORANGE), strict=False)):
         estimates = [part.rewards[one].raw if one in part.rewards else part.total for one in names]
         places = [index + (number - (len(parts) - 1) / 2) * height for index in range(len(names))]
-        known = [(place, one) for place, one in zip(places, estimates, strict=True) if one.mean is not None]
-        values, where = [one for _, one in known], [place for place, _ in known]
-        means = [one.mean for one in values]
+        known = [(place, one.mean, one) for place, one in zip(places, estimates, strict=True) if one.mean is not None]
+        where, means = [place for place, _, _ in known], [mean for _, mean, _ in known]
+        values = [one for _, _, one in known]
         axes.barh(where, means, height=height, color=colour, xerr=_whiskers(values), capsize=2, label=name)
     axes.set_yticks(range(len(names)), [f"{name} (raw)" if name != "total" else name for name in names])
     axes.invert_yaxis()
@@ -89,9 +94,15 @@ def _components(axes: Any, parts: Mapping[str, PartEvaluation]) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _errorbar(axes: Any, places: Sequence[float | None], estimates: Sequence[Estimate], colour: str) -> None:
-    means = [one.mean for one in estimates]
-    axes.errorbar(places, means, yerr=_whiskers(estimates), fmt="o-", color=colour, markersize=4, capsize=2)
+def _errorbar(axes: Axes, places: Sequence[float | None], estimates: Sequence[Estimate], colour: str) -> None:
+    means = [_drawn(one.mean) for one in estimates]
+    where = [_drawn(place) for place in places]
+    axes.errorbar(where, means, yerr=_whiskers(estimates), fmt="o-", color=colour, markersize=4, capsize=2)
+
+
+def _drawn(value: float | None) -> float:
+    """Return what matplotlib leaves out, NaN, for a value that is not known."""
+    return math.nan if value is None else value
 
 
 def _whiskers(estimates: Sequence[Estimate]) -> list[list[float]]:

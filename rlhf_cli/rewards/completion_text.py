@@ -7,11 +7,11 @@ all they share.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rlhf_cli.errors import RewardError
 
-Message: TypeAlias = Mapping[str, Any]
+Message: TypeAlias = Mapping[str, object]
 """A chat message is `{"role": "assistant", "content": ...}`."""
 
 Completion: TypeAlias = str | Sequence[Message]
@@ -36,7 +36,7 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
     """
     if isinstance(completion, str):
         return completion
-    _check(completion)
+    as_completion(completion)
     texts: list[str] = []
     for message in completion:
         if message.get("role", "assistant") != "assistant":
@@ -54,14 +54,18 @@ def content_text(message: Message) -> str:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+    parts = content if isinstance(content, Sequence) else []
+    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
 
 
-def _check(completion: object) -> None:
-    if isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion):
-        return
+def as_completion(value: object) -> Completion:
+    """Return the value as the completion it is. Raises RewardError for what is neither text nor a list of messages."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):
+        return value
     raise RewardError(
         "a completion is neither text nor a list of messages",
-        got=repr(completion)[:200],
+        got=repr(value)[:200],
         expected="a string, or [{'role': 'assistant', 'content': ...}, ...]",
     )

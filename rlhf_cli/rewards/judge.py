@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.errors import RewardError
@@ -83,7 +82,7 @@ class Judge:
         return f"Judge({self._parameters['model']}, {', '.join(shown(url) for url in self._client.urls)})"
 
     async def __call__(
-        self, prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
+        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
     ) -> list[float | None]:
         """Return a score a row, in 0..1, None where a column is null.
 
@@ -91,8 +90,9 @@ class Judge:
         """
         asked: dict[str, int] = {}  # what is asked -> the first row that asks it
         rows: list[str | None] = []
+        named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            values = {name: columns[name][row] for name in self._rubric.columns if name in columns}
+            values = {name: column[row] for name, column in named.items()}
             values |= {"prompt": _prompt_text(prompt), "completion": text_of(completion)}
             text = self._rubric.fill(values, row)
             rows.append(text)
@@ -117,12 +117,12 @@ class Judge:
             self._cache.write(key, reply)
         return score
 
-    def _content(self, answer: Any, row: int) -> tuple[str, str]:
-        try:
-            choice = answer["choices"][0]
-            reply, finish = choice["message"]["content"], choice.get("finish_reason")
-        except (KeyError, IndexError, TypeError, AttributeError):
-            reply, finish = None, None
+    def _content(self, answer: object, row: int) -> tuple[str, str]:
+        reply: object = None
+        finish: object = None
+        match answer:
+            case {"choices": [{"message": {"content": reply}, **others}, *_]}:
+                finish = others.get("finish_reason")
         if not isinstance(reply, str):
             raise RewardError(
                 "the judge's answer holds no text" + (f" ({finish})" if finish else ""),
@@ -155,7 +155,7 @@ class Judge:
         return (score - low) / (high - low)
 
 
-def _prompt_text(prompt: Any) -> str:
+def _prompt_text(prompt: Completion) -> str:
     """Return a text as it is, one message as its content, several as `role: content` lines."""
     if isinstance(prompt, str):
         return prompt

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
@@ -32,7 +32,7 @@ class MetricsWriter:
     def __init__(self, path: Path) -> None:
         earlier = read_metrics(path)
         self._path = path
-        self._offset_s = float(earlier[-1]["time_s"]) if earlier else 0.0
+        self._offset_s = _number(earlier[-1], "time_s") if earlier else 0.0
         self._started = time.monotonic()
 
     def write(self, step: int, logs: Mapping[str, object]) -> None:
@@ -44,7 +44,7 @@ class MetricsWriter:
             stream.write(json.dumps(event) + "\n")
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[Event]:
     """Return every whole event; a last line cut by a kill is left out. A file that is not there has none."""
     if not path.is_file():
         return []
@@ -61,10 +61,18 @@ def rewind(path: Path, step: int) -> None:
     """Remove the events after `step` from the file: a resumed run writes them again."""
     if not path.is_file():
         return
-    kept = [event for event in read_metrics(path) if event["step"] <= step and "train_runtime" not in event]
+    kept = [event for event in read_metrics(path) if _number(event, "step") <= step and "train_runtime" not in event]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
     temporary.replace(path)
+
+
+def _number(event: Event, name: str) -> float:
+    """Return what our own writer put into every event. Raises ValueError where it is no number."""
+    value = event[name]
+    if not isinstance(value, int | float):
+        raise ValueError(f"{name} of a log event is no number: {value!r}")
+    return value
 
 
 def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
@@ -90,9 +90,9 @@ class RunFolder:
         """Return the path as a user would type it: relative where the run lies below the current folder."""
         return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
 
-    def read_config(self) -> dict[str, Any]:
+    def read_config(self) -> JsonTree:
         """Read the frozen configuration."""
-        content: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        content: JsonTree = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         return content
 
     def last_checkpoint(self) -> Path | None:
@@ -139,9 +139,9 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
     temporary.replace(path)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonTree:
     """Return the content of a JSON file, or {} when there is none yet."""
     if not path.is_file():
         return {}
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content: JsonTree = json.loads(path.read_text(encoding="utf-8"))
     return content

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlhf_cli.json_values import section
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import Status, read_status
@@ -65,8 +66,9 @@ def differences(runs: list[RunSummary]) -> list[str]:
 
 
 def _starting_model(folder: RunFolder) -> str | None:
-    seen: dict[str, str | None] = read_json(folder.provenance).get("starting_model", {})
-    return seen.get("weights_sha256") or seen.get("commit")
+    seen = section(read_json(folder.provenance), "starting_model")
+    known = seen.get("weights_sha256") or seen.get("commit")
+    return known if isinstance(known, str) else None
 
 
 def _differ(run: RunSummary, other: RunSummary, key: str, absent: object) -> bool:

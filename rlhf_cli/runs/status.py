@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+
+from pydantic import TypeAdapter
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
@@ -35,9 +38,7 @@ class Status:
 
 def read_status(folder: RunFolder) -> Status:
     """Return the run's state; a `running` run whose process is dead on this machine is reported as killed."""
-    content = read_json(folder.status)
-    known = {field.name for field in fields(Status)}
-    status = Status(**{key: value for key, value in {"state": CREATED, **content}.items() if key in known})
+    status = _status().validate_python({"state": CREATED, **read_json(folder.status)})
     if status.state == RUNNING and status.host == socket.gethostname() and not _is_alive(status.pid):
         return replace(status, state=KILLED, reason=f"process {status.pid} is gone without a last word")
     return status
@@ -45,9 +46,8 @@ def read_status(folder: RunFolder) -> Status:
 
 def update_status(folder: RunFolder, **changes: object) -> Status:
     """Merge `changes` into status.json, stamp them with the time and return the new state."""
-    content = {**read_json(folder.status), **changes}
-    known = {field.name for field in fields(Status)}
-    status = Status(**{**{key: value for key, value in content.items() if key in known}, "updated_at": time.time()})
+    content = {**read_json(folder.status), **changes, "updated_at": time.time()}
+    status = _status().validate_python(content)
     write_json(folder.status, asdict(status))
     return status
 
@@ -57,6 +57,11 @@ def claim(folder: RunFolder) -> None:
     update_status(
         folder, state=RUNNING, pid=os.getpid(), host=socket.gethostname(), reason=None, failing_rank=None, warnings=0
     )
+
+
+@cache
+def _status() -> TypeAdapter[Status]:
+    return TypeAdapter(Status)
 
 
 def _is_alive(pid: int | None) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlparse
 
+from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -51,7 +52,7 @@ def plan_tracking(mode: Mode) -> TrackingPlan:
 
 
 @contextmanager
-def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[None]:
+def tracked(folder: RunFolder, config: JsonTree, mode: Mode) -> Iterator[None]:
     """Keep a wandb run open around a training run, on the main process. `config` is the resolved experiment, nested.
 
     TRL's and transformers' callbacks log into the wandb run that is open. Its id is the run folder's, so that a resumed
@@ -62,16 +63,20 @@ def tracked(folder: RunFolder, config: dict[str, Any], mode: Mode) -> Iterator[N
         return
     import wandb
 
-    track = config["track"]
+    track = section(config, "track")
+    tags = track["tags"] if isinstance(track["tags"], list) else []
     provenance = read_json(folder.provenance)
-    choices = provenance.get("choices", {})
+    choices = section(provenance, "choices")
     settings: dict[str, Any] = {
         "project": track["project"],
         "entity": track["entity"],
         "name": folder.label,
         "group": folder.sweep_group,
-        "job_type": config["trainer"]["name"],
-        "tags": [*(choices[group] for group in ("exp", "model", "data") if choices.get(group)), *track["tags"]],
+        "job_type": section(config, "trainer")["name"],
+        "tags": [
+            *(choices[group] for group in ("exp", "model", "data") if choices.get(group)),
+            *(tags if isinstance(tags, list) else []),
+        ],
         "notes": track["notes"],
         "config": {**config, "provenance": provenance},
         "dir": str(folder.path),

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.json_values import section
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, series
@@ -43,8 +44,10 @@ def show_end(console: Console, folder: RunFolder) -> None:
     samples = _samples(folder)
     if samples is not None:
         parts += ["", samples]
-    for which, lengths in read_json(folder.provenance).get("lengths", {}).items():
-        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {lengths['in_words']}", style="dim")]
+    all_lengths = section(read_json(folder.provenance), "lengths")
+    for which in all_lengths:
+        told = section(all_lengths, which)["in_words"]
+        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
     if run.status.warnings:
         parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
     title = f"[bold]{run.status.state} after {run.status.step} steps"
@@ -56,7 +59,9 @@ def _best_step(folder: RunFolder) -> int | None:
     """The step whose checkpoint was kept as the best, as the newest checkpoint's state has it."""
     checkpoint = folder.last_checkpoint()
     step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
-    return step if step and checkpoint_folder(folder.checkpoints, step).is_dir() else None
+    if isinstance(step, int) and step and checkpoint_folder(folder.checkpoints, step).is_dir():
+        return step
+    return None
 
 
 def _rewards(spans: dict[str, tuple[float, float]], weights: Mapping[str, object]) -> Table:

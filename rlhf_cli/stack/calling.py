@@ -11,21 +11,20 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any
 
 from pebble.concurrent import thread
 
 from rlhf_cli.errors import RewardError, RewardFailed
-from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
+from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
 from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
 """Arguments that are one for the whole batch; every other one has an entry a row."""
 
-Batch = dict[str, Any]
 RunAsync = Callable[[Awaitable[object], float | None], object]
 """Runs an awaitable on the stack's event loop and returns its result; (awaitable, seconds until it is given up)."""
 
@@ -50,7 +49,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 
     Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`.
     """
-    outcome = Outcome.empty(len(batch["completions"]))
+    outcome = Outcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
     if rows:
         outcome.calls = len(rows)
@@ -75,10 +74,10 @@ def _call(
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         if "completion_ids" in subset:
-            ids = subset["completion_ids"][row]
+            ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
         # Scored outside of training, without tokens: a character is one, and nothing but the sum is asked for.
-        text = text_of(subset["completions"][row])
+        text = text_of(as_completion(by_row(subset, "completions")[row]))
         is_spans = bool(value) and isinstance(value[0], list | tuple)
         places = [(place, place + 1) for place in range(len(text))]
         return as_token_values(value, len(text) if is_spans else len(value), lambda: places, component.spread)
@@ -92,10 +91,12 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
 
     All rows at once log there as well: where the batch fails and each row is tried alone, a column is written anew.
     """
-    num_rows = len(batch["completions"])
+    num_rows = len(by_row(batch, "completions"))
     subset = dict(batch)
     if len(rows) != num_rows:
-        subset = {key: value if key in _PER_BATCH else [value[row] for row in rows] for key, value in batch.items()}
+        subset = {key: value for key, value in batch.items() if key in _PER_BATCH}
+        columns = {key: by_row(batch, key) for key in batch if key not in _PER_BATCH}
+        subset |= {key: [column[row] for row in rows] for key, column in columns.items()}
     if "log_extra" in batch:
 
         def log_extra(column: str, values: list[object]) -> None:
@@ -169,7 +170,7 @@ def _one_by_one(
         if error.row is not None:
             row = rows[error.row]  # it counted the rows it was given
             error.what = error.what.replace(f"row {error.row}", f"row {row}")
-            error.got = f"{error.got}, for the prompt {str(batch['prompts'][row])!r:.120}"
+            error.got = f"{error.got}, for the prompt {str(by_row(batch, 'prompts')[row])!r:.120}"
         raise error
     if len(rows) == 1 or isinstance(error, RewardTimeout):
         for row in rows:
@@ -196,7 +197,7 @@ def _fail(component: Component, batch: Batch, outcome: Outcome, row: int, error:
             f"reward {component.name!r} failed on row {row}",
             where=f"rewards.{component.name}",
             got=message,
-            expected=f"a score for the prompt {str(batch['prompts'][row])!r:.120}",
+            expected=f"a score for the prompt {str(by_row(batch, 'prompts')[row])!r:.120}",
             hint=f"rewards.{component.name}.on_error=exclude keeps the run alive",
         )
         failed.reward, failed.row = component.name, row

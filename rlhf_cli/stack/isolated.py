@@ -13,11 +13,12 @@ import multiprocessing
 import os
 from collections.abc import Awaitable, Mapping, Sequence, Sized
 from concurrent.futures import TimeoutError as RowTimeout
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from rlhf_cli.stack.calling import RewardTimeout
+from rlhf_cli.stack.reward_batch import by_row
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
@@ -35,10 +36,10 @@ class Isolated:
         self._timeout_s = timeout_s
         self._pool: ProcessPool | None = None
 
-    def __call__(self, **batch: Any) -> list[object]:
+    def __call__(self, **batch: object) -> list[object]:
         pool = self._processes()
-        columns = {name: values for name, values in batch.items() if name not in _STAYS_HERE}
-        rows = [{name: values[row] for name, values in columns.items()} for row in range(len(batch["completions"]))]
+        columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
+        rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
         futures = [pool.schedule(self._call, args=[row], timeout=self._timeout_s) for row in rows]
         return [_outcome(future, self._timeout_s) for future in futures]
 

@@ -15,14 +15,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 from rlhf_cli.errors import RewardFailed
-from rlhf_cli.stack.calling import Batch, RewardTimeout, Tools, run_component
+from rlhf_cli.stack.calling import RewardTimeout, Tools, run_component
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.returned_scores import Score
+from rlhf_cli.stack.reward_batch import Batch, by_row
 from rlhf_cli.stack.token_offsets import Decode, token_offsets
 from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, rescale
 from rlhf_cli.stack.weight_schedule import weight_at
@@ -89,14 +89,14 @@ class RewardStack:
         finally:
             self._is_in_batch = self._is_evaluated = False
 
-    def scores(self, name: str, **batch: Any) -> list[Score]:
+    def scores(self, name: str, **batch: object) -> list[Score]:
         """Return the raw scores of one component on a batch given as TRL's reward arguments."""
         if not self._is_evaluated:
             self.evaluate(**batch)
             self._is_evaluated = self._is_in_batch
         return self.outcomes[name].raw
 
-    def evaluate(self, **batch: Any) -> dict[str, Outcome]:
+    def evaluate(self, **batch: object) -> dict[str, Outcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
 
         Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
@@ -127,8 +127,9 @@ class RewardStack:
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Hand a failed row to whoever keeps it."""
         if self._record_error is not None:
+            prompt, completion = by_row(batch, "prompts")[row], by_row(batch, "completions")[row]
             record = {"reward": reward, "row": row, "error": message}
-            self._record_error({**record, "prompt": batch["prompts"][row], "completion": batch["completions"][row]})
+            self._record_error({**record, "prompt": prompt, "completion": completion})
 
     def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> TokenValues | None:
         """Return a dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
@@ -156,7 +157,7 @@ class RewardStack:
             self._pool = None
 
     def _one(self, component: Component, batch: Batch) -> Outcome:
-        num_rows = len(batch["completions"])
+        num_rows = len(by_row(batch, "completions"))
         if not component.gates:
             return run_component(component, batch, range(num_rows), self._tools)
         closed = [self._closed_by(component, row) for row in range(num_rows)]
@@ -260,5 +261,5 @@ class Column:
         self.__name__ = name
         self._stack = stack
 
-    def __call__(self, **batch: Any) -> list[Score]:
+    def __call__(self, **batch: object) -> list[Score]:
         return self._stack.scores(self.__name__, **batch)

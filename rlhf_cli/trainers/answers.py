@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Answer:
     """Hold one answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have an entry a reward."""
 
-    row: dict[str, Any]
+    row: dict[str, object]
     completion: str | list[dict[str, object]]
     completion_ids: list[int]
     is_truncated: bool

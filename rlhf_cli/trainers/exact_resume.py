@@ -7,15 +7,17 @@ data from the second epoch on. It is in every checkpoint here, one file a rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import torch
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
     from trl.trainer.utils import RepeatSampler
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
 _REFERENCE_FILE = "reference.pt"
 _PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 _START_OVER = "rlhf train ... model.path=CHECKPOINT starts a new run from its weights"
+
+
+Table: TypeAlias = dict[str, list[object] | dict[str, list[object]]]
+"""A table of completions as TRL keeps it, column -> values; `rewards` and `extra` hold columns of their own."""
+
+
+class RolloutState(TypedDict):
+    """What TRL keeps of one rank's rollouts between two optimizer steps, as tensors and plain values."""
+
+    world_size: int
+    step: int
+    inputs: list[TrlBatch] | None
+    metrics: dict[str, list[float]]
+    table: Table
+    loss: torch.Tensor
+    last_logged_step: int
 
 
 class ExactResume(TrlTrainer):
@@ -51,13 +69,15 @@ class ExactResume(TrlTrainer):
         if checkpoint is None:
             return
         rank, device = self.accelerator.process_index, self.accelerator.device
-        state = _read(Path(checkpoint, _rollout_file(rank)), "rollout state", device)
+        with _readable(Path(checkpoint, _rollout_file(rank)), "rollout state") as file:
+            state: RolloutState = torch.load(file, map_location=_place(device), weights_only=True)
         _refuse_another_world_size(state["world_size"], self.accelerator.num_processes, checkpoint)
         _restore(self, state)
         self._pending_loss = (state["loss"], state["last_logged_step"])
         reference = _moving_reference(self)
         if reference is not None:
-            reference.load_state_dict(_read(Path(checkpoint, _REFERENCE_FILE), "reference model", device))
+            with _readable(Path(checkpoint, _REFERENCE_FILE), "reference model") as file:
+                reference.load_state_dict(torch.load(file, map_location=_place(device), weights_only=True))
         _skip_epochs(self._train_sampler, int(self.state.epoch or 0))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -75,7 +95,7 @@ def _rollout_file(rank: int) -> str:
     return f"rollout-rank{rank}.pt"
 
 
-def _rollout_state(trainer: TrlTrainer) -> dict[str, Any]:
+def _rollout_state(trainer: TrlTrainer) -> RolloutState:
     """Return what TRL keeps of this rank's rollouts between two optimizer steps, as tensors and plain values."""
     # At the end of a window TRL generates anew: the buffer would be written for nothing.
     is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
@@ -90,7 +110,7 @@ def _rollout_state(trainer: TrlTrainer) -> dict[str, Any]:
     }
 
 
-def _restore(trainer: TrlTrainer, state: dict[str, Any]) -> None:
+def _restore(trainer: TrlTrainer, state: RolloutState) -> None:
     trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
     trainer._metrics["train"].update(state["metrics"])
     for name, column in state["table"].items():
@@ -101,7 +121,7 @@ def _restore(trainer: TrlTrainer, state: dict[str, Any]) -> None:
             trainer._logs[name].extend(column)
 
 
-def _table(logs: dict[str, Any]) -> dict[str, Any]:
+def _table(logs: Mapping[str, Iterable[object]]) -> Table:
     """Return the completions of the newest rollout, which TRL writes at every log; nothing where they hold other
     objects.
 
@@ -123,9 +143,10 @@ def _is_plain(value: object) -> bool:
     return type(value) in _PLAIN
 
 
-def _read(file: Path, what: str, device: torch.device) -> dict[str, Any]:
-    """Return the content of a file of a checkpoint. Raises RunError when it is not there or holds more than plain
-    values.
+@contextmanager
+def _readable(file: Path, what: str) -> Iterator[Path]:
+    """Open a context in which a file of a checkpoint is read. Raises RunError when it is not there or holds more than
+    plain values.
     """
     if not file.is_file():
         raise RunError(
@@ -134,14 +155,18 @@ def _read(file: Path, what: str, device: torch.device) -> dict[str, Any]:
             expected="a checkpoint that this version wrote, with trainer.args.save_only_model=false",
             hint=_START_OVER,
         )
-    # Under a launcher accelerate's CPU is called cpu:0, which torch.load does not know.
-    place = "cpu" if device.type == "cpu" else device
     try:
-        state: dict[str, Any] = torch.load(file, map_location=place, weights_only=True)
+        yield file
     except UnpicklingError as error:
         message = str(error).splitlines()[0]
         raise RunError(f"the {what} cannot be read", where=str(file), got=message, hint=_START_OVER) from error
-    return state
+
+
+def _place(device: torch.device) -> torch.device:
+    """Return the device to load onto: under a launcher accelerate's CPU is called cpu:0, which torch.load does not
+    know.
+    """
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class InRunFolder(TrlTrainer):
             super().log(logs, start_time)
 
 
-def _may_come(name: str, metrics: dict[str, Any]) -> bool:
+def _may_come(name: str, metrics: Mapping[str, object]) -> bool:
     """Return whether it is pass@k or maj@k of a reward that has not scored anything yet."""
     is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
     return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None

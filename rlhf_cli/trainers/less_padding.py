@@ -10,14 +10,13 @@ from torch import Tensor
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.trim import (
     Chunk,
-    MicroBatch,
     chunks,
     has_relative_positions,
     in_chunks,
     sorted_in_windows,
     trimmed,
 )
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 _SORTABLE = ("row", "max_length", "window")
 """What may normalise a clipped loss; where the micro-batch does, which rows share one matters."""
@@ -31,13 +30,13 @@ class LessPadding(TrlTrainer):
     _latest_logps: Tensor
     """(B, T): of the last forward pass, by whichever model."""
 
-    def _prepare_inputs(self, generation_batch: Any) -> MicroBatch:
+    def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self.model.training and self._buffered_inputs is not before:
+        batches = self._buffered_inputs
+        if self.model.training and batches is not None and batches is not before:
             steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
             window = min(accumulation, steps)
-            batches = self._buffered_inputs
             if self._may_sort and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
                 batches = sorted_in_windows(batches, window)
             self._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
@@ -32,7 +30,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 
-def built_whole(trl_trainer: type, additions: Additions, **given: Any) -> BuiltWhole:
+def built_whole(trl_trainer: type, additions: Additions, **given: object) -> BuiltWhole:
     """Return a trainer of that class, made of TRL's arguments and of ours at once."""
     trainer: BuiltWhole = with_our_seams(trl_trainer, additions)(additions=additions, **given)
     return trainer

@@ -51,7 +51,7 @@ class WithEvaluation(WithRewardStack):
         """Run TRL's loop and return its output, with the metrics of `sum_up` in it."""
         dataset = cast(Dataset, dataloader.dataset)
 
-        def answered(loader: DataLoader[Any]) -> tuple[EvaluationOutput, Answers]:
+        def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, Answers]:
             self._collected = []
             try:
                 output = super(WithEvaluation, self).evaluation_loop(
@@ -138,7 +138,7 @@ class WithEvaluation(WithRewardStack):
     @contextlib.contextmanager
     def _greedily(self) -> Iterator[None]:
         """Open a context in which TRL gives one greedy answer a prompt and logs nothing of it."""
-        instead: dict[str, Any] = {
+        instead: dict[str, object] = {
             "num_generations_eval": 1,
             "_metrics": {**self._metrics, "eval": defaultdict(list)},
             "_logs": copy.deepcopy(self._logs),  # the table of completions shows the sampled ones
@@ -149,14 +149,17 @@ class WithEvaluation(WithRewardStack):
             else:
                 given = self.generation_kwargs
                 kept = {name: given[name] for name in _IN_GREEDY if name in given}
-                instead["generation_kwargs"] = {**kept, "do_sample": False}
-                instead["generation_config"] = GenerationConfig(**instead["generation_kwargs"], disable_compile=True)
+                greedy = {**kept, "do_sample": False}
+                instead |= {
+                    "generation_kwargs": greedy,
+                    "generation_config": GenerationConfig(**greedy, disable_compile=True),
+                }
             stack.enter_context(_with(self, **instead))
             yield
 
 
 @contextlib.contextmanager
-def _with(owner: object, **values: Any) -> Iterator[None]:
+def _with(owner: object, **values: object) -> Iterator[None]:
     """Set attributes of `owner` for a while; those it did not have are gone afterwards."""
     before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     vars(owner).update(values)

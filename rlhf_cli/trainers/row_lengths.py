@@ -76,16 +76,15 @@ class WithLengths(TrlTrainer):
         else:
             prepared = prepare(dataset, processing_class, args, *others)
             limited = measured if is_packed else prepared  # packing puts several rows into one
-        self._note(name, measured, limited, args, is_packed=is_packed)
+        is_whole = is_packed and args.packing_strategy != "bfd"
+        self._note(name, measured, limited, args.max_length, is_whole=is_whole)
         return prepared
 
-    def _note(self, name: str, measured: Dataset, limited: Dataset, args: Any, *, is_packed: bool) -> None:
+    def _note(self, name: str, measured: Dataset, limited: Dataset, limit: int | None, *, is_whole: bool) -> None:
         assert self.additions.measured is not None
         tokens = list(_lengths(measured, *self.additions.measured))
-        limit = args.max_length
         dropped = len(measured) - len(limited)
         longer = sum(length > limit for length in tokens) if limit is not None else 0
-        is_whole = is_packed and args.packing_strategy != "bfd"
         lengths = Lengths(
             rows=len(measured),
             shortest=min(tokens),

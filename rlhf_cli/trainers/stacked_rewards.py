@@ -36,6 +36,7 @@ from rlhf_cli.stack.truncation import (
 )
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
 """What TRL's completions table has anyway."""
@@ -106,7 +107,7 @@ class WithRewardStack(InRunFolder):
         self._log_table(inputs, outcomes)
         return settled.for_trl
 
-    def _find_endings(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> Endings:
+    def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
         """Return how the rows of all ranks ended; a dataset, a rollout or an environment may say that it cut one."""
         environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO knows none
         flags = [
@@ -141,7 +142,7 @@ class WithRewardStack(InRunFolder):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         return output
 
-    def _drop_unscorable(self, output: dict[str, Any]) -> None:
+    def _drop_unscorable(self, output: TrlBatch) -> None:
         """Take rows to which nothing applies out of the loss: TRL zeroes their advantage only, KL and entropy stay."""
         # Rows that a custom aggregate gave no total are among them.
         is_unscorable = self._settled.for_trl.isnan().all(dim=1)[self._own_rows]
@@ -157,7 +158,7 @@ class WithRewardStack(InRunFolder):
             in_loss = output["completion_mask"] * output.get("tool_mask", 1)
             output["num_items_in_batch"] = self.accelerator.gather(in_loss.sum()).sum()
 
-    def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
+    def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
         """Put other advantages in the place of TRL's, if any, and return the components' shares in what is used."""
         if self.is_dense:
             output["advantages"] = self._token_advantages(output)
@@ -165,7 +166,7 @@ class WithRewardStack(InRunFolder):
         everyones = self.accelerator.gather(output["advantages"]).double().cpu()
         return advantage_shares(self, self._settled, self.aggregate, self._num_generations, everyones)
 
-    def _token_advantages(self, output: dict[str, Any]) -> Tensor:
+    def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
         is_in_completion = output["completion_mask"].bool()
         values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
@@ -180,7 +181,7 @@ class WithRewardStack(InRunFolder):
         own: Tensor = advantages[self._own_rows, :num_tokens] * is_in_completion
         return own
 
-    def _log_table(self, inputs: list[dict[str, Any]], outcomes: list[Outcome]) -> None:
+    def _log_table(self, inputs: list[dict[str, object]], outcomes: list[Outcome]) -> None:
         """Put the dataset's columns and each row's way through the stack into the completions table."""
         if not self.args.log_completions:
             return

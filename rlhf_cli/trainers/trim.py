@@ -8,13 +8,13 @@ is exact where the loss is normalised by row or by window. Across optimizer step
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-MicroBatch = dict[str, Any]
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (
@@ -84,7 +84,7 @@ def in_chunks(
     return tuple(wholes)
 
 
-def trimmed(batch: MicroBatch, *, may_move: bool) -> MicroBatch:
+def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
     """Return the micro-batch without its all-padding columns; as it is where it holds what we do not know (images)."""
     if not _KNOWN.issuperset(batch):
         return batch
@@ -103,13 +103,13 @@ def trimmed(batch: MicroBatch, *, may_move: bool) -> MicroBatch:
     return cut
 
 
-def sorted_in_windows(batches: list[MicroBatch], window: int) -> list[MicroBatch]:
+def sorted_in_windows(batches: list[TrlBatch], window: int) -> list[TrlBatch]:
     """Return the same rows, sorted by length within every `window` consecutive micro-batches (an accumulation
     window).
     """
     if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
         return batches
-    batches_sorted: list[MicroBatch] = []
+    batches_sorted: list[TrlBatch] = []
     for start in range(0, len(batches), window):
         inside = batches[start : start + window]
         lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in inside])
@@ -126,5 +126,5 @@ def _is_by_row(value: object) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
-def _joined(batches: list[MicroBatch], name: str) -> Tensor:
+def _joined(batches: list[TrlBatch], name: str) -> Tensor:
     return torch.cat([batch[name] for batch in batches])

@@ -7,12 +7,19 @@ name below against TRL and transformers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+TrlBatch: TypeAlias = dict[str, Any]
+"""A dictionary that TRL's trainers hand on: rows, a scored generation batch, a micro-batch.
+
+Nearly all values are tensors, as the row or the token wants them; beside them go images, counts and None. What is in
+it depends on the trainer and its arguments, and TRL types none of it: the one place where we take its word.
+"""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from typing import Any, Literal
+    from typing import Literal
 
     import torch
     from accelerate import Accelerator
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
         log_completions: bool
         lr_scheduler_kwargs: dict[str, Any] | None
+        num_generations: int
         output_dir: str
         steps_per_generation: int
 
@@ -82,7 +90,7 @@ if TYPE_CHECKING:
         top_entropy_quantile: float
         use_vllm: bool
         vllm_generation: object
-        _buffered_inputs: list[dict[str, Any]]
+        _buffered_inputs: list[TrlBatch] | None
         _entropy_bonus_enabled: bool
         _logs: dict[str, Any]
         _metrics: dict[str, dict[str, list[float]]]

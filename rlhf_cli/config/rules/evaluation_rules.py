@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.argument_numbers import whole_number, whole_number_or_none
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import RESERVED_REWARD_NAMES
@@ -74,5 +75,5 @@ def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
 
 def _counts(experiment: Experiment) -> list[int]:
     trainer, args = trl_args.trainer(experiment.trainer.trl), experiment.trainer.args
-    most = args.get("num_generations_eval") or trl_args.setting(trainer, args, "num_generations")
-    return attempt_counts(int(most))
+    most = whole_number_or_none(trainer, args, "num_generations_eval") or whole_number(trainer, args, "num_generations")
+    return attempt_counts(most)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -16,10 +15,10 @@ from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 
-def ppo_argument_problem(name: str, value: Any, origins: Origins) -> UserError | None:
+def ppo_argument_problem(name: str, value: object, origins: Origins) -> UserError | None:
     """Return what is wrong with the value of one of PPO's own arguments among TRL's, None where nothing is."""
     try:
-        PpoArgs(**{name: value})
+        PpoArgs.model_validate({name: value})
     except ValidationError as error:
         key = f"trainer.args.{name}"
         expected = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("a valid ")
@@ -153,7 +152,7 @@ def _group_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             )
 
 
-def _kl_problems(kl: Kl, args: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+def _kl_problems(kl: Kl, args: Mapping[str, object], origins: Origins) -> Iterator[UserError]:
     if kl.form.needs_reference and kl.coef == 0:
         yield ConfigError(
             "a KL penalty of 0 still costs a reference model",

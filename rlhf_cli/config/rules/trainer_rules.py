@@ -5,8 +5,7 @@ These rules need no valid experiment: they are reported together with what the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
@@ -18,7 +17,7 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 
-def trainer_problems(tree: dict[str, Any], origins: Origins) -> Iterator[UserError]:
+def trainer_problems(tree: Mapping[str, object], origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the section `trainer` of a composed tree."""
     section = tree.get("trainer")
     if not isinstance(section, dict) or not isinstance(section.get("trl"), str):
@@ -54,7 +53,7 @@ def _no_row(name: str, origins: Origins) -> UserError:
 
 
 def _argument_problem(
-    trainer: trl_args.TrainerFields, has_critic: bool, name: str, value: Any, origins: Origins
+    trainer: trl_args.TrainerFields, has_critic: bool, name: str, value: object, origins: Origins
 ) -> UserError | None:
     key = f"trainer.args.{name}"
     home = home_of(name, has_critic=has_critic)

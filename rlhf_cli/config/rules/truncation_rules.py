@@ -64,7 +64,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             expected="a number of tokens",
             hint="trainer.args.max_completion_length=512",
         )
-    elif truncation.cache is not None and row.needs_limit and truncation.cache >= limit:
+    elif isinstance(limit, int) and truncation.cache is not None and row.needs_limit and truncation.cache >= limit:
         yield ConfigError(
             "the ramp is as long as a completion may be",
             where=origins.where("truncation.cache"),

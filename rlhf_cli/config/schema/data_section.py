@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -29,7 +29,7 @@ class Source(Section):
     """
 
     world: str | None = None
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     path: str | list[str] | None = None
     subset: str | None = None
     split: str | None = None

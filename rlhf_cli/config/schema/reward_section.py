@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -79,7 +79,7 @@ class Reward(Section):
 
     fn: str | None = None
     model: str | None = None
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     weight: float | Weight = 1.0
     offset: float | Literal["auto"] = 0.0
     clip: tuple[float, float] | None = Field(default=None, strict=False)

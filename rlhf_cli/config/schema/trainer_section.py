@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class Trainer(Section):
     name: str
     trl: str
     own_class: str | None = Field(default=None, alias="class")
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     dense: bool = False
     baseline: Literal["group", "critic"] = "group"
 
@@ -37,10 +37,12 @@ class Trainer(Section):
         """Return PPO's own arguments, None without a critic."""
         if self.baseline != "critic":
             return None
-        return PpoArgs(**{name: value for name, value in self.args.items() if name in PpoArgs.model_fields})
+        return PpoArgs.model_validate(
+            {name: value for name, value in self.args.items() if name in PpoArgs.model_fields}
+        )
 
     @property
-    def trl_args(self) -> dict[str, Any]:
+    def trl_args(self) -> dict[str, object]:
         """Return the part of `args` that is for TRL's config class."""
         if self.baseline != "critic":
             return self.args

@@ -6,10 +6,10 @@ model is to be warm-started for it, it also has `demonstrations(num_rows, seed, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from rlhf_cli.data.worlds import toy_judgements, toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.errors import DataError
@@ -25,7 +25,7 @@ class World:
     `demonstrations` is None for a world that has none.
     """
 
-    generate: Callable[..., list[dict[str, Any]]]
+    generate: Callable[..., Sequence[Mapping[str, object]]]
     demonstrations: Callable[..., list[dict[str, str]]] | None = None
 
 
@@ -51,7 +51,7 @@ def generate(
     checked.setdefault("seed", seed)
     checked["num_rows"] = count if limit is None else min(limit, count)
     try:
-        return WORLDS[world].generate(**checked)
+        return [dict(row) for row in WORLDS[world].generate(**checked)]
     except DataError as error:
         # The world knows its argument's name, we know the key above it.
         error.where = f"{name}.args.{error.where}"
@@ -80,12 +80,13 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
 def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
     """Return how many rows `generate` gives without a limit. Raises as `generate` does."""
     count = _checked(world, args, name).get("num_rows", DEFAULT_NUM_ROWS)
+    assert isinstance(count, int)  # as the generator's signature has it
     if count < 1:
         raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
-    return int(count)
+    return count
 
 
-def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, Any]:
+def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, object]:
     """Return a copy of `args`, every name and type held against the generator's signature."""
     if world not in WORLDS:
         raise DataError(

@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.trainers.trim import Chunk, MicroBatch, chunks, has_relative_positions, in_chunks
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trim import Chunk, chunks, has_relative_positions, in_chunks
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -116,7 +116,7 @@ class Critic:
         assert values is not None
         return values
 
-    def values(self, batch: MicroBatch, autocast: Autocast) -> Tensor:
+    def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
         """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
@@ -221,7 +221,7 @@ class SeparateCritic(Critic):
             logits: Tensor = self._wrapped(input_ids=ids, attention_mask=mask, use_cache=False).logits
         return logits[:, -num_completion - 1 :, 0].float()
 
-    def values(self, batch: MicroBatch, autocast: Autocast) -> Tensor:
+    def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
         """Return (B, C) values with a gradient, in the way of DDP that the backward pass needs."""
         with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
             return super().values(batch, autocast)

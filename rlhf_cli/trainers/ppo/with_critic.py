@@ -27,7 +27,7 @@ from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import Advantages, Rollout, advantages_of, rollout_metrics, rollout_shares
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
-from rlhf_cli.trainers.trim import MicroBatch
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _STATE_FILE = "kl_state.json"
 
@@ -36,7 +36,7 @@ class WithCritic(LessPadding, WithRewardStack):
     """Mixed into GRPOTrainer, it makes PPO of it; its numbers and how its critic is made are in `additions.ppo`."""
 
     _fill = "zero"
-    _micro_batch: MicroBatch
+    _micro_batch: TrlBatch
     _rollout: tuple[Rollout, Advantages]
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -65,7 +65,7 @@ class WithCritic(LessPadding, WithRewardStack):
         del self._rollout
         return output
 
-    def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
+    def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
         num_completion = output["completion_ids"].shape[1]
@@ -116,7 +116,7 @@ class WithCritic(LessPadding, WithRewardStack):
 
     # --- the update ---
 
-    def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
+    def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
         with self._beta(self.kl.coef_in_loss):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
@@ -140,7 +140,7 @@ class WithCritic(LessPadding, WithRewardStack):
                 parameter.grad = None  # the policy's optimizer passes over what has no gradient
         return loss
 
-    def _value_loss(self, inputs: MicroBatch) -> Tensor:
+    def _value_loss(self, inputs: TrlBatch) -> Tensor:
         """Return () the critic's loss on a micro-batch, normalised as the policy's, so that accumulation changes
         nothing.
         """
@@ -163,7 +163,7 @@ class WithCritic(LessPadding, WithRewardStack):
         value_loss: Tensor = settings.loss_coef * loss
         return value_loss
 
-    def _log_update(self, loss: Tensor, inputs: MicroBatch) -> None:
+    def _log_update(self, loss: Tensor, inputs: TrlBatch) -> None:
         logps, mask = self._latest_logps, _action_mask(inputs)
         old = inputs.get("old_per_token_logps")
         old = logps if old is None else old
@@ -241,7 +241,7 @@ class WithCritic(LessPadding, WithRewardStack):
         return "train" if self.model.training else "eval"
 
 
-def _action_mask(inputs: MicroBatch) -> Tensor:
+def _action_mask(inputs: TrlBatch) -> Tensor:
     """Return (B, T) bool, True = the policy chose this token."""
     mask: Tensor = inputs["completion_mask"].bool()
     return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask

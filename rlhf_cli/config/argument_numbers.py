@@ -1,0 +1,37 @@
+"""Reads those of a trainer's arguments that are numbers: the experiment's, else TRL's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlhf_cli.config.trl_args import TrainerFields, setting
+from rlhf_cli.errors import ConfigError
+
+
+def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int:
+    """Return an argument that counts something. Raises ConfigError where it is no whole number, or not set."""
+    value = whole_number_or_none(trainer, args, name)
+    if value is None:
+        raise _wrong_value(name, value, "a whole number")
+    return value
+
+
+def whole_number_or_none(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int | None:
+    """Return an argument that counts something, None where it is not set. Raises ConfigError for anything else."""
+    value = setting(trainer, args, name)
+    if value is None or isinstance(value, int):
+        return value
+    raise _wrong_value(name, value, "a whole number or null")
+
+
+def real_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> float:
+    """Return an argument that measures something. Raises ConfigError where it is no number, or not set."""
+    value = setting(trainer, args, name)
+    if isinstance(value, int | float):
+        return float(value)
+    raise _wrong_value(name, value, "a number")
+
+
+def _wrong_value(name: str, value: object, expected: str) -> ConfigError:
+    key = f"trainer.args.{name}"
+    return ConfigError(f"wrong value for {key}", where=key, got=repr(value), expected=expected)
