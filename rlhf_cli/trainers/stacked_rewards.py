@@ -36,13 +36,14 @@ from rlhf_cli.stack.truncation import (
 )
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
 """What TRL's completions table has anyway."""
 _STATE_FILE = "reward_state.json"
 
 
-class WithRewardStack(InRunFolder):
+class WithRewardStack(WithoutLeftOut, InRunFolder):
     """Mixed into a TRL trainer that takes reward functions, it scores by a stack; how is in `additions.rewards`."""
 
     reward_stack: Stack
@@ -57,6 +58,7 @@ class WithRewardStack(InRunFolder):
         assert rewards is not None
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
+        self.loss_divisor = rewards.loss_divisor
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
 

@@ -66,9 +66,11 @@ if TYPE_CHECKING:
         aux_loss_enabled: bool
         beta: float
         eos_token_ids: list[int]
+        entropy_coef: float
         epsilon_high: float
         epsilon_low: float
         generation_kwargs: dict[str, Any]
+        importance_sampling_level: str
         loss_type: str
         max_completion_length: int
         normalize_advantages: bool
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         reward_weights: Tensor
         scale_rewards: Literal["group", "batch", "none"]
         top_entropy_quantile: float
+        use_adaptive_entropy: bool
         use_vllm: bool
         vllm_generation: object
         _buffered_inputs: list[dict[str, Any]]

@@ -143,6 +143,23 @@ class TestExclude:
         assert torch.equal(ends["exclude", "rows"], ends["exclude", "others"])
         assert not torch.equal(ends["none", "rows"], ends["none", "others"])
 
+    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+    def test_a_step_is_as_long_as_without_the_rows(self, group, trainer: str) -> None:
+        """Two of four left out and the two others alone: one step of plain gradient descent, to the same weights."""
+        words = (f"trainer={trainer}", "trainer.args.optim=sgd", "trainer.args.learning_rate=0.1")
+        words += ("trainer.args.scale_rewards=none", "trainer.args.loss_type=dr_grpo") if trainer == "grpo" else ()
+        words += ("trainer.args.max_grad_norm=0", "trainer.args.beta=0.0")
+        ends = {}
+        for name, rows, more in (
+            ("left-out", ROWS, ()),
+            ("without", ROWS[::2], ("trainer.args.per_device_train_batch_size=2", "trainer.args.num_generations=2")),
+            ("control", ROWS, ("truncation=none",)),
+        ):
+            run = group(*words, "truncation=exclude", *more, rows=rows, name=name)
+            ends[name] = run.weights, run.event["loss"]
+        torch.testing.assert_close(ends["left-out"], ends["without"], atol=1e-6, rtol=0)
+        assert (ends["control"][0] - ends["without"][0]).abs().max() > 1e-4
+
     @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
     def test_nothing_left_nothing_learned(self, group, trainer: str) -> None:
         settings = ("kl.where=loss",) if trainer == "ppo" else ("trainer.args.beta=0.5",)

@@ -7,9 +7,7 @@ returns (GAE), the value loss, and the KL penalty of tokens.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +151,10 @@ class WithCritic(LessPadding, WithRewardStack):
         accumulation = self.current_gradient_accumulation_steps
         normaliser = POLICY_LOSSES[self.loss_type].normaliser
         if normaliser == "row":
-            loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation
+            loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation / self.kept_share(inputs)
         elif normaliser == "max_length":
-            loss = losses.sum() / (len(losses) * self.max_completion_length) / accumulation
+            num_rows = len(losses) * self.kept_share(inputs)
+            loss = losses.sum() / (num_rows * self.max_completion_length) / accumulation
         else:
             # dapo's, and in bnpo's place: tokens of the window, for a micro-batch's own would weigh rows by company.
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
@@ -222,15 +221,6 @@ class WithCritic(LessPadding, WithRewardStack):
         super()._load_best_model()
         assert self.state.best_model_checkpoint is not None
         self.critic.load_state(Path(self.state.best_model_checkpoint, "critic"))
-
-    @contextlib.contextmanager
-    def _beta(self, value: float) -> Iterator[None]:
-        """Set TRL's `beta` for a while: what it means depends on where the KL penalty is."""
-        before, self.beta = self.beta, value
-        try:
-            yield
-        finally:
-            self.beta = before
 
     def _sum_over_ranks(self, sums: Tensor) -> Tensor:
         summed: Tensor = self.accelerator.reduce(sums, reduction="sum")
