@@ -118,6 +118,23 @@ class TestOtherTotals:
         assert run.advantages == pytest.approx([value / deviation for value in centred], **ARITHMETIC)
         shares = [run.event[f"rewards/{name}/advantage_share"] for name in ("score", "one", "truncation")]
         assert sum(shares) == pytest.approx(1.0, **ARITHMETIC)
+        figures = [run.event[f"rewards/truncation/score_{when}"] for when in ("before", "after")]
+        assert figures == pytest.approx([(2.5 + 6.0) / 2, (1.5 + 5.0) / 2], **ARITHMETIC)
+
+    def test_replaced_under_normalize_then_sum(self, group) -> None:
+        """What is logged is in units of the rewards, and a row that was cut -1 there, as it is among TRL's z-scores."""
+        rewards = ("++rewards.score={fn: './mine.py:score'}", "++rewards.one={fn: './mine.py:one', weight: 0.5}")
+        run = group(*REPLACE, "aggregate=normalize_then_sum", rewards=rewards)
+        kept = ((1 - 3) / ((14 / 3) ** 0.5 + 1e-4) + 0.25 / ((1 / 3) ** 0.5 + 1e-4), -0.25 / ((1 / 3) ** 0.5 + 1e-4))
+        centred = grpo([kept[0], -1.0, kept[1], -1.0])
+        deviation = (sum(value**2 for value in centred) / 3) ** 0.5 + 1e-4
+        assert run.advantages == pytest.approx([value / deviation for value in centred], **ARITHMETIC)
+        event = run.event
+        assert event["reward"] == pytest.approx((1.5 - 1.0 + 3.0 - 1.0) / 4, **ARITHMETIC)
+        weighted = [event[f"rewards/{name}/weighted_mean"] for name in ("score", "one", "truncation")]
+        assert sum(weighted) == pytest.approx(event["reward"], **ARITHMETIC)
+        assert event["rewards/truncation/score_before"] == pytest.approx((2.5 + 6.0) / 2, **ARITHMETIC)
+        assert event["rewards/truncation/score_after"] == pytest.approx(-1.0, **ARITHMETIC)
 
 
 class TestExclude:

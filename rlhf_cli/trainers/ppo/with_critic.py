@@ -28,6 +28,8 @@ from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trim import MicroBatch
 
 _STATE_FILE = "kl_state.json"
+_COEF = "kl_coef"
+"""Key of a micro-batch: the coefficient of the KL in the loss while this round is learned from."""
 
 
 class WithCritic(LessPadding, WithRewardStack):
@@ -55,8 +57,6 @@ class WithCritic(LessPadding, WithRewardStack):
         measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self.accelerator)
         for name, value in measured.items():
             metrics[name].append(value)
-        if self.kl.form.in_reward:
-            metrics["ppo/rlhf_reward"].append(metrics["reward"][-1] + measured["rewards/kl/weighted_mean"])
         num_rows = int((~self._settled.totals.isnan()).sum())  # without those left out, of which there is no divergence
         if self._mode == "train" and self.kl.is_used and num_rows:
             self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
@@ -97,7 +97,9 @@ class WithCritic(LessPadding, WithRewardStack):
             advantages.returns,
             rollout.values,
         )
-        if not self.kl.form.in_loss:
+        if self.kl.form.in_loss:  # the round keeps its coefficient, and a checkpoint in the middle of it has it, too
+            output[_COEF] = torch.tensor(self.kl.coef, dtype=torch.float64)
+        else:
             output.pop("ref_per_token_logps", None)
         self._rollout = rollout, advantages
         means = self.accelerator.gather(advantages.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1))
@@ -115,7 +117,7 @@ class WithCritic(LessPadding, WithRewardStack):
     # --- the update ---
 
     def _compute_loss(self, model: Any, inputs: MicroBatch) -> Tensor:
-        with self._beta(self.kl.coef_in_loss):
+        with self._beta(float(inputs.get(_COEF, self.kl.coef_in_loss))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs
