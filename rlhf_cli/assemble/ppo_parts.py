@@ -27,6 +27,7 @@ def args_with_critic(experiment: Experiment, config_class: Any, owned: dict[str,
     given = dict(experiment.trainer.trl_args)
     asked = given.pop("num_generations", 1)
     in_eval = given.pop("num_generations_eval", asked)
+    given.setdefault("disable_dropout", experiment.trainer.disables_dropout)
     kl = experiment.kl
     if experiment.critic is not None and experiment.critic.share == "lora":
         # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     class TrlArguments(TrainingArguments):
         """Declare the fields of TRL's configs that are read beside those of transformers."""
 
+        disable_dropout: bool
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
         log_completions: bool
         lr_scheduler_kwargs: dict[str, Any] | None

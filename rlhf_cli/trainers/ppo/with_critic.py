@@ -22,6 +22,7 @@ from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.critic import Critic
+from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import Advantages, Rollout, advantages_of, rollout_metrics, rollout_shares
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
@@ -45,6 +46,9 @@ class WithCritic(LessPadding, WithRewardStack):
         assert parts is not None
         self.ppo, self.kl = parts.settings, parts.kl
         self.critic: Critic = parts.make_critic(self.model)
+        if self.args.disable_dropout:
+            switch_off_dropout(self.model)
+            switch_off_dropout(self.critic.body())  # what `critic.dropout` asks for stands before its head
 
     # --- the rollout ---
 
@@ -107,6 +111,14 @@ class WithCritic(LessPadding, WithRewardStack):
         if callable(self.aggregate):
             return {}
         return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, *args: Any, **named: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(model, *args, **named)
+        with in_evaluation_mode(model):  # TRL leaves a policy in training at its rollout's log-probabilities
+            return super()._get_per_token_logps_and_entropies(model, *args, **named)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
         """Return (K, rows of this rank, tokens): every component's weighted reward where it lies."""
