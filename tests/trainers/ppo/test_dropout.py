@@ -33,9 +33,10 @@ def move_adapter(seen: Any) -> None:
 
 
 @pytest.fixture
-def dropping_model(train, tmp_path: Path, monkeypatch) -> None:
+def dropping_model(train_ppo, tmp_path: Path, monkeypatch) -> None:
     """Every run begins with the small model, of whose attention a third is dropped in training."""
-    _, folder = train("trainer.args.max_steps=1", name="model")
+    code, folder = train_ppo("trainer.args.max_steps=1", name="model")
+    assert code == 0
     copy = tmp_path / "dropping"
     shutil.copytree(starting_model(folder), copy)
     config = json.loads((copy / "config.json").read_text())
