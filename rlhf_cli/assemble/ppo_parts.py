@@ -36,6 +36,7 @@ def args_with_critic(
     if not isinstance(asked, int):
         raise TypeError(f"num_generations is a whole number, and not {asked!r}")
     in_eval = given.pop("num_generations_eval", asked)
+    given.setdefault("disable_dropout", experiment.trainer.disables_dropout)
     kl = experiment.kl
     if experiment.critic is not None and experiment.critic.share == "lora":
         # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.

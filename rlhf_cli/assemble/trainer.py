@@ -80,6 +80,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         is_dense=experiment.trainer.dense,
         truncation=truncation_policy(experiment),
         sum_up=DuringTraining(folder, stack.components, describe_eval_rows(experiment.data), writes=writes),
+        loss_divisor=experiment.trainer.row.loss_divisor,
     )
 
 

@@ -25,7 +25,7 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
     for name, line in zip(("batch", "steps"), _arithmetic(plan), strict=False):
         facts.add_row(name, line)
-    for name, line in _critic(experiment):
+    for name, line in (*_critic(experiment), *_dropout(experiment)):
         facts.add_row(name, line)
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     facts.add_row("wandb", plan.tracking.mode)
@@ -71,6 +71,21 @@ def _critic(experiment: Experiment) -> list[tuple[str, str]]:
         size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
         lines.append(("truncation", f"{row.name}{mode}{size}"))
     return lines
+
+
+def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
+    """What dropout does to a policy's ratio to that of its rollout, where there is any to speak of."""
+    trainer, lora = experiment.trainer, experiment.model.lora
+    share = lora.lora_dropout if lora is not None else 0.0
+    if not trainer.row.generates:
+        return []
+    if trainer.disables_dropout:
+        unused = f"off: model.lora.lora_dropout={share:g} drops nothing unless trainer.args.disable_dropout=false"
+        return [("dropout", unused)] if share else []
+    if trainer.baseline == "critic":
+        return [("dropout", "on in the update, off in rollout passes: ratios are not 1 where nothing moved, and clip")]
+    noisy = "on in every pass, as in TRL: ratios to the rollout are noisy; trainer.args.disable_dropout=true ends it"
+    return [("dropout", noisy)] if share else []
 
 
 def _device(experiment: Experiment) -> str:

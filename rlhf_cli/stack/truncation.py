@@ -96,15 +96,17 @@ column.__name__ = COMPONENT
 def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) -> Settled:
     """Return the settled batch with the component `truncation` added as its last column.
 
-    `raw` holds what it adds to each row's total (0 to most). A row to which no reward applies stays so.
+    `raw` holds what it adds to each row's total (0 to most). A row to which no reward applies stays so. Where TRL sums
+    z-scores, what takes a total away takes away theirs there, and in what is logged the rewards'.
     """
     function = EFFECTS[truncation.policy].added
     assert function is not None
-    added = function(settled, truncation, endings)
+    added = function(totals_in_reward_units(settled), truncation, endings)
+    added_for_trl = function(settled.totals, truncation, endings)
     is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, a reward of nothing is not given at all
     one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
     effective = torch.where(settled.is_unscorable, torch.nan, added)
-    for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added)
+    for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
     return replace(
         settled,
         names=(*settled.names, COMPONENT),
@@ -117,17 +119,26 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
     )
 
 
-def eos_penalty(settled: Settled, truncation: Truncation, endings: Endings) -> Tensor:
+def totals_in_reward_units(settled: Settled) -> Tensor:
+    """Return the (N,) totals that are logged as `reward`: weighted rewards also where TRL sums z-scores. NaN: no
+    score.
+    """
+    if not settled.is_z_scored:
+        return settled.totals
+    return torch.where(settled.is_unscorable, torch.nan, settled.contributions.nansum(dim=1))
+
+
+def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
     """Return the (N,) penalties: -penalty for a row that was cut, and what it had earned taken away where that is
     replaced.
     """
-    penalty = torch.full_like(settled.raw[:, 0], -truncation.penalty)
+    penalty = torch.full_like(totals, -truncation.penalty)
     if truncation.replaces:
-        penalty = penalty - settled.totals.nan_to_num(0.0)
+        penalty = penalty - totals.nan_to_num(0.0)
     return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
 
 
-def overlong_ramp(settled: Settled, truncation: Truncation, endings: Endings) -> Tensor:
+def overlong_ramp(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
     """Return (N,) from 0 down to -penalty over the last tokens before the limit, whether or not the row was cut."""
     assert endings.limit is not None  # a ramp to nowhere is refused beforehand
     cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
@@ -136,13 +147,13 @@ def overlong_ramp(settled: Settled, truncation: Truncation, endings: Endings) ->
 
 @dataclass(frozen=True)
 class Effect:
-    """Describe what a policy does to rows. `added` gives what it adds to each total, (N,); None where it adds
+    """Describe what a policy does to rows. `added` gives what it adds to each of the (N,) totals; None where it adds
     nothing.
 
     `leaves_out`: a row that was cut counts nowhere. `goes_on`: its return goes on with the critic's value.
     """
 
-    added: Callable[[Settled, Truncation, Endings], Tensor] | None = None
+    added: Callable[[Tensor, Truncation, Endings], Tensor] | None = None
     leaves_out: bool = False
     goes_on: bool = False
 
@@ -163,7 +174,7 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
     NaN where no row was cut, or none of those has a score.
     """
     cut = endings.is_truncated
-    after = settled.totals
+    after = totals_in_reward_units(settled)
     index = settled.names.index(COMPONENT) if COMPONENT in settled.names else None
     added = settled.raw[:, index] if index is not None else torch.zeros_like(after)
     return {

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_cli.tables.policy_losses import Normaliser
+
 TEXT = "text"
 """The column that SFTTrainer takes for plain text; `trainer.args.dataset_text_field` may name another."""
 
@@ -24,7 +26,8 @@ class TrainerRow:
     person. `sections` are those of our configuration that mean something to it, beside the ones every trainer reads.
     `advantages`: one a completion or one a token; None where it has none. `trains`: which kind of model. `measured`
     are the columns of a row that TRL has prepared: what it begins with, and the texts of which the longest counts;
-    None where TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows.
+    None where TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows. `loss_divisor`: what its
+    loss divides by, None where that is for its argument `loss_type` to say.
     """
 
     name: str
@@ -37,6 +40,7 @@ class TrainerRow:
     trains: Literal["language model", "reward model"] = "language model"
     measured: tuple[ColumnSet, ColumnSet] | None = None
     splits_pairs: bool = False
+    loss_divisor: Normaliser | None = None
 
     @property
     def config_class(self) -> str:
@@ -55,8 +59,15 @@ _REWARDED = frozenset({"rewards", "truncation"})
 
 _ROWS = (
     TrainerRow("GRPOTrainer", generates=True, advantages="token", sections=_REWARDED | {"critic", "kl"}),
-    TrainerRow("RLOOTrainer", generates=True, advantages="completion", sections=_REWARDED),
-    TrainerRow("GMPOTrainer", "trl.experimental.gmpo", generates=True, advantages="completion", sections=_REWARDED),
+    TrainerRow("RLOOTrainer", generates=True, advantages="completion", sections=_REWARDED, loss_divisor="rows"),
+    TrainerRow(
+        "GMPOTrainer",
+        "trl.experimental.gmpo",
+        generates=True,
+        advantages="completion",
+        sections=_REWARDED,
+        loss_divisor="rows",
+    ),
     TrainerRow(
         "SFTTrainer",
         learns_from=(("prompt", "completion"), ("messages",), ("conversations",), (TEXT,), ("input_ids",)),

@@ -12,6 +12,7 @@ from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules
 from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
+from rlhf_cli.tables.policy_losses import Normaliser
 from rlhf_cli.trainers.answers import SumUp
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
@@ -61,7 +62,8 @@ class RewardParts:
     """Hold what a trainer that generates is given: how its completions are scored, in training and in an evaluation.
 
     `is_dense` gives every token an advantage of its own. `sum_up` makes metrics of the answers of an evaluation; None
-    leaves TRL's own evaluation as it is.
+    leaves TRL's own evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where
+    `loss_type` says it.
     """
 
     stack: Stack
@@ -69,6 +71,7 @@ class RewardParts:
     is_dense: bool = False
     truncation: Truncation = field(default_factory=Truncation)
     sum_up: SumUp | None = None
+    loss_divisor: Normaliser | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from rlhf_cli.stack.truncation import (
 )
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
@@ -43,7 +44,7 @@ _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
 _STATE_FILE = "reward_state.json"
 
 
-class WithRewardStack(InRunFolder):
+class WithRewardStack(WithoutLeftOut, InRunFolder):
     """Mixed into a TRL trainer that takes reward functions, it scores by a stack; how is in `additions.rewards`."""
 
     reward_stack: Stack
@@ -58,6 +59,7 @@ class WithRewardStack(InRunFolder):
         assert rewards is not None
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
+        self.loss_divisor = rewards.loss_divisor
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
 

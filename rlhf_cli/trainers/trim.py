@@ -29,7 +29,7 @@ _COMPLETION = (
     "sampling_per_token_logps",
     "importance_sampling_ratio",
 )
-_KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped"}
+_KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped", "kept_rows", "kept_batches", "kl_coef"}
 
 
 class Chunk(NamedTuple):

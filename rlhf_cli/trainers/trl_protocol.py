@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     class TrlArguments(TrainingArguments):
         """Declare the fields of TRL's configs that are read beside those of transformers."""
 
+        disable_dropout: bool
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
         log_completions: bool
         lr_scheduler_kwargs: dict[str, Any] | None
@@ -74,9 +75,11 @@ if TYPE_CHECKING:
         aux_loss_enabled: bool
         beta: float
         eos_token_ids: list[int]
+        entropy_coef: float
         epsilon_high: float
         epsilon_low: float
         generation_kwargs: dict[str, Any]
+        importance_sampling_level: str
         loss_type: str
         max_completion_length: int
         normalize_advantages: bool
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
         reward_weights: Tensor
         scale_rewards: Literal["group", "batch", "none"]
         top_entropy_quantile: float
+        use_adaptive_entropy: bool
         use_vllm: bool
         vllm_generation: object
         _buffered_inputs: list[TrlBatch] | None

@@ -41,6 +41,19 @@ def test_gates_and_schedules(place: Path) -> None:
     assert lines["format"].startswith("0 to 1")
 
 
+def test_dropout_is_spoken_of_where_there_is_any(place: Path) -> None:
+    """PPO has none unless asked, and then says that what the adapter asks for is not done; TRL's others have it."""
+    ppo, lora = ("trainer=ppo", "trainer.args.num_generations=1"), ("model.lora.r=4", "model.lora.lora_dropout=0.3")
+    asked = "trainer.args.disable_dropout=false"
+    assert read(*ppo, *lora)["dropout"].startswith("off: model.lora.lora_dropout=0.3 drops nothing")
+    assert read(*ppo, *lora, "~trainer.args.disable_dropout")["dropout"].startswith("off:")
+    assert read(*ppo, asked)["dropout"].startswith("on in the update, off in rollout passes: ratios are not 1")
+    assert read("trainer=rloo", *lora)["dropout"].startswith("on in every pass, as in TRL")
+    assert read(*lora, "trainer.args.disable_dropout=true")["dropout"].startswith("off:")
+    for words in (ppo, (), ("trainer=rloo", asked)):
+        assert "dropout" not in read(*words), words
+
+
 def test_ppo_names_critic_and_kl(place: Path) -> None:
     lines = read("trainer=ppo", "trainer.args.num_generations=1")
     assert lines["critic"] == "policy, own optimizer"

@@ -118,6 +118,23 @@ class TestOtherTotals:
         assert run.advantages == pytest.approx([value / deviation for value in centred], **ARITHMETIC)
         shares = [run.event[f"rewards/{name}/advantage_share"] for name in ("score", "one", "truncation")]
         assert sum(shares) == pytest.approx(1.0, **ARITHMETIC)
+        figures = [run.event[f"rewards/truncation/score_{when}"] for when in ("before", "after")]
+        assert figures == pytest.approx([(2.5 + 6.0) / 2, (1.5 + 5.0) / 2], **ARITHMETIC)
+
+    def test_replaced_under_normalize_then_sum(self, group) -> None:
+        """What is logged is in units of the rewards, and a row that was cut -1 there, as it is among TRL's z-scores."""
+        rewards = ("++rewards.score={fn: './mine.py:score'}", "++rewards.one={fn: './mine.py:one', weight: 0.5}")
+        run = group(*REPLACE, "aggregate=normalize_then_sum", rewards=rewards)
+        kept = ((1 - 3) / ((14 / 3) ** 0.5 + 1e-4) + 0.25 / ((1 / 3) ** 0.5 + 1e-4), -0.25 / ((1 / 3) ** 0.5 + 1e-4))
+        centred = grpo([kept[0], -1.0, kept[1], -1.0])
+        deviation = (sum(value**2 for value in centred) / 3) ** 0.5 + 1e-4
+        assert run.advantages == pytest.approx([value / deviation for value in centred], **ARITHMETIC)
+        event = run.event
+        assert event["reward"] == pytest.approx((1.5 - 1.0 + 3.0 - 1.0) / 4, **ARITHMETIC)
+        weighted = [event[f"rewards/{name}/weighted_mean"] for name in ("score", "one", "truncation")]
+        assert sum(weighted) == pytest.approx(event["reward"], **ARITHMETIC)
+        assert event["rewards/truncation/score_before"] == pytest.approx((2.5 + 6.0) / 2, **ARITHMETIC)
+        assert event["rewards/truncation/score_after"] == pytest.approx(-1.0, **ARITHMETIC)
 
 
 class TestExclude:
@@ -142,6 +159,23 @@ class TestExclude:
                 ends[policy, name] = run.weights
         assert torch.equal(ends["exclude", "rows"], ends["exclude", "others"])
         assert not torch.equal(ends["none", "rows"], ends["none", "others"])
+
+    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+    def test_a_step_is_as_long_as_without_the_rows(self, group, trainer: str) -> None:
+        """Two of four left out and the two others alone: one step of plain gradient descent, to the same weights."""
+        words = (f"trainer={trainer}", "trainer.args.optim=sgd", "trainer.args.learning_rate=0.1")
+        words += ("trainer.args.scale_rewards=none", "trainer.args.loss_type=dr_grpo") if trainer == "grpo" else ()
+        words += ("trainer.args.max_grad_norm=0", "trainer.args.beta=0.0")
+        ends = {}
+        for name, rows, more in (
+            ("left-out", ROWS, ()),
+            ("without", ROWS[::2], ("trainer.args.per_device_train_batch_size=2", "trainer.args.num_generations=2")),
+            ("control", ROWS, ("truncation=none",)),
+        ):
+            run = group(*words, "truncation=exclude", *more, rows=rows, name=name)
+            ends[name] = run.weights, run.event["loss"]
+        torch.testing.assert_close(ends["left-out"], ends["without"], atol=1e-6, rtol=0)
+        assert (ends["control"][0] - ends["without"][0]).abs().max() > 1e-4
 
     @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
     def test_nothing_left_nothing_learned(self, group, trainer: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -15,10 +16,12 @@ from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.mixing import with_our_seams
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
@@ -88,6 +91,21 @@ def test_rollouts_are_buffered_in_two_attributes(trainer) -> None:
     assert 'self._metrics = {"train": defaultdict(list)' in inspect.getsource(trainer)
     assert "_load_optimizer_and_scheduler" in dir(trainer)
     assert parameters(trainer._load_optimizer_and_scheduler) == ["self", "checkpoint"]
+
+
+@pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.generates])
+def test_a_loss_is_asked_for_the_advantages_of_its_inputs(name: str, monkeypatch) -> None:
+    """trainers/left_out_rows.py gives it larger ones, and a larger `beta` and `entropy_coef`, for a while."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    trainer = getattr(importlib.import_module(TRAINERS[name].module), name)
+    assert parameters(trainer._compute_loss) == ["self", "model", "inputs"] == parameters(WithoutLeftOut._compute_loss)
+    assert parameters(trainer._prepare_inputs) == ["self", "generation_batch"]
+    assert parameters(WithoutLeftOut._prepare_inputs) == ["self", "generation_batch"]
+    source = inspect.getsource(trainer._compute_loss)
+    assert 'advantages = inputs["advantages"]' in source
+    assert ("self.beta * " in source) == (trainer is not trl.RLOOTrainer)  # whose KL is in the reward
+    if trainer is trl.GRPOTrainer:
+        assert "apply_coef = self.entropy_coef\n" in source
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)

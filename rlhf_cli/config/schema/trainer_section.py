@@ -42,6 +42,11 @@ class Trainer(Section):
         )
 
     @property
+    def disables_dropout(self) -> bool:
+        """Return whether nothing is dropped in any pass: where `args` say so, and with a critic unless they say no."""
+        return bool(self.args.get("disable_dropout", self.baseline == "critic"))
+
+    @property
     def trl_args(self) -> dict[str, object]:
         """Return the part of `args` that is for TRL's config class."""
         if self.baseline != "critic":

@@ -64,6 +64,10 @@ class Critic:
         """Return the critic's own parameters."""
         raise NotImplementedError
 
+    def body(self) -> torch.nn.Module:
+        """Return what lies below the head."""
+        raise NotImplementedError
+
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
         """Make the optimizer and the schedule, both of the policy's kind, and place the model."""
         args = trainer.args
@@ -193,6 +197,11 @@ class SeparateCritic(Critic):
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters of the model as it is placed among the ranks."""
         return list(self._wrapped.parameters())
+
+    def body(self) -> torch.nn.Module:
+        """Return the backbone."""
+        body: torch.nn.Module = getattr(self.model, self.model.base_model_prefix)
+        return body
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
         """Make optimizer and schedule; activations are checkpointed where the policy's are."""

@@ -62,6 +62,10 @@ class SharedLoraCritic(Critic):
         adapter = [parameter for name, parameter in self.model.named_parameters() if f".{ADAPTER}." in name]
         return [*adapter, *self._head.parameters()]
 
+    def body(self) -> nn.Module:
+        """Return the policy's model, with both adapters; what stands before the head is no module of it."""
+        return self.model
+
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         """Return the prepared optimizer; the parameters are the policy's module's already."""
         prepared: Optimizer = trainer.accelerator.prepare(optimizer)

@@ -148,9 +148,10 @@ def rollout_metrics(
         added.sum(),
         zero + added.numel(),
         advantages.kl_reward.double().sum(),
+        rollout.scores.double().sum(),
     ]
     sums += [zero if tokens is None else tokens.double().sum() for tokens in (divergence, low_variance)]
-    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, k1_sum, k3_sum = sum_over_ranks(
+    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, score, k1_sum, k3_sum = sum_over_ranks(
         torch.stack(sums)
     ).tolist()
     metrics["rewards/truncation/bootstrap_value"] = _ratio(bootstrap, num_bootstrapped)
@@ -161,6 +162,7 @@ def rollout_metrics(
         metrics["kl/coef"] = kl.coef
     if kl.form.in_reward:
         metrics["rewards/kl/weighted_mean"] = _ratio(kl_reward, num_rows)
+        metrics["ppo/rlhf_reward"] = _ratio(score + kl_reward, num_rows)
     return metrics
 
 

@@ -7,9 +7,7 @@ returns (GAE), the value loss, and the KL penalty of tokens.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,15 @@ from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.critic import Critic
+from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import Advantages, Rollout, advantages_of, rollout_metrics, rollout_shares
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _STATE_FILE = "kl_state.json"
+_COEF = "kl_coef"
+"""Key of a micro-batch: the coefficient of the KL in the loss while this round is learned from."""
 
 
 class WithCritic(LessPadding, WithRewardStack):
@@ -45,6 +46,9 @@ class WithCritic(LessPadding, WithRewardStack):
         assert parts is not None
         self.ppo, self.kl = parts.settings, parts.kl
         self.critic: Critic = parts.make_critic(self.model)
+        if self.args.disable_dropout:
+            switch_off_dropout(self.model)
+            switch_off_dropout(self.critic.body())  # what `critic.dropout` asks for stands before its head
 
     # --- the rollout ---
 
@@ -57,8 +61,6 @@ class WithCritic(LessPadding, WithRewardStack):
         measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self.accelerator)
         for name, value in measured.items():
             metrics[name].append(value)
-        if self.kl.form.in_reward:
-            metrics["ppo/rlhf_reward"].append(metrics["reward"][-1] + measured["rewards/kl/weighted_mean"])
         num_rows = int((~self._settled.totals.isnan()).sum())  # without those left out, of which there is no divergence
         if self._mode == "train" and self.kl.is_used and num_rows:
             self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
@@ -99,7 +101,9 @@ class WithCritic(LessPadding, WithRewardStack):
             advantages.returns,
             rollout.values,
         )
-        if not self.kl.form.in_loss:
+        if self.kl.form.in_loss:  # the round keeps its coefficient, and a checkpoint in the middle of it has it, too
+            output[_COEF] = torch.tensor(self.kl.coef, dtype=torch.float64)
+        else:
             output.pop("ref_per_token_logps", None)
         self._rollout = rollout, advantages
         means = self.accelerator.gather(advantages.used.sum(dim=1) / is_action.sum(dim=1).clamp(min=1))
@@ -107,6 +111,14 @@ class WithCritic(LessPadding, WithRewardStack):
         if callable(self.aggregate):
             return {}
         return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, *args: Any, **named: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(model, *args, **named)
+        with in_evaluation_mode(model):  # TRL leaves a policy in training at its rollout's log-probabilities
+            return super()._get_per_token_logps_and_entropies(model, *args, **named)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
         """Return (K, rows of this rank, tokens): every component's weighted reward where it lies."""
@@ -117,7 +129,7 @@ class WithCritic(LessPadding, WithRewardStack):
     # --- the update ---
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        with self._beta(self.kl.coef_in_loss):
+        with self._beta(float(inputs.get(_COEF, self.kl.coef_in_loss))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs
@@ -153,9 +165,10 @@ class WithCritic(LessPadding, WithRewardStack):
         accumulation = self.current_gradient_accumulation_steps
         normaliser = POLICY_LOSSES[self.loss_type].normaliser
         if normaliser == "row":
-            loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation
+            loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation / self.kept_share(inputs)
         elif normaliser == "max_length":
-            loss = losses.sum() / (len(losses) * self.max_completion_length) / accumulation
+            num_rows = len(losses) * self.kept_share(inputs)
+            loss = losses.sum() / (num_rows * self.max_completion_length) / accumulation
         else:
             # dapo's, and in bnpo's place: tokens of the window, for a micro-batch's own would weigh rows by company.
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
@@ -222,15 +235,6 @@ class WithCritic(LessPadding, WithRewardStack):
         super()._load_best_model()
         assert self.state.best_model_checkpoint is not None
         self.critic.load_state(Path(self.state.best_model_checkpoint, "critic"))
-
-    @contextlib.contextmanager
-    def _beta(self, value: float) -> Iterator[None]:
-        """Set TRL's `beta` for a while: what it means depends on where the KL penalty is."""
-        before, self.beta = self.beta, value
-        try:
-            yield
-        finally:
-            self.beta = before
 
     def _sum_over_ranks(self, sums: Tensor) -> Tensor:
         summed: Tensor = self.accelerator.reduce(sums, reduction="sum")

@@ -27,6 +27,23 @@ class TestKl:
         assert run.trainer.kl.coef == pytest.approx(coef, **MODEL)
         assert coef != pytest.approx(0.3, rel=1e-2)
 
+    def test_a_round_learns_with_the_coefficient_that_it_logs(self, rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every step of a round has that of its rollout; what is measured on it moves the next round's."""
+        seen: list[float] = []
+        compute_loss = GRPOTrainer._compute_loss
+
+        def spied(self: Any, model: Any, inputs: Any) -> Tensor:
+            seen.append(self.beta)
+            return compute_loss(self, model, inputs)
+
+        monkeypatch.setattr(GRPOTrainer, "_compute_loss", spied)
+        adapts = ("kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}")
+        run = rollouts(*adapts, "trainer.args.max_steps=4")
+        logged = [event["kl/coef"] for event in run.events if "kl/coef" in event]
+        assert seen == pytest.approx([logged[0], logged[0], logged[1], logged[1]])
+        assert logged[0] == pytest.approx(0.3)
+        assert abs(logged[1] - logged[0]) > 1e-3
+
     def test_the_coefficient_counts_the_rows_it_was_measured_on(self, rollouts) -> None:
         run = rollouts("truncation=exclude", "kl.controller={target: 1.5, horizon: 40}", "kl.coef=0.3")
         kept = [row for row in run.rows[0] if row.completion]

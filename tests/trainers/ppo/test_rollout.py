@@ -181,6 +181,18 @@ class TestRollout:
         assert found == pytest.approx(expected, **MODEL)
         assert "frac_reward_zero_std" not in event
 
+    def test_what_is_maximised_has_no_score_that_gave_way_to_the_value(self, rollouts) -> None:
+        """Under bootstrap's `replace` a row that was cut earned nothing but its KL; `reward` shows what it scored."""
+        run = rollouts("truncation=bootstrap", "truncation.mode=replace", "kl.coef=0.3")
+        ((rows,), event) = run.rows, run.events[0]
+        given = [0.0 if row.is_truncated else total_of(row.completion) for row in rows]
+        penalty = statistics.fmean(-0.3 * sum(row.kl) for row in rows)
+        assert event["ppo/rlhf_reward"] == pytest.approx(statistics.fmean(given) + penalty, **MODEL)
+        assert event["reward"] == pytest.approx(statistics.fmean(total_of(row.completion) for row in rows), **MODEL)
+        assert abs(event["reward"] - statistics.fmean(given)) > 0.01
+        added = [GAMMA * row.values[-1] for row in rows if row.is_truncated]
+        assert event["rewards/truncation/bootstrap_value"] == pytest.approx(statistics.fmean(added), **MODEL)
+
 
 class TestShares:
     """GAE is linear: with one component's rewards alone it gives that component's part of every advantage."""

@@ -1,0 +1,167 @@
+"""A round with rows left out teaches what the same round without them does, whatever the loss divides by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rlhf_cli.assemble.trainer
+from rlhf_cli.cli import main
+from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
+from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from tests.support.left_out_rounds import KEPT, NUM_ROWS, Learned, kept_rows, learn_from, round_of
+from tests.support.small_runs import PPO_SMALL, SMALL
+from tests.support.tolerances import MODEL
+
+WORDS = {
+    "grpo": ["trainer.args.beta=0.3"],
+    "rloo": ["trainer=rloo"],
+    "gmpo": ["trainer=gmpo", "trainer.args.beta=0.3"],
+    "ppo": [*PPO_SMALL, "kl.where=loss", "kl.coef=0.3"],
+}
+BY_MICRO_BATCH = [name for name, row in POLICY_LOSSES.items() if row.normaliser == "micro-batch"]
+CASES = [
+    *(("grpo", loss_type) for loss_type in POLICY_LOSSES),
+    ("rloo", None),
+    ("gmpo", None),
+    *(("ppo", name) for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo),
+]
+
+
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> dict[str, Any]:
+    """One trainer of each kind that generates, as a run of one step leaves it."""
+    made: dict[str, Any] = {}
+    assemble = rlhf_cli.assemble.trainer.assemble
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("trainers"))
+        patch.setenv("RLHF_CACHE", str(model_cache))
+        for name, words in WORDS.items():
+
+            def kept(*args: Any, name: str = name, **named: Any) -> Any:
+                made[name] = assemble(*args, **named)
+                return made[name]
+
+            patch.setattr(rlhf_cli.assemble.trainer, "assemble", kept)
+            assert main(["train", *SMALL, *words, "trainer.args.max_steps=1", f"run.name={name}"]) == 0
+    return made
+
+
+@pytest.fixture
+def trainer_of(trainers, monkeypatch: pytest.MonkeyPatch):
+    """`trainer_of(name, loss_type)`: a trainer whose loss is that one, restored afterwards."""
+
+    def prepare(name: str, loss_type: str | None) -> Any:
+        trainer = trainers[name]
+        for attribute in ("_step", "_buffered_inputs", "current_gradient_accumulation_steps"):
+            monkeypatch.setattr(trainer, attribute, getattr(trainer, attribute, 0))
+        monkeypatch.setattr(trainer.args, "steps_per_generation", 1)
+        if loss_type is not None:
+            monkeypatch.setattr(trainer, "loss_type", loss_type)
+            level = "sequence" if loss_type == "luspo" else "token"
+            monkeypatch.setattr(trainer, "importance_sampling_level", level)
+        return trainer
+
+    return prepare
+
+
+def assert_same_step(found: Learned, expected: Learned) -> None:
+    assert_near(found.gradient, expected.gradient)
+    assert found.loss == pytest.approx(expected.loss, **MODEL)
+    if expected.critic_gradient is not None and found.critic_gradient is not None:
+        assert_near(found.critic_gradient, expected.critic_gradient)
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    largest = float(expected.abs().max())
+    assert largest > 1e-4
+    torch.testing.assert_close(found, expected, atol=2e-5 * largest, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss_type", "num_batches"),
+    [(*case, count) for case in CASES for count in (1, 2, 8) if case[1] not in BY_MICRO_BATCH or count != 2],
+)
+def test_a_round_with_rows_left_out_is_the_round_without_them(
+    trainer_of, name: str, loss_type: str | None, num_batches: int
+) -> None:
+    """The rows that count are the same, so is what they teach, in one micro-batch, in two, and in one a row.
+
+    bnpo means over the tokens of a micro-batch by its definition, so which rows share one matters to it: it is compared
+    where that is the same, in one micro-batch and in one a row.
+    """
+    trainer = trainer_of(name, loss_type)
+    made = round_of(trainer, is_per_token=name == "ppo")
+    without = len(KEPT.nonzero()) if loss_type in BY_MICRO_BATCH and num_batches == NUM_ROWS else 1
+    found, expected = learn_from(trainer, made, num_batches), learn_from(trainer, kept_rows(made), without)
+    assert_same_step(found, expected)
+    if num_batches == 1:
+        assert found.metrics == pytest.approx(expected.metrics, **MODEL)
+
+
+@pytest.mark.parametrize(("name", "loss_type"), CASES)
+def test_control_left_as_it_is_the_step_shrinks(
+    trainer_of, monkeypatch: pytest.MonkeyPatch, name: str, loss_type: str | None
+) -> None:
+    """Without the correction half of the rows halve the step, but where tokens of the round are what it divides by."""
+    trainer = trainer_of(name, loss_type)
+    made = round_of(trainer, is_per_token=name == "ppo")
+    monkeypatch.setattr(WithoutLeftOut, "_kept", lambda self, batches: {"kept_rows": 1.0, "kept_batches": 1.0})
+    found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
+    is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type].normaliser == "window"
+    assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))
+
+
+@pytest.mark.parametrize("num_batches", [1, 8])
+def test_the_entropy_bonus_is_a_mean_over_what_counts(trainer_of, monkeypatch, num_batches: int) -> None:
+    """TRL's is a mean over micro-batches of the mean over tokens: one without any has no part in it."""
+    trainer = trainer_of("grpo", "dapo")
+    for attribute, value in (("entropy_coef", 0.4), ("_entropy_bonus_enabled", True), ("beta", 0.0)):
+        monkeypatch.setattr(trainer, attribute, value)
+    made = round_of(trainer, is_per_token=False)
+    made["advantages"] = torch.zeros_like(made["advantages"])
+    found = learn_from(trainer, made, num_batches)
+    expected = learn_from(trainer, kept_rows(made), 1 if num_batches == 1 else 4)
+    assert_same_step(found, expected)
+    assert found.metrics["entropy_coef"] == pytest.approx(0.4)
+    assert trainer.entropy_coef == 0.4
+
+
+def test_a_sequence_s_ratio_is_counted_over_the_rows_that_count(trainer_of, monkeypatch) -> None:
+    """With all rows that count clipped, and all downwards, each of RLOO's figures is 1."""
+    trainer = trainer_of("rloo", None)
+    made = round_of(trainer, is_per_token=False)
+    made["advantages"] = -KEPT.float()
+    made["old_logps"] = (made["old_logps"] + 5.0) * KEPT
+    metrics = learn_from(trainer, made, 2).metrics
+    for metric in ("low_mean", "low_min", "region_mean"):
+        assert metrics[f"clip_ratio/{metric}"] == pytest.approx(1.0), metric
+    assert metrics["clip_ratio/high_max"] == 0.0
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_nothing_left_is_nothing_to_learn(trainer_of, name: str) -> None:
+    trainer = trainer_of(name, None)
+    made = round_of(trainer, is_per_token=name == "ppo")
+    made["completion_mask"] = torch.zeros_like(made["completion_mask"])
+    made["advantages"] = torch.zeros_like(made["advantages"])
+    made["old_logps"] = torch.zeros_like(made["old_logps"])
+    made["num_items_in_batch"] = torch.tensor(0)
+    assert not learn_from(trainer, made, 2).gradient.any()
+
+
+def test_the_kl_of_ppo_is_weighed_by_what_the_section_says(trainer_of) -> None:
+    """Against the comparisons above, which would hold without any KL: another coefficient is another gradient."""
+    trainer = trainer_of("ppo", "grpo")
+    made = round_of(trainer, is_per_token=True)
+    before = learn_from(trainer, made, 1).gradient
+    trainer.kl, kl = KlPenalty("loss", 0.9), trainer.kl
+    try:
+        assert (learn_from(trainer, made, 1).gradient - before).abs().max() > 1e-3
+    finally:
+        trainer.kl = kl
