@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
 from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules, Settled
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
+TOTAL_COLUMN = "total"
+"""The column of the completions table that holds the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
 """More components than this make more pairs than anybody looks at."""
 
@@ -85,8 +88,8 @@ def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
             metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
             metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
             metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
-    if settled.is_z_scored:  # the mean of what TRL saw is 0 whatever the policy does
-        total = settled.contributions[scorable].sum(dim=1)
+    if settled.is_z_scored:
+        total = settled.row_totals[scorable]
         metrics["reward"] = total.mean().item() if total.numel() else torch.nan
         metrics["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
     return metrics | _correlations(settled)
@@ -141,12 +144,12 @@ def advantage_shares(
 def table_columns(
     settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: effective and weighted values, and what closed a
-    gate.
+    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, and what
+    closed a gate.
 
     The same columns for every batch: TRL keeps a table whose columns must stay equally long.
     """
-    columns: dict[str, list[object]] = {}
+    columns: dict[str, list[object]] = {TOTAL_COLUMN: list(map(finite_or_none, settled.row_totals[rows].tolist()))}
     contributions = settled.contributions
     for index, name in enumerate(settled.names):
         columns[f"{name}.effective"] = settled.effective[rows, index].tolist()

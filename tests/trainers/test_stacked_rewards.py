@@ -184,6 +184,7 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
     total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
     deviation = (sum(value**2 for value in total) / 3) ** 0.5
     assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], **ARITHMETIC)
+    assert table(folder)["total"] == pytest.approx([1.5, 1.0, 2.5, 2.0], **ARITHMETIC)  # of the scores, not of z
     event = read_metrics(folder.metrics)[0]
     assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5, **ARITHMETIC)
     assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, **ARITHMETIC)
