@@ -110,16 +110,21 @@ def _correlations(settled: Settled) -> dict[str, float]:
 
 
 def advantage_shares(
-    trainer: MakesAdvantages, settled: Settled, aggregate: Aggregate, num_generations: int, advantages: Tensor
+    trainer: MakesAdvantages,
+    names: Sequence[str],
+    contributions: Tensor,
+    aggregate: Aggregate,
+    num_generations: int,
+    advantages: Tensor,
 ) -> dict[str, float]:
     """Return `rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in
     it.
 
+    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
     Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
     a row (dense), where RLOO's KL is inside a normalised advantage and cannot be separated, or where every advantage
     is 0.
     """
-    contributions = (settled.for_trl * settled.trl_weights).double().cpu()
     is_rloo = "normalize_advantages" in vars(trainer.args)
     beta = getattr(trainer, "beta", 0.0)
     if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
@@ -135,7 +140,7 @@ def advantage_shares(
     by_component = shares(parts, advantages)
     if by_component is None:
         return {}
-    named = {f"rewards/{name}/advantage_share": share for name, share in zip(settled.names, by_component, strict=True)}
+    named = {f"rewards/{name}/advantage_share": share for name, share in zip(names, by_component, strict=True)}
     if is_rloo and beta:
         named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
     return named

@@ -162,7 +162,13 @@ class WithRewardStack(InRunFolder):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"]).double().cpu()
-        return advantage_shares(self, self._settled, self.aggregate, self._num_generations, everyones)
+        contributions = self._summed_by_trl().double().cpu()
+        names = self._settled.names
+        return advantage_shares(self, names, contributions, self.aggregate, self._num_generations, everyones)
+
+    def _summed_by_trl(self) -> Tensor:
+        """Return (rows of all ranks, rewards): the parts of the totals that TRL made advantages of."""
+        return self._settled.for_trl * self._settled.trl_weights
 
     def _token_advantages(self, output: dict[str, Any]) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""

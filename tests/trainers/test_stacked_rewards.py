@@ -92,13 +92,17 @@ class TestWorkedExample:
         assert table(folder)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
 
     @pytest.mark.parametrize(
-        ("otherwise", "totals"),
-        # Leave-one-out by hand: r - (sum - r) / 3. Under exclude b is filled with its mean 0.3.
-        [("zero", [1.5, 0.0, 1.1, 0.0]), ("exclude", [1.5, 0.3, 1.1, 0.3])],
+        ("otherwise", "expected"),
+        [
+            # Leave-one-out by hand: r - (sum - r) / 3.
+            ("zero", [total - (2.6 - total) / 3 for total in (1.5, 0.0, 1.1, 0.0)]),
+            # a's part: 1 - 1/3, 0 - 2/3, 1 - 1/3, 0 - 2/3. b applies to two rows, each compared with the other alone:
+            # 0.5 - 0.1 and 0.1 - 0.5. A fill with b's mean 0.3 would give 4/3 of half of that.
+            ("exclude", [2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3]),
+        ],
     )
-    def test_rloo(self, four_rows, otherwise: str, totals: list[float]) -> None:
+    def test_rloo(self, four_rows, otherwise: str, expected: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer=rloo", "trainer.args.beta=0.0")
-        expected = [total - (sum(totals) - total) / 3 for total in totals]
         assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
     def test_the_table_says_what_happened_to_each_row(self, four_rows) -> None:
