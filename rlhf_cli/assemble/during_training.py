@@ -4,45 +4,74 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
 from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, sum_up_answers, write_completions
 from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.report.evaluation_history import draw_history
 from rlhf_cli.report.evaluation_picture import can_draw
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.settled_rows import settled_rows
+from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.trainers.answers import Answers
 
 
 class DuringTraining:
-    """Sums up what a policy answered in a trainer's evaluation; given to every rank, `writes` on the first."""
+    """Sums up what a policy answered in a trainer's evaluation; given to every rank, `writes` on the first.
 
-    def __init__(self, folder: RunFolder, components: Sequence[Component], data: str, *, writes: bool) -> None:
+    `aggregate` makes the totals, as in training.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        components: Sequence[Component],
+        data: str,
+        *,
+        writes: bool,
+        aggregate: Aggregate = "sum",
+    ) -> None:
         self._folder, self._data, self._writes = folder, data, writes
-        self._components = list(components)
+        self._components, self._aggregate = list(components), aggregate
 
-    def __call__(self, asked: dict[str, Answers], weights: list[float], step: int) -> dict[str, float | None]:
+    def __call__(
+        self,
+        asked: dict[str, Answers],
+        weights: list[float],
+        step: int,
+        running: Mapping[str, RunningDeviation] | None = None,
+    ) -> dict[str, float | None]:
         """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
+
+        running: what the training divides by, by reward, where it has scored anything yet.
 
         Writes `eval/training/step-N.json` and its completions, and draws `eval/training/history.png` anew.
         """
         everything = [one for answers in asked.values() for one in answers.answers]
-        settled = iter(
-            settled_rows(self._components, [one.raw for one in everything], [one.fixed for one in everything], weights)
+        settled = settled_rows(
+            self._components,
+            [one.raw for one in everything],
+            [one.fixed for one in everything],
+            weights,
+            aggregate=self._aggregate,
+            running=running or {},
         )
+        rows = iter(settled.rows)
         parts = {
             name: Part(
                 answers.each,
                 [AnsweredRow(one.row, one.completion, one.completion_ids, one.is_truncated) for one in answers.answers],
-                [next(settled) for _ in answers.answers],
+                [next(rows) for _ in answers.answers],
             )
             for name, answers in asked.items()
         }
-        evaluation = sum_up_answers(parts, [component.name for component in self._components])
+        evaluation = sum_up_answers(
+            parts, [component.name for component in self._components], no_total=settled.no_total
+        )
         if self._writes:
             self._write(evaluation, parts, step)
         return metrics_of(evaluation)

@@ -74,13 +74,14 @@ def assemble(
 
 
 def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder, *, writes: bool) -> RewardParts:
+    aggregate, rows = aggregate_of(experiment), describe_eval_rows(experiment.data)
     return RewardParts(
         stack=stack,
-        aggregate=aggregate_of(experiment),
+        aggregate=aggregate,
         is_dense=experiment.trainer.dense,
         truncation=truncation_policy(experiment),
-        sum_up=DuringTraining(folder, stack.components, describe_eval_rows(experiment.data), writes=writes),
         loss_divisor=experiment.trainer.row.loss_divisor,
+        sum_up=DuringTraining(folder, stack.components, rows, writes=writes, aggregate=aggregate),
     )
 
 

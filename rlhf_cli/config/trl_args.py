@@ -124,6 +124,8 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
         for item in value:
             if isinstance(item, str) and item not in field.choices:
                 return "values among " + ", ".join(field.choices), nearest(item, field.choices)
+    if isinstance(value, list) and "tuple[" in field.annotation:
+        value = tuple(value)  # YAML has no tuples
     try:
         _adapter(field.annotation).validate_python(value)
     except ValidationError:

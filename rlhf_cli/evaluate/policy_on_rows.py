@@ -1,13 +1,12 @@
 """Evaluates a policy by the rewards of its own run: greedy and sampled, against another run, with intervals.
 
-Rewards are evaluated as in `rlhf score`: the run's stack, the weights of its last step, the weighted sum as the total.
-The truncation policy and KL are the trainer's business and are not in it. Everything is scored in one call, so that
-what normalising divides by is one number for all parts, and totals can be compared.
+Rewards are evaluated as in `rlhf score`: the run's stack and aggregate, the weights and running deviations of its last
+step. The truncation policy and KL are the trainer's business and are not in the total.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
@@ -18,8 +17,9 @@ from rlhf_cli.evaluate.score_completions import score
 from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, share, sum_up_answers
 from rlhf_cli.measure.policy_results import PolicyEvaluation, WinRate
 from rlhf_cli.measure.preference_pairs import Row
-from rlhf_cli.measure.scored_rows import SettledRow
+from rlhf_cli.measure.scored_rows import SettledRow, SettledRows
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 
 _OTHERS = "against_"
@@ -45,13 +45,14 @@ def evaluate_policy(
     against: Opponent | None = None,
     step: int = 0,
     max_steps: int = 1,
+    running: Mapping[str, RunningDeviation] | None = None,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return everything measured of the policy, and one row a completion.
 
     Each row's prompt is answered once greedily and `samples` times as the trainer sampled; `against` is given the same
-    prompts and settings. Intervals are over prompts: the samples of one are no independent rows. `on_batch` is given
-    the number of completions that are new.
+    prompts and settings. Intervals are over prompts: the samples of one are no independent rows. `running` are the
+    run's deviations by reward; `on_batch` is given the number of completions that are new.
     """
     answered: dict[str, tuple[int, list[AnsweredRow]]] = {}
     for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
@@ -68,15 +69,15 @@ def evaluate_policy(
                 )
                 answers = [_answer(row, one) for row, one in zip(repeated, completions, strict=True)]
                 answered[prefix + name] = each, answers
-    scored = iter(
-        _scores(experiment, [one for _, answers in answered.values() for one in answers], policy, step, max_steps)
-    )
+    everything = [one for _, answers in answered.values() for one in answers]
+    settled = _scores(experiment, everything, policy, step, max_steps, running or {})
+    scored = iter(settled.rows)
     parts = {
         name: Part(each, answers, list(islice(scored, len(answers)))) for name, (each, answers) in answered.items()
     }
     own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
     evaluation = replace(
-        sum_up_answers(own, list(experiment.rewards)),
+        sum_up_answers(own, list(experiment.rewards), no_total=settled.no_total),
         settings={**settings, "samples": samples, "seed": seed},
         win_rate=None if against is None else _wins(parts, against.label),
     )
@@ -91,12 +92,26 @@ def _answer(row: Row, completion: Completion) -> AnsweredRow:
 
 
 def _scores(
-    experiment: Experiment, answers: list[AnsweredRow], policy: Policy, step: int, max_steps: int
-) -> Sequence[SettledRow]:
+    experiment: Experiment,
+    answers: list[AnsweredRow],
+    policy: Policy,
+    step: int,
+    max_steps: int,
+    running: Mapping[str, RunningDeviation],
+) -> SettledRows:
     if not experiment.rewards:
-        return [SettledRow(None, {}) for _ in answers]
+        return SettledRows([SettledRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
-    return score(experiment, rows, device=policy.device, decode=policy.decode, step=step, max_steps=max_steps).rows
+    scores = score(
+        experiment,
+        rows,
+        device=policy.device,
+        decode=policy.decode,
+        step=step,
+        max_steps=max_steps,
+        running=running,
+    )
+    return SettledRows([*scores.rows], scores.no_total)
 
 
 def _wins(parts: dict[str, Part], opponent: str) -> WinRate:

@@ -1,29 +1,32 @@
 """Scores completions from a file by an experiment's rewards: the reward designer's bench. No policy, no trainer.
 
-The rows go through the same stack and the same settling as in training. There are no groups here: where training would
-take a group's deviation (`normalize`), the file's is taken, and an excluded component adds nothing to a row's total.
+The rows go through the same stack, the same settling and the same aggregate as in training. There are no groups here:
+an excluded component adds nothing to a row's total, and where training takes something from the other rows of a batch
+(`normalize`, normalize_then_sum) there is no total, and it is said why.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from rlhf_cli.assemble.stack_building import reward_stack
+from rlhf_cli.assemble.stack_building import aggregate_of, reward_stack
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, SettledReward
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_rows import settled_rows
+from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -63,10 +66,12 @@ def score(
     decode: Callable[..., str] | None = None,
     step: int = 0,
     max_steps: int = 1,
+    running: Mapping[str, RunningDeviation] | None = None,
 ) -> CompletionScores:
     """Score the rows, and sum every reward up over them.
 
     Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans.
+    `running` are the deviations of a training by reward, None where there is no training to take them from.
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
     """
     stack = reward_stack(experiment, device=device)
@@ -81,12 +86,18 @@ def score(
             tokenizer = _tokenizer(experiment)
             batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
         stack.evaluate(**batch)
-        return _scores(stack, len(rows), stack.weights(step, max_steps))
+        return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
     finally:
         stack.close()
 
 
-def _scores(stack: RewardStack, num_rows: int, weights: list[float]) -> CompletionScores:
+def _scores(
+    stack: RewardStack,
+    num_rows: int,
+    weights: list[float],
+    aggregate: Aggregate,
+    running: Mapping[str, RunningDeviation],
+) -> CompletionScores:
     outcomes = stack.outcomes
     raw = [[outcomes[name].raw[row] for name in stack.names] for row in range(num_rows)]
     fixed = [[outcomes[name].fixed[row] for name in stack.names] for row in range(num_rows)]
@@ -95,9 +106,10 @@ def _scores(stack: RewardStack, num_rows: int, weights: list[float]) -> Completi
         outcome = outcomes[name]
         return ScoredReward(**vars(reward), open=outcome.closed_by[row] is None, error=outcome.errors[row])
 
+    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running)
     rows = [
         ScoredRow(row.total, {name: scored(number, name, reward) for name, reward in row.rewards.items()})
-        for number, row in enumerate(settled_rows(stack.components, raw, fixed, weights))
+        for number, row in enumerate(settled.rows)
     ]
 
     def mean(value: Callable[[ScoredReward], float | None], name: str) -> float | None:
@@ -115,7 +127,7 @@ def _scores(stack: RewardStack, num_rows: int, weights: list[float]) -> Completi
         )
         for name in stack.names
     }
-    return CompletionScores(rows, summary)
+    return CompletionScores(rows, summary, settled.no_total)
 
 
 def _require_columns(stack: RewardStack, rows: list[Row]) -> None:

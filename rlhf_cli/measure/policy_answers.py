@@ -74,8 +74,11 @@ class Part:
         return means
 
 
-def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str]) -> PolicyEvaluation:
-    """Return the evaluation of a policy that answered in these ways; `names` are its rewards."""
+def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str], *, no_total: str | None = None) -> PolicyEvaluation:
+    """Return the evaluation of a policy that answered in these ways; `names` are its rewards.
+
+    `no_total` says why no answer has a total of its own, None where they have.
+    """
     first = next(iter(parts.values()))
     shown = zip(first.answers[:_SHOWN], first.scored, strict=False)
     return PolicyEvaluation(
@@ -84,6 +87,7 @@ def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str]) -> PolicyEva
         attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
         win_rate=None,
         shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
+        no_total=no_total,
     )
 
 

@@ -88,7 +88,8 @@ class PolicyEvaluation:
     """Holds everything that is measured of a policy. `rows` counts prompts, `attempts` are by reward.
 
     `win_rate` is None without an opponent. `settings` are the arguments of generation by TRL's names, `samples` and
-    `seed`; None where the trainer that generated has them.
+    `seed`; None where the trainer that generated has them. `no_total` says why no answer has a total of its own, None
+    where they have.
     """
 
     kind: ClassVar[str] = POLICY
@@ -99,3 +100,4 @@ class PolicyEvaluation:
     win_rate: WinRate | None
     shown: list[ShownAnswer]
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
+    no_total: Annotated[str | None, Field(exclude_if=is_none)] = None

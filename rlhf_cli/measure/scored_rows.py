@@ -17,10 +17,21 @@ class SettledReward:
 
 @dataclass(frozen=True)
 class SettledRow:
-    """Holds one row's rewards by name and their weighted sum, None where no reward applies to the row."""
+    """Holds one row's rewards by name and the total that the aggregate makes of them.
+
+    It is None where no reward applies to the row, where the aggregate gave none, or where no row has one.
+    """
 
     total: float | None
     rewards: Mapping[str, SettledReward]
+
+
+@dataclass(frozen=True)
+class SettledRows:
+    """Holds rows in their order; `no_total` says why none of them has a total of its own, None where they have."""
+
+    rows: list[SettledRow]
+    no_total: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,18 @@ class RewardSummary:
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """Holds everything that `rlhf score` says: the rows in their order, and the summary by reward."""
+    """Holds everything that `rlhf score` says: the rows in their order, and the summary by reward.
+
+    `no_total` says why no row has a total of its own, None where they have.
+    """
 
     rows: list[ScoredRow]
     summary: dict[str, RewardSummary]
+    no_total: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that `rlhf score --json` prints."""
-        return asdict(self)
+        """Return the object that `rlhf score --json` prints; `no_total` is in it where there is a reason."""
+        content = asdict(self)
+        if self.no_total is None:
+            del content["no_total"]
+        return content

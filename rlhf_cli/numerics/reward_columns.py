@@ -74,10 +74,11 @@ def divisors(values: Tensor, normalize: Normalize, num_generations: int, running
 def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Tensor:
     """Return (N, K) with every excluded entry set to a number that helps and hurts its row by nothing.
 
-    `zero`, for a trainer without groups: it adds nothing to the total. `group`: its component's mean over the group's
-    rows where it applies; it then differs from the group's mean by nothing, so its part of an advantage is exactly 0,
-    in GRPO's mean-of-group baseline and in RLOO's leave-one-out one alike. A row in which no component applies stays
-    NaN: TRL gives it no advantage and no place in a mean. A component that applies nowhere in a group is 0 in it.
+    `zero`: it adds nothing to the total; for a trainer without groups, and for RLOO, whose baseline leaves it out
+    (leave_one_out.py). `group`: its component's mean over the group's rows where it applies; it then differs from the
+    group's mean by nothing, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean. A row in
+    which no component applies stays NaN: TRL gives it no advantage and no place in a mean. A component that applies
+    nowhere in a group is 0 in it.
     """
     if not effective.isnan().any():
         return effective

@@ -54,7 +54,9 @@ def show_comparison(console: Console, runs: list[RunSummary]) -> None:
         say = "[dim]they began" if is_asked_for else "[yellow]the same model by name, but they began"
         console.print(f"{say} with different weights: {', '.join(named)}")
     legend = "start→end: mean over the first and last tenth of the log events"
-    legend += "; rewards are raw, the total is the weighted sum" if any(run.rewards for run in runs) else ""
+    legend += (
+        "; rewards are raw, the total is gated, weighted and aggregated" if any(run.rewards for run in runs) else ""
+    )
     legend += "; held out: the first and the last evaluation" if any(", held out" in name for name in names) else ""
     console.print(f"[dim]{legend}")
 

@@ -20,7 +20,7 @@ from rlhf_cli.measure.reward_model_results import (
     SliceAccuracy,
 )
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.screen.one_line import figure, one_line
+from rlhf_cli.screen.one_line import figure, no_total, one_line
 
 _ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}
 
@@ -149,6 +149,8 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
         table.add_row("truncated", _with_interval(part.truncated), "")
         table.add_row("tokens", _with_interval(part.tokens), f"at most {part.tokens.max}")
         _print(console, table)
+    if evaluation.no_total is not None:
+        console.print(no_total(evaluation.no_total))
     for name, attempts in evaluation.attempts.items():
         table = _table(f"{name}: right in k", "", "")
         table.columns[2].justify = "left"

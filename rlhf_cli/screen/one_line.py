@@ -1,6 +1,8 @@
-"""Writes the cells of a table: a prompt or completion on one line, a figure."""
+"""Writes the cells of a table: a prompt or completion on one line, a figure, why there is none."""
 
 from __future__ import annotations
+
+from rich.text import Text
 
 
 def one_line(value: object) -> str:
@@ -13,3 +15,8 @@ def one_line(value: object) -> str:
 def figure(value: float | None) -> str:
     """Return a number with three digits after the point, a dash for None."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def no_total(reason: str) -> Text:
+    """Return the line under a table whose rows have no total, with the reason."""
+    return Text(f"no total: {reason}, which rows have among others alone", style="yellow")

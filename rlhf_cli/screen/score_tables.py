@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.measure.scored_rows import CompletionScores, ScoredReward
-from rlhf_cli.screen.one_line import figure, one_line
+from rlhf_cli.screen.one_line import figure, no_total, one_line
 
 _MAX_ROWS = 20
 
@@ -31,6 +31,8 @@ def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: 
     console.print(table)
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
+    if scores.no_total is not None:
+        console.print(no_total(scores.no_total))
     summary = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     summary.add_column(f"all {len(rows)} rows")
     for column in ("mean", "effective", "weighted", "open", "excluded", "errors", "calls"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
 from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules, Settled
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
+TOTAL_COLUMN = "total"
+"""The column of the completions table that holds the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
 """More components than this make more pairs than anybody looks at."""
 
@@ -85,8 +88,8 @@ def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
             metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
             metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
             metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
-    if settled.is_z_scored:  # the mean of what TRL saw is 0 whatever the policy does
-        total = settled.contributions[scorable].sum(dim=1)
+    if settled.is_z_scored:
+        total = settled.row_totals[scorable]
         metrics["reward"] = total.mean().item() if total.numel() else torch.nan
         metrics["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
     return metrics | _correlations(settled)
@@ -107,16 +110,21 @@ def _correlations(settled: Settled) -> dict[str, float]:
 
 
 def advantage_shares(
-    trainer: MakesAdvantages, settled: Settled, aggregate: Aggregate, num_generations: int, advantages: Tensor
+    trainer: MakesAdvantages,
+    names: Sequence[str],
+    contributions: Tensor,
+    aggregate: Aggregate,
+    num_generations: int,
+    advantages: Tensor,
 ) -> dict[str, float]:
     """Return `rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in
     it.
 
+    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
     Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
     a row (dense), where RLOO's KL is inside a normalised advantage and cannot be separated, or where every advantage
     is 0.
     """
-    contributions = (settled.for_trl * settled.trl_weights).double().cpu()
     is_rloo = "normalize_advantages" in vars(trainer.args)
     beta = getattr(trainer, "beta", 0.0)
     if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
@@ -132,7 +140,7 @@ def advantage_shares(
     by_component = shares(parts, advantages)
     if by_component is None:
         return {}
-    named = {f"rewards/{name}/advantage_share": share for name, share in zip(settled.names, by_component, strict=True)}
+    named = {f"rewards/{name}/advantage_share": share for name, share in zip(names, by_component, strict=True)}
     if is_rloo and beta:
         named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
     return named
@@ -141,12 +149,12 @@ def advantage_shares(
 def table_columns(
     settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: effective and weighted values, and what closed a
-    gate.
+    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, and what
+    closed a gate.
 
     The same columns for every batch: TRL keeps a table whose columns must stay equally long.
     """
-    columns: dict[str, list[object]] = {}
+    columns: dict[str, list[object]] = {TOTAL_COLUMN: list(map(finite_or_none, settled.row_totals[rows].tolist()))}
     contributions = settled.contributions
     for index, name in enumerate(settled.names):
         columns[f"{name}.effective"] = settled.effective[rows, index].tolist()

@@ -23,7 +23,9 @@ from rlhf_cli.numerics.reward_columns import (
 )
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How the components become one total; a function gets name -> effective values, and the weights by name."""
+"""How the components become one total; a function gets name -> effective values, None where the reward does not apply
+to the row, and the weights by name.
+"""
 
 
 class Rules(Protocol):
@@ -96,6 +98,16 @@ class Settled:
         summed = (self.for_trl * self.trl_weights).nansum(dim=1)
         return torch.where(self.for_trl.isnan().all(dim=1), torch.nan, summed)
 
+    @property
+    def row_totals(self) -> Tensor:
+        """Return the (N,) totals in reward units, NaN where a row has no score; `reward` is their mean.
+
+        They are what TRL sums but for z-scores, whose mean is 0 whatever the policy does.
+        """
+        if not self.is_z_scored:
+            return self.totals
+        return torch.where(self.is_unscorable, torch.nan, self.contributions.nansum(dim=1))
+
 
 def settle(
     raw: Tensor,
@@ -152,45 +164,40 @@ def settle(
     return settled, running
 
 
-def settle_alone(raw: Tensor, fixed: Tensor, weights: Tensor, rules: Sequence[Rules]) -> Settled:
-    """Settle rows that are no groups of a training batch: `normalize` divides by the deviation of all of them.
-
-    raw, fixed: (N, K). weights: (K,). Sum up `unfilled`: an excluded component adds nothing to a row's total.
-    """
-    return settle(
-        raw,
-        fixed,
-        weights,
-        rules,
-        {},
-        names=[rule.name for rule in rules],
-        aggregate="sum",
-        num_generations=len(raw),
-        is_training=True,
-    )[0]
-
-
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
-    """Return the (N,) totals of the user's function, NaN where it gave None.
+    """Return the (N,) totals of the user's function, NaN where it gave None and where no component applies.
 
-    Raises RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
+    It is not given the rows where none applies: they have no total, whatever it would make of nothing. Raises
+    RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
     """
+    is_given = ~settled.is_unscorable
+    totals = torch.full_like(settled.raw[:, 0], torch.nan)
+    num_rows = int(is_given.sum())
+    if not num_rows:
+        return totals
     rewards = {
         name: [finite_or_none(value) for value in column.tolist()]
-        for name, column in zip(settled.names, settled.effective.unbind(dim=1), strict=True)
+        for name, column in zip(settled.names, settled.unfilled[is_given].unbind(dim=1), strict=True)
     }
     weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
+    has_none = any(None in column for column in rewards.values())
     try:
-        totals = list(function(rewards=rewards, weights=weights))
+        given = list(function(rewards=rewards, weights=weights))
     except Exception as error:  # the user's code: named, and its traceback shown
-        raise RewardFailed("the aggregate failed", where="aggregate", got=f"{type(error).__name__}: {error}") from error
-    num_rows = settled.raw.shape[0]
-    wrong = [total for total in totals if not (total is None or (isinstance(total, int | float) and abs(total) < inf))]
-    if len(totals) != num_rows or wrong:
+        raise RewardFailed(
+            "the aggregate failed",
+            where="aggregate",
+            got=f"{type(error).__name__}: {error}",
+            hint="an entry is None where the reward does not apply to the row" if has_none else None,
+        ) from error
+    wrong = [total for total in given if not (total is None or (isinstance(total, int | float) and abs(total) < inf))]
+    if len(given) != num_rows or wrong:
         raise RewardError(
             "the aggregate returned no total a row",
             where="aggregate",
-            got=f"{wrong[0]!r}" if wrong else f"{len(totals)} totals for {num_rows} rows",
+            got=f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows",
             expected="one finite number a row, None where no total can be given",
         )
-    return torch.tensor([torch.nan if total is None else total for total in totals], device=settled.raw.device)
+    found = [torch.nan if total is None else total for total in given]
+    totals[is_given] = torch.tensor(found, dtype=torch.float64).to(totals)
+    return totals

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 
 @dataclass(frozen=True)
@@ -26,5 +28,10 @@ class Answers:
     answers: list[Answer]
 
 
-SumUp = Callable[[dict[str, Answers], list[float], int], dict[str, float | None]]
-"""Given the answers by way of answering, the rewards' weights and the step; returns metric -> value."""
+SumUp = Callable[
+    [dict[str, Answers], list[float], int, Mapping[str, RunningDeviation]],
+    dict[str, float | None],
+]
+"""Given the answers by way of answering, the rewards' weights, the step and the running deviations by reward; returns
+metric -> value.
+"""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from trl import RLOOTrainer
+
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.row_lengths import WithLengths
@@ -19,8 +22,12 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     """
     ours: tuple[type, ...] = (InRunFolder,)
     if additions.rewards is not None:
-        critic = (WithCritic,) if additions.ppo is not None else ()
-        ours = (ExactResume, WithEvaluation, *critic)
+        baseline: tuple[type, ...] = ()
+        if additions.ppo is not None:
+            baseline = (WithCritic,)
+        elif issubclass(trl_trainer, RLOOTrainer):
+            baseline = (WithLeaveOneOut,)
+        ours = (ExactResume, WithEvaluation, *baseline)
     if additions.ends_with_eos is not None:
         ours = (WithTextEndings, *ours)
     if additions.measured is not None:

@@ -74,7 +74,7 @@ class WithEvaluation(WithRewardStack):
         state = self.state
         # Those at the end of a schedule, or the weights would be compared from step to step and not the policy.
         weights = self.reward_stack.weights(state.max_steps, state.max_steps)
-        measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step)
+        measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step, self._running)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
 

@@ -7,10 +7,8 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,13 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
+from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.component import Outcome
-from rlhf_cli.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
+from rlhf_cli.stack.reward_metrics import TOTAL_COLUMN, Counts, advantage_shares, component_metrics, table_columns
+from rlhf_cli.stack.running_state import read_running, write_running
 from rlhf_cli.stack.settling import Settled, settle
 from rlhf_cli.stack.token_rewards import token_rewards
 from rlhf_cli.stack.truncation import (
@@ -39,9 +39,8 @@ from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
-_TABLE_COLUMNS = {"step", "prompt", "completion", "advantage"}
-"""What TRL's completions table has anyway."""
-_STATE_FILE = "reward_state.json"
+_TABLE_COLUMNS = {"step", "prompt", "completion", "advantage", TOTAL_COLUMN}
+"""What the completions table has anyway."""
 
 
 class WithRewardStack(WithoutLeftOut, InRunFolder):
@@ -166,7 +165,13 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"]).double().cpu()
-        return advantage_shares(self, self._settled, self.aggregate, self._num_generations, everyones)
+        contributions = self._summed_by_trl().double().cpu()
+        names = self._settled.names
+        return advantage_shares(self, names, contributions, self.aggregate, self._num_generations, everyones)
+
+    def _summed_by_trl(self) -> Tensor:
+        """Return (rows of all ranks, rewards): the parts of the totals that TRL made advantages of."""
+        return self._settled.for_trl * self._settled.trl_weights
 
     def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
@@ -221,21 +226,21 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             "advantage": logs["advantages"],
         }
         file.parent.mkdir(exist_ok=True)
-        pyarrow.parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), file)
+        # TRL's own table has nothing where nothing was scored, not NaN.
+        rows = {name: list(map(finite_or_none, values)) for name, values in columns.items()}
+        pyarrow.parquet.write_table(pyarrow.table(rows), file)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
-            state = {name: asdict(running) for name, running in getattr(self, "_running", {}).items()}
-            (folder / _STATE_FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
+            write_running(folder, getattr(self, "_running", {}))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        file = Path(checkpoint, _STATE_FILE) if checkpoint else None
-        if file is not None and file.is_file():
-            state = json.loads(file.read_text(encoding="utf-8"))["running"]
-            self._running = {name: RunningDeviation(**running) for name, running in state.items()}
+        running = read_running(Path(checkpoint)) if checkpoint else None
+        if running is not None:
+            self._running = running
 
     @property
     def _num_generations(self) -> int:

@@ -69,3 +69,30 @@ def test_attempts_are_as_many_as_are_sampled(judged: Judged, refused: Refused) -
 
 def test_names_of_other_trainers_are_theirs(judged: Judged) -> None:
     judged("exp=toy_reward", f"{BEST}=eval_accuracy")
+
+
+RELATIVE = "rewards.brevity.normalize"
+
+
+@pytest.mark.parametrize("name", ["greedy/total", "eval_sampled/total/low", "reward", "eval_reward"])
+@pytest.mark.parametrize("how", ["group", "batch", "running"])
+def test_a_total_in_units_of_its_own_chooses_no_checkpoint(refused: Refused, name: str, how: str) -> None:
+    error = refused(*QUICK, f"{RELATIVE}={how}", f"{BEST}={name}")
+    assert error.what == f"{name} cannot tell a better checkpoint from a worse one"
+    assert f"{RELATIVE}={how}" in str(error.got)
+    prefix = "eval_" if name.startswith("eval_") else ""
+    assert error.hint == f"{BEST}={prefix}greedy/rewards/correct"
+
+
+def test_z_scores_have_no_total_and_what_they_are_made_from_has(judged: Judged, refused: Refused) -> None:
+    words = (*QUICK, "aggregate=normalize_then_sum")
+    assert "normalize_then_sum" in str(refused(*words, f"{BEST}=greedy/total").got)
+    judged(*words, f"{BEST}=eval_reward")  # TRL logs the weighted sum of the scores themselves
+
+
+def test_what_can_be_chosen_instead(judged: Judged, refused: Refused) -> None:
+    words = (*QUICK, f"{RELATIVE}=running")
+    for name in ("greedy/rewards/brevity", "sampled/rewards/correct", "pass@8/correct", "greedy/tokens"):
+        judged(*words, f"{BEST}={name}")
+    gated = ("primary={by: format, at_least: 1}",)
+    assert str(refused(*words, *gated, f"{BEST}=greedy/total").hint).endswith("greedy/rewards/format")

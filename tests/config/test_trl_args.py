@@ -71,6 +71,14 @@ def test_a_scalar_where_trl_takes_a_list() -> None:
     assert complaint(TrlField("f", "list[float]", None, ()), "a") == ("list[float]", None)
 
 
+def test_a_list_where_trl_takes_a_tuple() -> None:
+    clip = config_fields("RLOOConfig")["reward_clip_range"]
+    assert complaint(clip, [-1.0, 1]) is None
+    assert complaint(clip, None) is None
+    for wrong in ([1.0], [1.0, 2.0, 3.0], ["low", "high"], 1.0):
+        assert complaint(clip, wrong) == ("tuple[float, float] | None", None)
+
+
 def test_a_type_only_trl_knows_takes_anything() -> None:
     assert complaint(TrlField("f", "ParallelismConfig", None, ()), object()) is None
     assert complaint(TrlField("f", "torch.dtype | None", None, ()), "bfloat16") is None

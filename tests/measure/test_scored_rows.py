@@ -15,6 +15,7 @@ def test_as_json() -> None:
     summary = RewardSummary(
         mean=0.5, effective_mean=0.5, weighted_mean=1.0, open_fraction=0.5, excluded=1, errors=0, calls=1
     )
+    assert CompletionScores(rows, {}, "for a reason").as_json()["no_total"] == "for a reason"
     assert json.dumps(CompletionScores(rows, {"a": summary}).as_json()) == (
         '{"rows": [{"total": 1.0, "rewards": {"a": {"raw": 0.5, "effective": 0.5, "weighted": 1.0, "open": true, '
         '"error": null}}}, {"total": null, "rewards": {"a": {"raw": null, "effective": null, "weighted": null, '

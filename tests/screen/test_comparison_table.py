@@ -34,7 +34,7 @@ def test_few_differences_are_columns(place: Path) -> None:
         "0 one finished  0.1 0.250→0.750 0.000→0.500",
         "1 two failed    0.2 0.250→0.750           -",
         "start→end: mean over the first and last tenth of the log events; rewards are",
-        "raw, the total is the weighted sum",
+        "raw, the total is gated, weighted and aggregated",
     ]
 
 

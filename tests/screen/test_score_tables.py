@@ -49,3 +49,14 @@ def test_more_rows_than_fit() -> None:
     lines = printed(lambda console: show_scores(console, [{"completion": "x"}] * 25, scores))
     assert lines[20:22] == [" 19  x           1.000  1.000", "... 5 more rows; --json prints all"]
     assert lines[23].startswith("all 25 rows")
+
+
+def test_why_there_is_no_total() -> None:
+    scores = CompletionScores(
+        [ScoredRow(None, {"a": reward(1.0)})], {"a": summary(1.0, 1.0, 0, 0, 1)}, "rewards.a.normalize=batch divides"
+    )
+    lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores))
+    assert lines[1:3] == [
+        "  0  x           1.000      -",
+        "no total: rewards.a.normalize=batch divides, which rows have among others alone",
+    ]

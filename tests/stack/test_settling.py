@@ -43,7 +43,7 @@ class TestFilled:
 class TestSettledRows:
     def test_an_all_nan_row_stays_nan_for_every_aggregate(self) -> None:
         raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
-        for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, None, 2.0, 3.0]):
+        for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, 2.0, 3.0]):
             settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
             assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
             assert settled.is_unscorable.tolist() == [False, True, False, False]
@@ -85,20 +85,43 @@ class TestCustomAggregate:
             return [7.0, 8.0, 9.0, 10.0]
 
         settled = self.settled(aggregate)
-        assert seen == [({"a": [1, 2, 3, 4], "b": [10, 30, 30, 50]}, {"a": 0.5, "b": -2.0})]
+        # b is filled with 30 where TRL sums; whoever aggregates sees that it does not apply.
+        assert seen == [({"a": [1, 2, 3, 4], "b": [10, None, 30, 50]}, {"a": 0.5, "b": -2.0})]
         assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
         assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
 
-    def test_sees_none_where_nothing_applies_and_may_say_none(self) -> None:
+    @pytest.mark.parametrize("num_generations", [2, 4])
+    def test_is_not_given_a_row_to_which_nothing_applies(self, num_generations: int) -> None:
+        """Nor does it matter what it would have made of nothing: 0, as a sum of no numbers, is a score."""
         seen: list[Any] = []
 
         def aggregate(rewards: Any, weights: Any) -> list[float | None]:
             seen.append(rewards["a"])
-            return [None if value is None else float(value) for value in rewards["a"]]
+            return [sum(value for value in row if value is not None) for row in zip(*rewards.values(), strict=True)]
 
-        settled = self.settled(aggregate, (column(1, NAN, 3, 4), column(1, NAN, 1, 1)))
-        assert seen == [[1.0, None, 3.0, 4.0]]
+        case = Case([column(1, NAN, 3, 4), column(1, NAN, NAN, 1)], list(self.rules), [1.0, 1.0], aggregate=aggregate)
+        case.num_generations = num_generations
+        settled = case.settle()
+        assert seen == [[1.0, 3.0, 4.0]]
+        assert settled.totals[[0, 2, 3]].tolist() == [2.0, 3.0, 5.0]
         assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
+
+    def test_is_not_asked_about_nothing(self) -> None:
+        settled = self.settled(lambda rewards, weights: 1 / 0, (column(*[NAN] * 4), column(*[NAN] * 4)))
+        assert settled.totals.isnan().all()
+
+    def test_tells_a_fixed_value_from_one_that_does_not_apply(self) -> None:
+        """A gate that is closed with 0 and a failure's -1 are scores; exclude, None and a failure left out are none."""
+        seen: list[Any] = []
+
+        def aggregate(rewards: Any, weights: Any) -> list[float]:
+            seen.append(rewards["b"])
+            return [0.0] * 4
+
+        raw = [column(1, 1, 1, 1), column(NAN, NAN, NAN, 0.0)]
+        fixed = [column(*[NAN] * 4), column(0.0, -1.0, NAN, NAN)]
+        Case(raw, list(self.rules), [1.0, 1.0], fixed, aggregate=aggregate).settle()
+        assert seen == [[0.0, -1.0, None, 0.0]]
 
     def test_none_takes_a_row_out_that_has_scores(self) -> None:
         settled = self.settled(lambda rewards, weights: [1.0, 2.0, None, 4.0])

@@ -21,6 +21,7 @@ from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.mixing import with_our_seams
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
@@ -35,6 +36,25 @@ def test_calculate_rewards_takes_inputs_prompts_completions_and_ids(trainer) -> 
     expected = ["self", "inputs", "prompts", "completions", "completion_ids_list"]
     assert parameters(trainer._calculate_rewards) == expected
     assert parameters(WithRewardStack._calculate_rewards) == expected
+
+
+def test_rloo_weighs_clips_penalises_leaves_one_out_and_normalises_in_this_order() -> None:
+    """trainers/leave_one_out.py gives it scores of which its own baseline leaves our advantages."""
+    source = inspect.getsource(trl.RLOOTrainer._generate_and_score_completions)
+    order = [
+        "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
+        "rewards = (rewards_per_func * self.reward_weights.to(device).unsqueeze(0)).nansum(dim=1)",
+        "if self.reward_clip_range:",
+        "rewards = rewards - self.beta * kl",
+        "baselines = (grouped_sum - grouped_rewards) / (scorable_counts - 1)",
+        "if self.normalize_advantages:",
+    ]
+    places = [source.index(text) for text in order]
+    assert places == sorted(places)
+    ours = with_our_seams(trl.RLOOTrainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
+    assert issubclass(ours, WithLeaveOneOut)
+    grouped = with_our_seams(trl.GRPOTrainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
+    assert not issubclass(grouped, WithLeaveOneOut)
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)

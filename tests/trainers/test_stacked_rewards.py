@@ -92,13 +92,17 @@ class TestWorkedExample:
         assert table(folder)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
 
     @pytest.mark.parametrize(
-        ("otherwise", "totals"),
-        # Leave-one-out by hand: r - (sum - r) / 3. Under exclude b is filled with its mean 0.3.
-        [("zero", [1.5, 0.0, 1.1, 0.0]), ("exclude", [1.5, 0.3, 1.1, 0.3])],
+        ("otherwise", "expected"),
+        [
+            # Leave-one-out by hand: r - (sum - r) / 3.
+            ("zero", [total - (2.6 - total) / 3 for total in (1.5, 0.0, 1.1, 0.0)]),
+            # a's part: 1 - 1/3, 0 - 2/3, 1 - 1/3, 0 - 2/3. b applies to two rows, each compared with the other alone:
+            # 0.5 - 0.1 and 0.1 - 0.5. A fill with b's mean 0.3 would give 4/3 of half of that.
+            ("exclude", [2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3]),
+        ],
     )
-    def test_rloo(self, four_rows, otherwise: str, totals: list[float]) -> None:
+    def test_rloo(self, four_rows, otherwise: str, expected: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer=rloo", "trainer.args.beta=0.0")
-        expected = [total - (sum(totals) - total) / 3 for total in totals]
         assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
     def test_the_table_says_what_happened_to_each_row(self, four_rows) -> None:
@@ -184,6 +188,7 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
     total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
     deviation = (sum(value**2 for value in total) / 3) ** 0.5
     assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], **ARITHMETIC)
+    assert table(folder)["total"] == pytest.approx([1.5, 1.0, 2.5, 2.0], **ARITHMETIC)  # of the scores, not of z
     event = read_metrics(folder.metrics)[0]
     assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5, **ARITHMETIC)
     assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, **ARITHMETIC)

@@ -12,6 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import RESERVED_REWARD_NAMES
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.numerics.intervals import attempt_counts
+from rlhf_cli.stack.row_totals import why_no_total
 from rlhf_cli.suggest import nearest
 
 _PREFIX = "eval_"
@@ -19,6 +20,7 @@ _BEST = "metric_for_best_model"
 _OF_A_REWARD = re.compile(r"^(?P<before>rewards/|(?:greedy|sampled)/rewards/|(?:pass|maj)@\d+/)(?P<name>[^/]+)")
 _ATTEMPTS = re.compile(r"^(?P<kind>pass|maj)@(?P<count>\d+)/")
 _OF_A_PART = re.compile(r"^(greedy|sampled)/(?!rewards/)(?P<rest>.+)$")
+_TRLS_TOTAL = ("reward", "reward_std")
 _PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 
 
@@ -40,6 +42,16 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     if not isinstance(metric, str) or not experiment.trainer.row.generates:
         return
     name, prefix = metric.removeprefix(_PREFIX), _PREFIX if metric.startswith(_PREFIX) else ""
+    if (relative := _relative(name, experiment)) is not None:
+        yield ConfigError(
+            f"{metric} cannot tell a better checkpoint from a worse one",
+            where=origins.where(f"trainer.args.{_BEST}"),
+            got=f"{metric}, but {relative}",
+            expected="what an answer has of its own: greedy/rewards/NAME, its mean raw score, of "
+            + ", ".join(experiment.rewards),
+            hint=f"trainer.args.{_BEST}={prefix}greedy/rewards/{_foremost(experiment)}",
+        )
+        return
     better = _better(name, experiment)
     if better is not None:
         expected, nearest_name = better
@@ -71,6 +83,23 @@ def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
             expected = f"one of {', '.join(known)}: an evaluation samples num_generations_eval={counts[-1]} answers"
             return expected, name.replace(attempts[0], best, 1)
     return None
+
+
+def _relative(name: str, experiment: Experiment) -> str | None:
+    """Return why a total's evaluations cannot be compared; None where they can, and for what is no total.
+
+    A running deviation can be had in an evaluation, but it moves with the training: so does the unit of the total.
+    """
+    normalize = {reward: section.normalize for reward, section in experiment.rewards.items()}
+    if name in _TRLS_TOTAL:  # of z-scores it has none: it is the mean of what they were made from
+        return why_no_total(normalize, "sum")
+    part = _OF_A_PART.match(name)
+    return why_no_total(normalize, experiment.aggregate) if part is not None and "total" in part["rest"] else None
+
+
+def _foremost(experiment: Experiment) -> str:
+    """Return the reward that the others are gated by, else the first."""
+    return experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
 
 
 def _counts(experiment: Experiment) -> list[int]:
