@@ -78,6 +78,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         stack=stack,
         aggregate=aggregate_of(experiment),
         is_dense=experiment.trainer.dense,
+        no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,
         truncation=truncation_policy(experiment),
         sum_up=DuringTraining(folder, stack.components, describe_eval_rows(experiment.data), writes=writes),
     )

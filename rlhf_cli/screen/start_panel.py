@@ -27,6 +27,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.add_row(name, line)
     for name, line in _critic(experiment):
         facts.add_row(name, line)
+    if experiment.rewards:
+        facts.add_row("guards", _guards(experiment))
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
@@ -71,6 +73,17 @@ def _critic(experiment: Experiment) -> list[tuple[str, str]]:
         size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
         lines.append(("truncation", f"{row.name}{mode}{size}"))
     return lines
+
+
+def _guards(experiment: Experiment) -> str:
+    """Return what would end the run early; a reward's failures are counted only where its `on_error` lets them be."""
+    guards = experiment.guards
+    lines = []
+    if guards.no_signal != "off":
+        lines.append(f"{guards.no_signal} rounds without a signal")
+    if any(reward.on_error != "raise" for reward in experiment.rewards.values()) and guards.max_error_share < 1:
+        lines.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
+    return f"end the run at {', or '.join([*lines, 'NaN or infinity'])}"
 
 
 def _device(experiment: Experiment) -> str:

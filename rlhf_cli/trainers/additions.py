@@ -60,13 +60,15 @@ class Stack(Protocol):
 class RewardParts:
     """Hold what a trainer that generates is given: how its completions are scored, in training and in an evaluation.
 
-    `is_dense` gives every token an advantage of its own. `sum_up` makes metrics of the answers of an evaluation; None
+    `is_dense` gives every token an advantage of its own. So many rounds in a row whose advantages are all 0 end the run
+    as `no_signal` says, None never. `sum_up` makes metrics of the answers of an evaluation; None
     leaves TRL's own evaluation as it is.
     """
 
     stack: Stack
     aggregate: Aggregate = "sum"
     is_dense: bool = False
+    no_signal: int | None = None
     truncation: Truncation = field(default_factory=Truncation)
     sum_up: SumUp | None = None
 

@@ -10,6 +10,7 @@ from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.row_lengths import WithLengths
+from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
 
 
@@ -21,7 +22,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     ours: tuple[type, ...] = (InRunFolder,)
     if additions.rewards is not None:
         critic = (WithCritic,) if additions.ppo is not None else ()
-        ours = (ExactResume, WithEvaluation, *critic)
+        ours = (ExactResume, WatchedRounds, WithEvaluation, *critic)
     if additions.measured is not None:
         ours = (WithLengths, *ours)
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
