@@ -9,6 +9,7 @@
     │   ├── RunError          a run folder that exists, is busy, or is not one
     │   └── Problems          several of the above, reported together
     ├── RewardFailed          a reward function raised or hung: user code crashed, exit code 1
+    ├── GuardStopped          a guard ended a training that could come to nothing: no signal, NaN, exit code 1
     ├── RankFailed            a training process died: its traceback is shown, exit code 1
     └── Preempted             stopped from outside, resumable: exit code 75
 
@@ -118,6 +119,10 @@ class RewardFailed(RlhfError):
 
     reward: str | None = None
     row: int | None = None
+
+
+class GuardStopped(RlhfError):
+    """An error that says a guard ended the training, which could only have come to nothing; no traceback is shown."""
 
 
 class RankFailed(RlhfError):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import types
-import typing
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.owned import OWNED
 from rlhf_cli.config.rules.evaluation_rules import evaluation_problems
+from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.quantize_rules import quantize_problems
 from rlhf_cli.config.rules.reward_model_rules import reward_model_problems
@@ -23,6 +22,7 @@ from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
 from rlhf_cli.config.rules.trainer_rules import trainer_problems
 from rlhf_cli.config.rules.truncation_rules import truncation_problems
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.keys import leaves, valid_keys
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.suggest import nearest
@@ -42,7 +42,7 @@ def judge(composed: Composed) -> Experiment:
     Raises Problems, or the single UserError where there is only one, naming each key with its file and line.
     """
     tree, origins = composed.tree, composed.origins
-    problems: list[UserError] = [*_missing(tree, origins), *_forbidden(composed)]
+    problems: list[UserError] = [*_missing(tree, origins), *_forbidden(composed), *number_problems(tree, origins)]
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(tree)
@@ -62,17 +62,8 @@ def judge(composed: Composed) -> Experiment:
     return experiment
 
 
-def _leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of every mapping entry, branches included."""
-    entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, value in entries:
-        key = f"{prefix}.{name}" if prefix else str(name)
-        yield key, value
-        yield from _leaves(value, key)
-
-
 def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    for key, value in _leaves(tree):
+    for key, value in leaves(tree):
         if value == "???":
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
 
@@ -85,7 +76,7 @@ def _is_trusted(key: str, composed: Composed) -> bool:
 
 def _forbidden(composed: Composed) -> Iterator[UserError]:
     tree, origins = composed.tree, composed.origins
-    for key, value in _leaves(tree):
+    for key, value in leaves(tree):
         name = key.rpartition(".")[2]
         if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
             continue  # trainer_problems names where it belongs; the name a user gives a reward is no key of ours
@@ -121,7 +112,7 @@ def _schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -
         if any(other.startswith(key + ".") for other in by_key):
             continue  # the longer key describes the same problem more precisely
         if detail["type"] == "extra_forbidden":
-            valid = sorted(_fields_at(path[:-1]))
+            valid = sorted(valid_keys(path[:-1]))
             close = nearest(str(path[-1]), valid)
             parent = ".".join(str(part) for part in path[:-1])
             yield ConfigError(
@@ -158,28 +149,3 @@ def _keys_of(detail: ErrorDetails, tree: JsonTree) -> list[int | str]:
 def _expected(message: str) -> str:
     text = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
-
-
-def _fields_at(path: list[int | str]) -> list[str]:
-    """Return the valid keys of the section a path leads to."""
-    kind: Any = Experiment
-    for part in path:
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            kind = _section(kind.model_fields[str(part)].annotation)
-        elif typing.get_origin(kind) is dict:
-            kind = _section(typing.get_args(kind)[1])
-        elif typing.get_origin(kind) is list:
-            kind = _section(typing.get_args(kind)[0])
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
-
-
-def _section(annotation: object) -> object:
-    """Return the section, dict or list inside an optional or union annotation."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
-        return next(
-            (arm for arm in arms if typing.get_origin(arm) in (dict, list) or hasattr(arm, "model_fields")), arms[0]
-        )
-    return annotation

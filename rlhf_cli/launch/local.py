@@ -8,7 +8,7 @@ import sys
 from operator import itemgetter
 
 from rlhf_cli.config.schema.run_sections import Launch
-from rlhf_cli.errors import EXIT_CRASH, Preempted, RankFailed, RlhfError, UserError
+from rlhf_cli.errors import EXIT_CRASH, GuardStopped, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
@@ -70,6 +70,8 @@ def _failure(folder: RunFolder, code: int) -> RlhfError:
     update_status(folder, state=FAILED, reason=first["message"], failing_rank=first["rank"])
     if first["exit_code"] != EXIT_CRASH:
         return UserError(str(first["message"]))
+    if first.get("is_by_guard"):
+        return GuardStopped(str(first["message"]))
     print(first["traceback"], file=sys.stderr)
     return RankFailed(f"rank {first['rank']} failed: {first['message']}", where=str(folder.path))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
@@ -217,6 +217,7 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         "message": str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}",
         "traceback": text,
         "exit_code": getattr(error, "exit_code", EXIT_CRASH),
+        "is_by_guard": isinstance(error, GuardStopped),
     }
     write_json(folder.path / f"failure-rank{rank}.json", content)
     if rank == 0:

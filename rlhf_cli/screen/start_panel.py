@@ -27,6 +27,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.add_row(name, line)
     for name, line in (*_critic(experiment), *_dropout(experiment)):
         facts.add_row(name, line)
+    if experiment.rewards:
+        facts.add_row("guards", _guards(experiment))
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
@@ -86,6 +88,17 @@ def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
         return [("dropout", "on in the update, off in rollout passes: ratios are not 1 where nothing moved, and clip")]
     noisy = "on in every pass, as in TRL: ratios to the rollout are noisy; trainer.args.disable_dropout=true ends it"
     return [("dropout", noisy)] if share else []
+
+
+def _guards(experiment: Experiment) -> str:
+    """Return what would end the run early; a reward's failures are counted only where its `on_error` lets them be."""
+    guards = experiment.guards
+    lines = []
+    if guards.no_signal != "off":
+        lines.append(f"{guards.no_signal} rounds without a signal")
+    if any(reward.on_error != "raise" for reward in experiment.rewards.values()) and guards.max_error_share < 1:
+        lines.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
+    return f"end the run at {', or '.join([*lines, 'NaN or infinity'])}"
 
 
 def _device(experiment: Experiment) -> str:

@@ -61,14 +61,15 @@ class Stack(Protocol):
 class RewardParts:
     """Hold what a trainer that generates is given: how its completions are scored, in training and in an evaluation.
 
-    `is_dense` gives every token an advantage of its own. `sum_up` makes metrics of the answers of an evaluation; None
-    leaves TRL's own evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where
-    `loss_type` says it.
+    `is_dense` gives every token an advantage of its own. So many rounds in a row whose advantages are all 0 end the run
+    as `no_signal` says, None never. `sum_up` makes metrics of the answers of an evaluation; None leaves TRL's own
+    evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where `loss_type` says it.
     """
 
     stack: Stack
     aggregate: Aggregate = "sum"
     is_dense: bool = False
+    no_signal: int | None = None
     truncation: Truncation = field(default_factory=Truncation)
     sum_up: SumUp | None = None
     loss_divisor: Normaliser | None = None

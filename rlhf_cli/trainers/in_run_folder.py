@@ -15,10 +15,10 @@ from typing import Any
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.finite_steps import FiniteSteps
 
 
-class InRunFolder(TrlTrainer):
+class InRunFolder(FiniteSteps):
     """Mixed into any TRL trainer, it puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
 
     additions: Additions

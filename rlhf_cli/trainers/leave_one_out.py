@@ -15,6 +15,7 @@ from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.stack.truncation import COMPONENT
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 class WithLeaveOneOut(WithRewardStack):
@@ -65,7 +66,7 @@ class WithLeaveOneOut(WithRewardStack):
             metrics["reward_std"][-1] = totals.std().item() if totals.numel() > 1 else torch.nan
         return output
 
-    def _set_advantages(self, output: dict[str, Any]) -> dict[str, float]:
+    def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
         self.reward_clip_range = self._clip_range
         return super()._set_advantages(output)
 

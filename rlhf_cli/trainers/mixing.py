@@ -11,6 +11,7 @@ from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.row_lengths import WithLengths
+from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
 from rlhf_cli.trainers.with_text_endings import WithTextEndings
 
@@ -27,7 +28,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
             baseline = (WithCritic,)
         elif issubclass(trl_trainer, RLOOTrainer):
             baseline = (WithLeaveOneOut,)
-        ours = (ExactResume, WithEvaluation, *baseline)
+        ours = (ExactResume, WatchedRounds, WithEvaluation, *baseline)
     if additions.ends_with_eos is not None:
         ours = (WithTextEndings, *ours)
     if additions.measured is not None:

@@ -20,6 +20,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.finite_steps import FiniteSteps
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
@@ -27,6 +28,7 @@ from rlhf_cli.trainers.mixing import with_our_seams
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
 from tests.support.signatures import ON_POLICY, parameters
 
@@ -220,6 +222,30 @@ def test_what_is_set_aside_for_greedy_answers(trainer) -> None:
     assert parameters(trainer.get_eval_dataloader) == ["self", "eval_dataset"]
     vllm = (Path(trl.__file__).parent / "generation" / "vllm_generation.py").read_text(encoding="utf-8")
     assert "temperature = self.temperature" in vllm
+
+
+def test_a_step_is_taken_after_training_step_and_a_model_is_saved_by_one_method() -> None:
+    """So trainers/finite_steps.py looks in time, and what it refuses to save is saved by nobody."""
+    source = inspect.getsource(Trainer._run_epoch)
+    order = [
+        "_set_sync_gradients(do_sync_step)",
+        "self.training_step(",
+        "self._clip_grad_norm(",
+        "self.optimizer.step()",
+    ]
+    places = [source.index(text) for text in order]
+    assert places == sorted(places)
+    assert "self.compute_loss(model, inputs" in inspect.getsource(Trainer.training_step)
+    assert "self.save_model(output_dir, _internal_call=True)" in inspect.getsource(Trainer._save_checkpoint)
+    assert parameters(Trainer.save_model) == ["self", "output_dir", "_internal_call"]
+    assert parameters(Trainer.training_step) == ["self", "model", "inputs", "num_items_in_batch"]
+    assert parameters(FiniteSteps.training_step) == ["self", "model", "inputs", "num_items_in_batch"]
+
+
+@pytest.mark.parametrize("trainer", ON_POLICY)
+def test_every_token_is_drawn_in_one_method(trainer) -> None:
+    assert "self._generate_single_turn(" in inspect.getsource(trainer)
+    assert "_generate_single_turn" in vars(WatchedRounds)
 
 
 def declared_names(name: str) -> list[str]:

@@ -14,7 +14,7 @@ from rlhf_cli.config.schema.model_section import Model
 from rlhf_cli.config.schema.ppo_sections import Critic, Kl
 from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
-from rlhf_cli.config.schema.run_sections import Launch, Run, Track
+from rlhf_cli.config.schema.run_sections import Guards, Launch, Run, Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation
@@ -39,6 +39,7 @@ class Experiment(Section):
     kl: Kl | None = None
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
+    guards: Guards = Guards()
     launch: Launch
     track: Track
     run: Run

@@ -52,6 +52,6 @@ class RewardModel(Section):
     """
 
     margin: Margin | None = None
-    center: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    center: float | None = Field(default=None, ge=0)
     on_bad_pair: Literal["refuse", "drop"] = "refuse"
     show_samples: int = Field(default=4, ge=-1)

@@ -1,10 +1,10 @@
-"""Defines the sections `launch`, `track` and `run`: where an experiment runs, who watches, where it is kept."""
+"""Defines `launch`, `track`, `guards`, `run`: where an experiment runs, who watches, what ends it, where it is kept."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.section import Section
 
@@ -33,6 +33,28 @@ class Track(Section):
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)
     notes: str | None = None
+
+
+def _rounds(value: object) -> object:
+    """Return a number of rounds, or `off`, which YAML reads as false where a file has it without quotes."""
+    if value is False or value == "off":
+        return "off"
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError("a number of rounds, 1 or more; or off")
+    return value
+
+
+class Guards(Section):
+    """The guards that end a run which could only come to nothing.
+
+    So many rounds in a row as `no_signal` says, in which every advantage is 0, end it: constant rewards, say; `off` for
+    never. A reward that fails on more than the share `max_error_share` of the last `error_window` rows it was asked for
+    ends it as well, where its `on_error` lets it fail at all; 1 for never.
+    """
+
+    no_signal: Annotated[int | Literal["off"], BeforeValidator(_rounds)] = 5
+    max_error_share: float = Field(default=0.2, ge=0, le=1)
+    error_window: int = Field(default=100, gt=0)
 
 
 class Run(Section):

@@ -20,6 +20,7 @@ from rlhf_cli.numerics.value_loss import value_losses
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.trainers.finite_steps import Named
 from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
@@ -144,6 +145,8 @@ class WithCritic(LessPadding, WithRewardStack):
             is_last = self.accelerator.sync_gradients
             self.critic.backward(self._value_loss(self._micro_batch), is_last=is_last)
         if self.accelerator.sync_gradients:
+            if not self.critic.shares_backward:
+                self.refuse_non_finite([], self._named_of_critic())
             metrics = self._metrics["train"]
             metrics["critic/learning_rate"].append(self.critic.learning_rate)
             metrics["critic/grad_norm"].append(self.critic.step())
@@ -212,6 +215,16 @@ class WithCritic(LessPadding, WithRewardStack):
         schedule = super().create_scheduler(num_training_steps, optimizer)
         self.critic.prepare(self, num_training_steps)
         return schedule
+
+    def _trained(self) -> Named:
+        """Return name and parameter of all that a checkpoint holds, the critic's among them."""
+        yield from super()._trained()
+        yield from self._named_of_critic()
+
+    def _named_of_critic(self) -> Named:
+        # A shared backbone's are in the policy, and looked at there.
+        own = () if self.critic.shares_backward else self.critic.model.named_parameters()
+        return ((f"critic.{name}", parameter) for name, parameter in own)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         with self.critic.left_out_of_policy():

@@ -1,0 +1,120 @@
+"""Checks every number of a composed tree, in whichever section: it is finite, and no learning rate is negative.
+
+The tree is walked as it was composed, so that a number is judged in the sections' fields, in TRL's arguments, in those
+of a function of the user's and inside lists alike: no field has a check of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.keys import field_at, leaves, valid_keys
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+LARGEST = 3.4028234663852886e38
+"""The largest float32: what training computes in makes an infinity of anything above it, and YAML does of 1e400."""
+
+_ARGS = "trainer.args."
+_RATE = re.compile(r"(^|_)(learning_rate|lr)(_|$)")
+_IN_TEXT = re.compile(r"^\s*[{\[]")
+_NUMERIC = re.compile(r"\b(float|int|Any|dict)\b")
+
+
+def number_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for every number that is NaN, infinite or beyond float32, and for negative learning rates.
+
+    A key that there is not, and one that takes a text alone, are for whoever judges keys and types.
+    """
+    for key, value in leaves(tree):
+        for number in _numbers(key, value):
+            if not abs(number) <= LARGEST:  # NaN compares as false
+                declared = _declared(tree, key)
+                if declared is not None:
+                    yield _refused(tree, key, value, declared, "is not a finite number", "a finite number", origins)
+            elif number < 0 and key.startswith(_ARGS) and _RATE.search(key.rpartition(".")[2]):
+                declared = _declared(tree, key)
+                if declared is not None:
+                    yield _refused(tree, key, value, declared, "is negative", "0 or more", origins)
+
+
+def _numbers(key: str, value: object) -> Iterator[int | float]:
+    """Yield a value that is a number; of a text under TRL's arguments, where TRL reads JSON, the numbers in it."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, str) and key.startswith(_ARGS) and _IN_TEXT.match(value):
+        try:
+            inside = json.loads(value)
+        except ValueError:
+            return  # no JSON: TRL says so, or takes it as a text
+        for _, inner in leaves(inside):
+            yield from _numbers("", inner)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """Hold what is declared of a key: its type as a text, "Any" where a function of the user's decides, its default."""
+
+    annotation: str = "Any"
+    default: object = None
+
+
+def _declared(tree: JsonTree, key: str) -> _Declared | None:
+    """Return what is declared of a key that takes a number; None for one that takes none, or that there is not."""
+    if key.startswith(_ARGS):
+        declared = _declared_by_trl(section(tree, "trainer"), key.removeprefix(_ARGS).partition("."))
+    else:
+        path = key.split(".")
+        for place, part in enumerate(path):
+            if not part.isdigit() and (valid := valid_keys(path[:place])) and part not in valid:
+                return None
+        field = field_at(path)
+        declared = _Declared(str(field.annotation), field.default) if field is not None else _Declared()
+    return declared if declared is not None and _NUMERIC.search(declared.annotation) else None
+
+
+def _declared_by_trl(trainer: JsonTree, name: tuple[str, str, str]) -> _Declared | None:
+    own, _, below = name
+    trl = trainer.get("trl")
+    if not isinstance(trl, str) or trl not in TRAINERS:
+        return _Declared()
+    field = trl_args.trainer(trl).fields.get(own)
+    if field is None and trainer.get("baseline") == "critic" and own in PpoArgs.model_fields:
+        return _Declared("float", PpoArgs.model_fields[own].default)
+    if field is None:
+        return None
+    return _Declared() if below else _Declared(field.annotation, field.default)
+
+
+def _refused(
+    tree: JsonTree, key: str, value: object, declared: _Declared, what: str, expected: str, origins: Origins
+) -> UserError:
+    if isinstance(value, str):
+        what, expected, hint = f"holds a number that {what}", f"every number in it to be {expected}", None
+    else:
+        hint = _hint(tree, key, declared.default)
+        expected += ", or null" if "None" in declared.annotation else ""
+    return ConfigError(f"{key} {what}", where=origins.where(key), got=repr(value), expected=expected, hint=hint)
+
+
+def _hint(tree: JsonTree, key: str, default: object) -> str | None:
+    """Return what to type: the default, or where there is none a place for the number; of a list the whole list."""
+    parent, _, name = key.rpartition(".")
+    if any(part.isdigit() for part in parent.split(".")):
+        return None  # a part of a list's entry cannot be typed alone
+    if name.isdigit():
+        entries: Any = tree
+        for part in parent.split("."):
+            entries = entries[part]
+        shown = [entry if isinstance(entry, int | float) and abs(entry) <= LARGEST else "NUMBER" for entry in entries]
+        return f"{parent}=[{','.join(str(entry) for entry in shown)}]"
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    return f"{key}={default}" if is_number else f"{key}=NUMBER"

@@ -1,0 +1,158 @@
+"""Stop a training before it takes an optimizer step from NaN or infinity, and before it saves any.
+
+Before every optimizer step the losses of its micro-batches, the gradient and the trained weights are looked at, and
+before every save the weights once more. What was found is added up over the ranks, so that all of them stop at one
+place; the batch is written to the run folder first, and the last good checkpoint is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from rlhf_cli.errors import GuardStopped
+from rlhf_cli.runs.checkpoint_folders import newest_whole
+from rlhf_cli.trainers.bad_batch import write_batch
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+Named = Iterable[tuple[str, torch.nn.Parameter]]
+_FOUND = ("the loss", "the gradient", "a weight")
+
+
+class FiniteSteps(TrlTrainer):
+    """Mixed in next to any TRL trainer, it raises GuardStopped before a step or a save that is not finite."""
+
+    _window: list[tuple[TrlBatch, Tensor]]
+    """The micro-batches of the latest optimizer step, and their losses."""
+    _is_window_over: bool = False
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._window = []
+        super().__init__(*args, **named)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """Return TRL's loss, and remember the micro-batch while training."""
+        if self.model.training:
+            self._window.append((inputs, torch.zeros(())))
+        return super().compute_loss(model, inputs, *args, **named)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+        """Take TRL's step, which ends in a gradient. Raises GuardStopped where loss, gradient or weights are not
+        finite.
+        """
+        if self._is_window_over:
+            self._window = []
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._window[-1] = (self._window[-1][0], loss)
+        self._is_window_over = self.accelerator.sync_gradients
+        if self._is_window_over:
+            self.refuse_non_finite([loss for _, loss in self._window], self.model.named_parameters())
+        return loss
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save as TRL does, a checkpoint or the last model. Raises GuardStopped where its weights are not finite."""
+        self.refuse_non_finite([], self._trained(), with_gradient=False)
+        super().save_model(output_dir, _internal_call)
+
+    def _trained(self) -> Named:
+        """Return name and parameter of all that a checkpoint holds."""
+        return self.model.named_parameters()
+
+    def refuse_non_finite(self, losses: Sequence[Tensor], trained: Named, *, with_gradient: bool = True) -> None:
+        """Raise GuardStopped on every rank where any rank has a loss, a gradient or a weight that is not finite.
+
+        losses: () each, of the micro-batches of one step. trained: frozen parameters among them are passed over.
+        Costs a reduction of three numbers over the ranks, and a pass over gradient and weights.
+        """
+        parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
+        # Under fp16 an overflow in the gradient is part of the method: the scaler skips that step and scales less.
+        reads_gradient = with_gradient and self.accelerator.scaler is None
+        gradients = [parameter.grad for _, parameter in parameters if parameter.grad is not None and reads_gradient]
+        is_bad = [
+            not all(loss.isfinite() for loss in losses),
+            not _are_finite(gradients),
+            not _are_finite([parameter for _, parameter in parameters]),
+        ]
+        own = torch.tensor([float(one) for one in is_bad], device=self.accelerator.device)
+        everyones = self.accelerator.reduce(own, reduction="sum")
+        found = [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
+        if found:
+            self.stop(found, _described(found, losses, parameters))
+
+    def stop(
+        self, found: Sequence[str], details: Sequence[str], *, cause: BaseException | None = None, alone: bool = False
+    ) -> NoReturn:
+        """Write the batch to the run folder and raise GuardStopped, when all ranks are here or `alone`."""
+        step, folder = self.state.global_step + 1, Path(self.args.output_dir)
+        rank = self.accelerator.process_index
+        file = write_batch(
+            folder / f"non_finite/step-{step}-rank-{rank}.json",
+            {"step": step, "found": list(details)},
+            self._window,
+            getattr(self, "_logs", {}),
+            self._as_text,
+        )
+        way_out = [self._way_out(folder) if rank == 0 or alone else None]
+        if not alone:  # also that no rank leaves, and has the others killed, while one still writes
+            broadcast_object_list(way_out)
+        are = "are" if len(found) > 1 else "is"
+        raise GuardStopped(
+            f"{' and '.join(found)} {are} not finite: stopped before optimizer step {step}",
+            where=f"{os.path.relpath(file)} has the batch",
+            got="\n".join(details),
+            expected="finite numbers; nothing of this step was saved",
+            hint=way_out[0],
+        ) from cause
+
+    def _way_out(self, folder: Path) -> str:
+        args = self.args
+        tame = f"a lower trainer.args.learning_rate (it was {args.learning_rate:g})"
+        if args.max_grad_norm:
+            tame += f" or trainer.args.max_grad_norm ({args.max_grad_norm:g})"
+        last = newest_whole(folder / "checkpoints")[0]
+        if last is None:
+            return f"{tame}; there is no checkpoint of this run yet"
+        resume = f"rlhf resume {os.path.relpath(folder)} goes on from {last.name}, the last good checkpoint"
+        return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={os.path.relpath(last)}"
+
+    def _as_text(self, ids: Sequence[int]) -> str:
+        return str(self.processing_class.decode(list(ids), skip_special_tokens=False))
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether no entry of any tensor is NaN or infinite."""
+    local = [_own_shard(tensor.detach()) for tensor in tensors if tensor.is_floating_point()]
+    local = [tensor for tensor in local if tensor.numel()]
+    if not local or bool(torch.nn.utils.get_total_norm(local, norm_type=2.0).isfinite()):
+        return True
+    # The squares may have overflowed where the entries did not; the largest entry says, at ten times the cost.
+    return bool(torch.nn.utils.get_total_norm(local, norm_type=torch.inf).isfinite())
+
+
+def _own_shard(tensor: Tensor) -> Tensor:
+    """Return what of a sharded tensor lies on this rank, and any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _described(
+    found: Sequence[str], losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]]
+) -> list[str]:
+    """Return a line for everything found, by this rank's numbers."""
+    lines = []
+    if "the loss" in found:
+        lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))
+    for what in [what for what in found if what != "the loss"]:
+        tensors = {name: one.grad if what == "the gradient" else one for name, one in parameters}
+        known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        bad = [name for name, tensor in known.items() if not _are_finite([tensor])]
+        lines.append(
+            f"{what.partition(' ')[2]}: {len(bad)} of {len(known)} tensors" + (f", {bad[0]} the first" if bad else "")
+        )
+    return lines

@@ -1,0 +1,161 @@
+"""No number of a configuration is NaN or infinite: every field of the schema and of TRL's is tried, by walking both.
+
+What is tried is computed from the annotations of the sections and of TRL's dataclasses (which test_trl_args_contract.py
+holds against those that Python imports), so that a
+field that is added tomorrow is tried tomorrow.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.number_rules import LARGEST, number_problems
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+pytestmark = pytest.mark.usefixtures("place")
+Refused = Callable[..., ConfigError]
+
+BAD = (float("nan"), float("inf"), float("-inf"), 1e39, 10**400)
+
+
+def numeric_fields(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every path of the schema at which some number may stand: fields, entries of dicts, of lists and of tuples."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            yield from numeric_fields(field.annotation, (*path, field.alias or name))
+        return
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType, typing.Annotated):
+        for arm in inside:
+            yield from numeric_fields(arm, path)
+    elif origin is dict:
+        yield from numeric_fields(inside[1], (*path, "NAME"))
+    elif origin in (list, tuple):
+        yield from numeric_fields(inside[0], (*path, "0"))
+    elif kind in (int, float, Any):
+        yield path
+
+
+def tree_of(path: tuple[str, ...], value: object) -> Any:
+    """The smallest tree with `value` at `path`."""
+    for name in reversed(path):
+        value = [value] if name == "0" else {name: value}
+    return value
+
+
+def complaints(tree: dict[str, Any]) -> list[str]:
+    return [str(problem.where) for problem in number_problems(tree, Origins())]
+
+
+def test_every_number_of_the_schema() -> None:
+    fields = sorted(set(numeric_fields(Experiment)))
+    assert len(fields) >= 60
+    assert {("rewards", "NAME", "weight", "end"), ("kl", "coef"), ("rewards", "NAME", "gate", "0", "at_least")} < {
+        *fields
+    }
+    let_through = [
+        (path, value)
+        for path in fields
+        for value in BAD
+        if complaints(tree_of(path, value)) != [".".join(path)]
+        # Arguments of TRL's are tried below: here the tree names no trainer.
+    ]
+    assert let_through == []
+    assert [path for path in fields for fine in (0.0, -1.5, 3, LARGEST) if complaints(tree_of(path, fine))] == []
+
+
+@pytest.mark.parametrize("name", list(TRAINERS))
+def test_every_number_of_trl(name: str) -> None:
+    fields = [
+        field.name for field in trl_args.trainer(name).fields.values() if re.search(r"float|int\b", field.annotation)
+    ]
+    assert len(fields) >= 30
+    assert {"learning_rate", "max_grad_norm", "max_steps"} <= {*fields}
+    let_through = []
+    for field in fields:
+        for value in (*BAD, [1.0, float("nan")], {"deep": [float("inf")]}):
+            tree = {"trainer": {"trl": name, "args": {field: value}}}
+            if not complaints(tree):
+                let_through.append((field, value))
+    assert let_through == []
+
+
+def test_trl_means_infinity_nowhere() -> None:
+    """Were a default of TRL's infinite, refusing infinity there would refuse what TRL means by it."""
+    infinite = [
+        (name, field.name)
+        for name in TRAINERS
+        for field in trl_args.trainer(name).fields.values()
+        if isinstance(field.default, float) and not abs(field.default) <= LARGEST
+    ]
+    assert infinite == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("rewards.brevity.weight=nan", "rewards.brevity.weight=1.0"),
+        ("rewards.brevity.weight=1e400", "rewards.brevity.weight=1.0"),
+        ("rewards.brevity.weight={start: 0, end: inf, steps: 3}", "rewards.brevity.weight.end=NUMBER"),
+        ("rewards.brevity.clip=[-inf,2]", "rewards.brevity.clip=[NUMBER,2]"),
+        ("rewards.brevity.args.anything=nan", "rewards.brevity.args.anything=NUMBER"),
+        ("rewards.brevity.timeout_s=inf", "rewards.brevity.timeout_s=NUMBER"),
+        ("trainer.args.learning_rate=nan", "trainer.args.learning_rate=1e-06"),
+        ("trainer.args.temperature=inf", "trainer.args.temperature=1.0"),
+        ("trainer.args.max_steps=inf", "trainer.args.max_steps=-1"),
+        ("trainer.args.learning_rate=-0.001", "trainer.args.learning_rate=1e-06"),
+        ("trainer.args.lr_scheduler_kwargs={min_lr: -1.0}", "trainer.args.lr_scheduler_kwargs.min_lr=NUMBER"),
+        ("trainer.args.lr_scheduler_kwargs='{\"min_lr\": Infinity}'", None),
+    ],
+)
+def test_typed(refused: Refused, typed: str, hint: str | None) -> None:
+    error = refused("exp=quickstart", typed)
+    assert str(error.where).endswith("(command line)")
+    assert error.hint == hint
+
+
+@pytest.mark.parametrize(
+    "typed", ["trainer.args.learning_rate=0", "trainer.args.beta=-0.5", "rewards.brevity.weight=-2"]
+)
+def test_fine(judged: Callable[..., Experiment], typed: str) -> None:
+    assert judged("exp=quickstart", typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "what"),
+    [
+        ("run.name=inf", "wrong value"),
+        ("rewards.brevity.wieght=nan", "unknown key"),
+        ("trainer.args.bta=inf", "unknown"),
+    ],
+)
+def test_another_mistake_at_the_same_key_is_the_one_that_is_told(refused: Refused, typed: str, what: str) -> None:
+    """To be told of the number first would leave a typo, or a text without quotes, for the next try."""
+    assert what in refused("exp=quickstart", typed).what
+
+
+def test_in_a_file_all_at_once(write: Callable[[str, str], Path]) -> None:
+    lines = ("critic: {learning_rate: .nan, value_clip: .inf}", "kl: {coef: 1.0e+400}", "truncation: {penalty: -.inf}")
+    write("conf/exp/mine.yaml", "\n".join(["# @package _global_", "defaults: [toy_ppo, _self_]", *lines]) + "\n")
+    with pytest.raises(Problems) as caught:
+        prepare(["exp=mine", "trainer.args.gamma=nan"], keep_run_names=True)
+    assert {problem.where for problem in caught.value.problems} == {
+        "trainer.args.gamma (command line)",
+        "critic.learning_rate (conf/exp/mine.yaml:3)",
+        "critic.value_clip (conf/exp/mine.yaml:3)",
+        "kl.coef (conf/exp/mine.yaml:4)",
+        "truncation.penalty (conf/exp/mine.yaml:5)",
+    }
