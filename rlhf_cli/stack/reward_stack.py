@@ -11,6 +11,7 @@ the rows its gates leave.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -24,7 +25,7 @@ from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.returned_scores import Score
 from rlhf_cli.stack.reward_batch import Batch, by_row
 from rlhf_cli.stack.token_offsets import Decode, token_offsets
-from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, rescale
+from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, shifted
 from rlhf_cli.stack.weight_schedule import weight_at
 
 _MAX_HOPELESS_BATCHES = 3
@@ -131,16 +132,18 @@ class RewardStack:
             record = {"reward": reward, "row": row, "error": message}
             self._record_error({**record, "prompt": prompt, "completion": completion})
 
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> TokenValues | None:
-        """Return a dense row's tokens after offset and clip made its sum `clipped_sum` and a deviation divided it.
+    def token_values(self, name: str, row: int, divisor: float) -> TokenValues | None:
+        """Return a dense row's tokens after offset and clip moved its sum and a deviation divided it.
 
         None for a row whose score was no dense one.
         """
-        tokens = self.outcomes[name].tokens[row]
-        if tokens is None:
+        tokens, raw = self.outcomes[name].tokens[row], self.outcomes[name].raw[row]
+        if tokens is None or raw is None:
             return None
-        raw = self.outcomes[name].raw[row]
-        return multiply(tokens if clipped_sum == raw else rescale(tokens, clipped_sum), 1 / divisor)
+        component = self._by_name[name]
+        low, high = component.clip or (-math.inf, math.inf)
+        total = min(max(raw - component.offset, low), high)
+        return multiply(tokens if total == raw else shifted(tokens, total), 1 / divisor)
 
     def close(self) -> None:
         """End the event loop, the threads and the processes of isolated rewards; what still runs is cancelled."""

@@ -13,8 +13,10 @@ from rlhf_cli.stack.settling import Settled
 class TokenStack(Protocol):
     """Name what is needed of a reward stack to lay rewards out on tokens."""
 
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None:
-        """Return the values of a dense row, one a token; None for a row whose score was no dense one."""
+    def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
+        """Return the values of a dense row, one a token, after offset and clip and divided by `divisor`; None for a row
+        whose score was no dense one.
+        """
         ...
 
 
@@ -42,8 +44,7 @@ def token_rewards(
                 continue
             tokens = None
             if index < len(divisors[row]):
-                divisor = divisors[row][index]
-                tokens = stack.token_values(settled.names[index], row, total * divisor, divisor)
+                tokens = stack.token_values(settled.names[index], row, divisors[row][index])
             for token, value in [(last[row], total)] if tokens is None else enumerate(tokens):
                 if value is not None:
                     values[index][row][token] += weights[index] * value

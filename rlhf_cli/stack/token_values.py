@@ -31,9 +31,6 @@ TokenValues: TypeAlias = list[float | None]
 Spread: TypeAlias = Literal["last", "even"]
 """Where a span's mass goes: on the last token that overlaps it, or in equal parts on all of them."""
 
-# A sum this much smaller than its terms is what is left of terms that cancel; nothing may be divided by it.
-_CANCELLED = 1e-9
-
 
 def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
     """Return one value a token: r_t = the sum over spans s of value_s * share_s(t).
@@ -106,31 +103,29 @@ def as_token_values(
     return values
 
 
-def rescale(values: Sequence[float | None], total: float) -> TokenValues:
-    """Return the same positions, summing to `total`.
+def shifted(values: Sequence[float | None], total: float) -> TokenValues:
+    """Return the same positions, summing to `total`: what was done to the row's sum is spread evenly over them.
 
-    r'_t = r_t * total / S with S = sum_t r_t, so that what was done to the row's sum (an offset, a clip) is done to its
-    tokens in proportion. Where S is 0, or no more than rounding left of terms that cancel (|S| <= 1e-9 sum_t |r_t|),
-    no factor exists: the tokens keep their values and the difference goes onto the last rewarded position, or onto the
-    last token where none is rewarded. So a row of +1 and -1 is unchanged by total = 0: whoever multiplies a row (a
-    weight, a deviation, a closed gate) must use `multiply`, which needs no sum.
+    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions: of all rows that sum to `total` the
+    one nearest to what the reward gave, in least squares (the gradient of sum_t (r'_t - r_t)^2 is the same at every t).
+    So an offset o takes o / n from each, and a clip to [low, high] is the projection onto the rows whose sum lies
+    there; no token moves by more than the sum did, and a small change of the row makes a small change of its tokens.
+    (Multiplied by total / S instead, which grows without bound as S goes to 0, [1, -0.99] less 0.5 was [-49, 48.5].)
+    Where no position is rewarded, `total` goes onto the last token, where a plain score lies.
 
     Raises ValueError for a total that is not finite, or not 0 where there is no token.
     """
     if not math.isfinite(total):
         raise ValueError(f"a row cannot be made to sum to {total}")
     rewarded = [value for value in values if value is not None]
-    present = math.fsum(rewarded)
-    if abs(present) > _CANCELLED * math.fsum(map(abs, rewarded)):
-        return multiply(values, total / present)
-    scaled = list(values)
-    difference = total - present
-    if difference and total:
-        if not scaled:
-            raise ValueError(f"there is no token to carry {total}")
-        last = max((token for token, value in enumerate(scaled) if value is not None), default=len(scaled) - 1)
-        scaled[last] = (scaled[last] or 0.0) + difference
-    return scaled
+    difference = total - math.fsum(rewarded)
+    if rewarded:
+        return [None if value is None else value + difference / len(rewarded) for value in values]
+    if not difference:
+        return list(values)
+    if not values:
+        raise ValueError(f"there is no token to carry {total}")
+    return [*values[:-1], difference]
 
 
 def multiply(values: Sequence[float | None], factor: float) -> TokenValues:

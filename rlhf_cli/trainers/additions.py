@@ -52,8 +52,10 @@ class Stack(Protocol):
         """End whatever the stack keeps running."""
         ...
 
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None:
-        """Return the values of a dense row, one a token; None for a row whose score was no dense one."""
+    def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
+        """Return the values of a dense row, one a token, after offset and clip and divided by `divisor`; None for a row
+        whose score was no dense one.
+        """
         ...
 
 

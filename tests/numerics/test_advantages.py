@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 
 Array = Any
@@ -142,10 +143,13 @@ def test_share_is_its_definition() -> None:
 def test_the_worked_example_of_the_design() -> None:
     """a = 1, 0, 1, 0; b = 0.5, -, 0.1, -: under exclude b's part of rows 1 and 3 is nothing."""
     raw = torch.tensor([[1.0, 0.5], [0.0, NAN], [1.0, 0.1], [0.0, NAN]], dtype=torch.float64)
-    for parts in (grpo_parts(filled(raw, 4), 4, "none"), rloo_parts(filled(raw, 4), 4, is_normalized=False) * 3 / 4):
-        # leave-one-out is 4/3 of the distance from the mean in a group of four
-        assert parts[:, 1].tolist() == pytest.approx([0.2, 0.0, -0.2, 0.0], abs=1e-12)
-        assert parts.sum(dim=1).tolist() == pytest.approx([0.7, -0.5, 0.3, -0.5])
+    parts = grpo_parts(filled(raw, 4), 4, "none")
+    assert parts[:, 1].tolist() == pytest.approx([0.2, 0.0, -0.2, 0.0], abs=1e-12)
+    assert parts.sum(dim=1).tolist() == pytest.approx([0.7, -0.5, 0.3, -0.5])
+    # Each of the two rows where b applies is compared with the other one alone.
+    parts = rloo_parts(scores_to_leave_out(raw, 4), 4, is_normalized=False)
+    assert parts[:, 1].tolist() == pytest.approx([0.4, 0.0, -0.4, 0.0], abs=1e-12)
+    assert parts.sum(dim=1).tolist() == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3])
     zeroed = raw.nan_to_num(0.0)
     assert grpo_parts(zeroed, 4, "none").sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
 

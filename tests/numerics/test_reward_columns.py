@@ -116,6 +116,14 @@ class TestRunning:
         assert RunningDeviation().deviation == 0.0
         assert RunningDeviation().updated(column(5)).deviation == 0.0
 
+    def test_of_two_values(self) -> None:
+        """1 and 4: mean 2.5, squares 2.25 + 2.25, n - 1 = 1; seen at once or one after the other."""
+        at_once = RunningDeviation().updated(column(1, 4))
+        assert at_once.deviation == pytest.approx(4.5**0.5, rel=1e-15)
+        assert RunningDeviation().updated(column(1)).updated(column(4)) == at_once
+        settled = one(1, NAN, NAN, 4, normalize="running")
+        assert settled.effective[[0, 3], 0].tolist() == pytest.approx([1 / 4.5**0.5, 4 / 4.5**0.5], rel=1e-12)
+
     def test_this_batch_counts_and_the_last_ones_too(self) -> None:
         case = Case([column(1, 2, 3, 4)], [Rule("one", normalize="running")], [1.0])
         first = case.settle()

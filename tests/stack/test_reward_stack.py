@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
+from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.gates import Gate, GateCycle
 from rlhf_cli.stack.reward_stack import RewardStack
@@ -147,7 +149,7 @@ FOUR: dict[str, Any] = {"prompts": ["p"] * 4, "completions": ["w", "x", "y", "z"
 A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 7.0, 0.1, 7.0]  # the 7s must never be seen
 
 
-def worked(otherwise: Any, gates: bool = True) -> Settled:
+def worked(otherwise: Any, gates: bool = True, fill: Fill = "group") -> Settled:
     gate = (Gate("a", low=1.0, otherwise=otherwise),) if gates else ()
     stack = RewardStack(
         [
@@ -172,6 +174,7 @@ def worked(otherwise: Any, gates: bool = True) -> Settled:
         aggregate="sum",
         num_generations=4,
         is_training=True,
+        fill=fill,
     )
     return settled
 
@@ -198,17 +201,22 @@ class TestWorkedExample:
         totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
         assert totals == pytest.approx([1.5, 0.3, 1.1, 0.3], **ARITHMETIC)
         assert grpo(totals) == pytest.approx([0.7, -0.5, 0.3, -0.5], **ARITHMETIC)
-        # 1.5 - 1.7/3, 0.3 - 2.9/3, 1.1 - 2.1/3, 0.3 - 2.9/3
-        assert rloo(totals) == pytest.approx([0.9333333, -0.6666667, 0.4, -0.6666667], **ARITHMETIC)
+
+    def test_exclude_under_rloo(self) -> None:
+        """a: 1 - 1/3, 0 - 2/3, 1 - 1/3, 0 - 2/3; b where it applies: 0.5 - 0.1 and 0.1 - 0.5. No fill makes totals of
+        which the plain formula leaves these: 0.3 in the gaps would give 0.9333, -0.6667, 0.4, -0.6667.
+        """
+        settled = worked("exclude", fill="zero")
+        assert settled.totals.tolist() == pytest.approx([1.5, 0.0, 1.1, 0.0], **ARITHMETIC)
+        totals = scores_to_leave_out(settled.unfilled, 4).sum(dim=1).tolist()
+        assert rloo(totals) == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3], **ARITHMETIC)
 
     def test_the_part_of_what_is_excluded_is_nothing(self) -> None:
-        """For RLOO by leave-one-out over the rows where b applies; both trainers' part of b, in its own column."""
+        """GRPO's part of b, in its own column."""
         column = worked("exclude").for_trl[:, 1]
         mean = column.mean()
         assert column[1] == column[3] == pytest.approx(0.3, **ARITHMETIC)
         assert (column[[1, 3]] - mean).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
-        leave_one_out = (column.sum() - column) / 3
-        assert (column[[1, 3]] - leave_one_out[[1, 3]]).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
         negative_control = worked(0.0).for_trl[:, 1]
         assert (negative_control - negative_control.mean()).tolist() == pytest.approx(
             [0.35, -0.15, -0.05, -0.15], **ARITHMETIC

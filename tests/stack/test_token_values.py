@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlhf_cli.stack.token_offsets import token_offsets
-from rlhf_cli.stack.token_values import Spread, as_token_values, multiply, place_spans, rescale
+from rlhf_cli.stack.token_values import Spread, as_token_values, multiply, place_spans, shifted
 
 # `a€b` in bytes and EOS; then two tokens that share a character.
 BYTES = [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3), (3, 3)]
@@ -154,36 +154,36 @@ def test_offsets_of_another_completion_are_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "total", "expected"),
     [
-        ([1.0, None, 3.0], 2.0, [0.5, None, 1.5]),
-        ([1.0, None, 3.0], 0.0, [0.0, None, 0.0]),
-        ([1.0, None, 3.0], -4.0, [-1.0, None, -3.0]),
-        ([2.0, -1.0, None], 3.0, [6.0, -3.0, None]),
+        ([1.0, None, 3.0], 2.0, [0.0, None, 2.0]),
+        ([1.0, None, 3.0], 4.0, [1.0, None, 3.0]),
+        ([1.0, None, 3.0], -4.0, [-3.0, None, -1.0]),
+        ([2.0, -1.0, None], 3.0, [3.0, 0.0, None]),
         ([1.0, -1.0, None], 0.0, [1.0, -1.0, None]),
-        ([1.0, -1.0, None], 0.5, [1.0, -0.5, None]),
-        ([0.0, 0.0, None], 0.5, [0.0, 0.5, None]),
+        ([1.0, -1.0, None], 0.5, [1.25, -0.75, None]),
+        ([1.0, -0.99], 0.01 - 0.5, [0.75, -1.24]),  # an offset of 0.5: multiplied instead, it was [-49, 48.5]
+        ([0.0, 0.0, None], 0.5, [0.25, 0.25, None]),
+        ([None, 2.0, None], -1.0, [None, -1.0, None]),
         ([None, None], 0.5, [None, 0.5]),
         ([None, None], 0.0, [None, None]),
         ([], 0.0, []),
     ],
 )
-def test_rescale(values: list[float | None], total: float, expected: list[float | None]) -> None:
+def test_shifted(values: list[float | None], total: float, expected: list[float | None]) -> None:
     before = list(values)
-    assert rescale(values, total) == pytest.approx(expected)
+    assert shifted(values, total) == pytest.approx(expected)
     assert values == before
 
 
-def test_rescale_divides_by_nothing_that_is_rounding() -> None:
-    values = [0.1, 0.2, -0.3]
-    assert sum(values) != 0  # control: a plain total / sum would be 1.8e16
-    assert rescale(values, 1.0) == pytest.approx([0.1, 0.2, 0.7])
-
-
-def test_rescale_random() -> None:
+def random_rows() -> Iterator[tuple[list[float | None], float]]:
     rng = random.Random(0)
     for _ in range(200):
         values = [rng.choice((None, rng.uniform(-1, 1))) for _ in range(rng.randint(1, 20))]
-        total = rng.uniform(-3, 3)
-        found = rescale(values, total)
+        yield values, rng.uniform(-3, 3)
+
+
+def test_shifted_sums_to_the_total_at_the_same_positions() -> None:
+    for values, total in random_rows():
+        found = shifted(values, total)
         exact = sum((Fraction(value) for value in found if value is not None), Fraction(0))
         terms = sum(abs(value) for value in found if value is not None)
         assert abs(float(exact) - total) <= 1e-12 * max(terms, 1)
@@ -191,10 +191,36 @@ def test_rescale_random() -> None:
             assert [value is None for value in found] == [value is None for value in values]
 
 
+def test_shifted_is_the_nearest_row_with_that_sum() -> None:
+    """Any other row at the same positions with the same sum is further from what the reward gave, in least squares."""
+    rng = random.Random(1)
+    for values, total in random_rows():
+        positions = [place for place, value in enumerate(values) if value is not None]
+        if len(positions) < 2:
+            continue
+        found = shifted(values, total)
+
+        def distance(row: list[float | None], values: list[float | None] = values) -> float:
+            return sum((a - b) ** 2 for a, b in zip(row, values, strict=True) if a is not None and b is not None)
+
+        one, other = rng.sample(positions, 2)
+        elsewhere, step = list(found), rng.choice((-1, 1)) * rng.uniform(1e-3, 1.0)
+        elsewhere[one], elsewhere[other] = (found[one] or 0.0) + step, (found[other] or 0.0) - step
+        assert distance(found) < distance(elsewhere)
+
+
+def test_shifted_has_no_cliff_where_terms_cancel() -> None:
+    """No token moves by more than the sum did, however near 0 that was. total / sum would be 1e12, then 1.8e16."""
+    for values in ([1.0, -1.0 + 1e-12], [0.1, 0.2, -0.3]):
+        assert sum(values) != 0
+        moved = [abs(a - b) for a, b in zip(shifted(values, 1.0), values, strict=True) if a is not None]
+        assert max(moved) == pytest.approx(1.0 / len(values))
+
+
 @pytest.mark.parametrize(("values", "total"), [([1.0], math.nan), ([1.0], math.inf), ([], 1.0)])
-def test_rescale_refuses(values: list[float | None], total: float) -> None:
+def test_shifted_refuses(values: list[float | None], total: float) -> None:
     with pytest.raises(ValueError, match=r"sum to|no token"):
-        rescale(values, total)
+        shifted(values, total)
 
 
 def test_multiply_is_what_a_weight_needs() -> None:
@@ -202,4 +228,4 @@ def test_multiply_is_what_a_weight_needs() -> None:
     row = [1.0, None, -1.0]
     assert multiply(row, 0.5) == [0.5, None, -0.5]
     assert multiply(row, 0.0) == [0.0, None, -0.0]
-    assert rescale(row, 0.5 * 0.0) == row
+    assert shifted(row, 0.5 * 0.0) == row

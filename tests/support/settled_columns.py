@@ -42,6 +42,7 @@ class Case:
     num_generations: int = 4
     aggregate: Any = "sum"
     is_training: bool = True
+    is_left_out: Tensor | None = None
 
     def settle(self) -> Settled:
         raw = torch.stack(self.raw, dim=1)
@@ -58,6 +59,7 @@ class Case:
             aggregate=self.aggregate,
             num_generations=self.num_generations,
             is_training=self.is_training,
+            is_left_out=self.is_left_out,
         )
         return settled
 
