@@ -1,7 +1,8 @@
 """Leads from words, or from a run and words, to a checked experiment. It is the front door: there is no other.
 
-In this order: compose, judge, write `primary` out as gates, put model folders in the place of `run:NAME`. Whatever a
-verb does with an experiment, it has come through here, so every verb accepts and refuses the same.
+In this order: compose, judge, write `primary` out as gates and the truncation policy's mode in words, put model folders
+in the place of `run:NAME`. Whatever a verb does with an experiment, it has come through here, so every verb accepts and
+refuses the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.primary import expand_primary
 from rlhf_cli.config.referee import judge
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.truncation_mode import with_truncation_mode
 from rlhf_cli.jobs.run_names import resolve_runs
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.run_folder import RunFolder
@@ -49,5 +51,5 @@ def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = No
 def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
     if adjust is not None:
         adjust(composed.tree, composed.origins)
-    experiment = expand_primary(judge(composed))
+    experiment = with_truncation_mode(expand_primary(judge(composed)))
     return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Gate, Reward
+from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.preflight import Plan
 
 
@@ -37,6 +38,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         parts += ["", _rewards(experiment, plan)]
     console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    for warning in truncation_warnings(experiment):
+        console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
 

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 class TruncationRow:
     """Describe one policy. `reads` are the keys of the section `truncation` that mean something to it.
 
-    `modes` are what `truncation.mode` may be, the first one the default. `needs_critic`: only a trainer with a critic
-    can honour it. `needs_limit`: it means nothing where completions have no maximal length.
+    `modes` are what `truncation.mode` may be, the first one the default; `mode_if_dense` is the default where every
+    reward is dense, None where that makes no difference. `needs_critic`: only a trainer with a critic can honour it.
+    `needs_limit`: it means nothing where completions have no maximal length.
     """
 
     name: str
     reads: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
+    mode_if_dense: str | None = None
     needs_critic: bool = False
     needs_limit: bool = False
 
@@ -27,7 +29,7 @@ class TruncationRow:
 _ROWS = (
     TruncationRow("none"),
     TruncationRow("eos_penalty", reads=("penalty", "mode"), modes=("subtract", "replace")),
-    TruncationRow("bootstrap", reads=("mode",), modes=("add", "replace"), needs_critic=True),
+    TruncationRow("bootstrap", reads=("mode",), modes=("replace", "add"), mode_if_dense="add", needs_critic=True),
     TruncationRow("exclude"),
     TruncationRow("soft_overlong", reads=("penalty", "cache"), needs_limit=True),
 )

@@ -239,7 +239,7 @@ class TestThePanel:
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["truncation=bootstrap"], "truncation  bootstrap, add"),
+            (["truncation=bootstrap"], "truncation  bootstrap, replace"),
             (["truncation=eos_penalty", "truncation.penalty=2"], "truncation  eos_penalty, subtract 2"),
             (["kl.where=loss"], "kl         loss, k3, 0.05"),
             (["kl.where=none"], "kl         none"),

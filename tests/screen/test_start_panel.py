@@ -54,6 +54,17 @@ def test_dropout_is_spoken_of_where_there_is_any(place: Path) -> None:
         assert "dropout" not in read(*words), words
 
 
+def test_a_mode_that_contradicts_the_rewards_is_warned_of(place: Path) -> None:
+    ppo = ("trainer=ppo", "trainer.args.num_generations=1", "truncation=bootstrap")
+    lines = read(*ppo)
+    assert lines["truncation"] == "bootstrap, replace"
+    assert "truncation:" not in lines
+    assert lines.keys() < read(*ppo, "truncation.mode=add").keys()
+    told = read(*ppo, "truncation.mode=add")
+    assert told["truncation"] == "bootstrap, add"
+    assert told["truncation:"].startswith("bootstrap adds the value")
+
+
 def test_ppo_names_critic_and_kl(place: Path) -> None:
     lines = read("trainer=ppo", "trainer.args.num_generations=1")
     assert lines["critic"] == "policy, own optimizer"

@@ -22,8 +22,9 @@ class Truncation(Section):
 
     `policy` is none, eos_penalty, bootstrap, exclude or soft_overlong. `penalty` is a size (0 or more), read by
     `eos_penalty` and `soft_overlong`, `cache` (tokens; null: a fifth of max_completion_length) by `soft_overlong`.
-    `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`, null for the policy's
-    default: it decides whether what the cut completion had earned still counts beside it.
+    `mode` is `subtract` or `replace` for `eos_penalty`, `add` or `replace` for `bootstrap`: it decides whether what the
+    cut completion had earned still counts beside it. Null is for the policy's default: `subtract`, and for `bootstrap`
+    the one that the rewards want, which is `add` where all are dense and `replace` where any judges the whole answer.
     """
 
     policy: PolicyName = "none"

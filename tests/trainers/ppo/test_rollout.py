@@ -12,6 +12,9 @@ import pytest
 from tests.support.ppo_by_hand import GAMMA, LAMBDA, LIMIT, assert_rows, gae_of, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL
 
+ADD = ("truncation=bootstrap", "truncation.mode=add")
+"""The rewards here judge whole answers, so `replace` would be taken."""
+
 
 class TestRollout:
     """The advantages, returns and values of a rollout, recomputed row by row."""
@@ -76,7 +79,7 @@ class TestRollout:
     def test_bootstrap_differs_from_none_in_truncated_rows_alone(self, rollouts) -> None:
         unscaled = "trainer.args.whiten_advantages=false"
         none = rollouts(unscaled, "truncation=none", name="none")
-        bootstrap = rollouts(unscaled, "truncation=bootstrap", name="bootstrap")
+        bootstrap = rollouts(unscaled, *ADD, name="bootstrap")
         (rows,) = none.rows
         assert [row.completion for row in rows] == [row.completion for row in bootstrap.rows[0]]
         # Both runs compute the same values from the same shapes: where nothing is bootstrapped no bit differs.
@@ -103,7 +106,7 @@ class TestRollout:
         lines = [json.dumps({"prompt": f"{number}+1=", "is_truncated": True}) for number in range(5, 21)]
         (workplace / "rows.jsonl").write_text("\n".join(lines))
         data = ("data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
-        run = rollouts("truncation=bootstrap", "kl.where=none", *data)
+        run = rollouts(*ADD, "kl.where=none", *data)
         (rows,) = run.rows
         assert len({len(row.completion) for row in rows}) > 2
         expected = []
@@ -126,7 +129,7 @@ class TestRollout:
             trainer._generate = with_tools
 
         before_training(prepare)
-        run = rollouts("kl.coef=0.3", "truncation=bootstrap", "trainer.args.num_iterations=2")
+        run = rollouts("kl.coef=0.3", *ADD, "trainer.args.num_iterations=2")
         (rows,), (output,) = run.rows, run.outputs
         expected = []
         for row in rows:
@@ -143,7 +146,7 @@ class TestRollout:
         assert run.events[0]["kl/k1_policy_ref"] == pytest.approx(statistics.fmean(kls), **MODEL)
 
     def test_a_later_round_is_of_the_models_as_they_are_then(self, rollouts) -> None:
-        run = rollouts("trainer.args.max_steps=4", "truncation=bootstrap", "critic.learning_rate=0.1")
+        run = rollouts("trainer.args.max_steps=4", *ADD, "critic.learning_rate=0.1")
         first, second = run.rows
         totals = [total_of(row.completion) for row in second]
         raw = raw_advantages(second, totals, coef=0.05, is_bootstrapped=True)
@@ -152,7 +155,7 @@ class TestRollout:
         assert abs(statistics.fmean(r.values[0] for r in first) - statistics.fmean(r.values[0] for r in second)) > 1e-2
 
     def test_what_is_logged_about_it(self, rollouts) -> None:
-        run = rollouts("truncation=bootstrap", "kl.coef=0.3")
+        run = rollouts(*ADD, "kl.coef=0.3")
         ((rows,), event) = run.rows, run.events[0]
         totals = [total_of(row.completion) for row in rows]
         raw = raw_advantages(rows, totals, coef=0.3, is_bootstrapped=True)

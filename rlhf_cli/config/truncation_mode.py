@@ -1,0 +1,85 @@
+"""Says which mode of a truncation policy the rewards of an experiment want, and where a chosen one contradicts them.
+
+Bootstrapping puts the critic's value of what would have followed beside what a cut row earned (`add`) or in its place
+(`replace`). `add` is right where rewards come step by step, `replace` where the whole answer is judged: docs/ppo.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from rlhf_cli.config.rules.trainer_class_rules import class_file
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
+
+_LISTS = {"list", "List", "Sequence", "tuple"}
+
+
+def with_truncation_mode(experiment: Experiment) -> Experiment:
+    """Return the same experiment with `truncation.mode` written out, where its policy has modes and none was given."""
+    truncation = experiment.truncation
+    if truncation.mode is not None or not truncation.row.modes:
+        return experiment
+    mode = truncation.row.modes[0]
+    if truncation.row.mode_if_dense is not None and _has_dense_rewards_alone(experiment):
+        mode = truncation.row.mode_if_dense
+    return experiment.model_copy(update={"truncation": truncation.model_copy(update={"mode": mode})})
+
+
+def truncation_warnings(experiment: Experiment) -> Iterator[str]:
+    """Yield what a mode that was asked for will do to these rewards, where the other is meant for them."""
+    truncation = experiment.truncation
+    if truncation.row.mode_if_dense is None:
+        return
+    plain = [name for name, reward in experiment.rewards.items() if reward.weight != 0 and not is_dense(reward)]
+    if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
+        whose = ", ".join(plain) or "the aggregate"
+        yield (
+            f"bootstrap adds the value of what would have followed to a score of the whole answer ({whose}): being cut"
+            " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/ppo.md)"
+        )
+    if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):
+        yield (
+            "bootstrap takes the reward on the last token of a row that was cut away, and every reward is dense: what"
+            " that token earned it had earned; truncation.mode=add (docs/ppo.md)"
+        )
+
+
+def _has_dense_rewards_alone(experiment: Experiment) -> bool:
+    """Return whether every reward that counts comes step by step."""
+    counting = [reward for reward in experiment.rewards.values() if reward.weight != 0]
+    return experiment.aggregate in AGGREGATES and bool(counting) and all(is_dense(reward) for reward in counting)
+
+
+def is_dense(reward: Reward) -> bool:
+    """Return whether a reward is said to be given token by token: by `spread: even`, or by what its function returns.
+
+    The function's source is read, not imported: a list in a list (`list[list[float]]`, `list[list[Span]]`) is dense.
+    One that does not say what it returns counts as a score of the whole answer.
+    """
+    if reward.fn is None:
+        return False
+    return reward.spread == "even" or _returns_lists(reward.fn)
+
+
+def _returns_lists(fn: str) -> bool:
+    file, name = class_file(fn), fn.rpartition(":")[2]
+    if file is None or not file.is_file():
+        return False
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (SyntaxError, UnicodeDecodeError):
+        return False  # preflight says so
+    functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name]
+    returned = functions[-1].returns if functions else None
+    if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
+        returned = ast.parse(returned.value, mode="eval").body
+    if returned is None:
+        return False
+    outer = [node for node in ast.walk(returned) if _is_list(node)]
+    return any(_is_list(inner) for one in outer for inner in ast.walk(one) if inner is not one)
+
+
+def _is_list(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _LISTS
