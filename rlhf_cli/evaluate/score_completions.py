@@ -20,7 +20,14 @@ from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
 from rlhf_cli.measure.preference_pairs import Row
-from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, SettledReward
+from rlhf_cli.measure.scored_rows import (
+    CompletionScores,
+    RewardSummary,
+    ScoredPart,
+    ScoredReward,
+    ScoredRow,
+    SettledReward,
+)
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.stack.reward_functions import required_columns
@@ -104,7 +111,13 @@ def _scores(
 
     def scored(row: int, name: str, reward: SettledReward) -> ScoredReward:
         outcome = outcomes[name]
-        return ScoredReward(**vars(reward), open=outcome.closed_by[row] is None, error=outcome.errors[row])
+        parts = stack.parts(name, row)
+        return ScoredReward(
+            **vars(reward),
+            open=outcome.closed_by[row] is None,
+            error=outcome.errors[row],
+            parts=None if parts is None else [ScoredPart(one.start, one.end, one.text, one.reward) for one in parts],
+        )
 
     settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running)
     rows = [

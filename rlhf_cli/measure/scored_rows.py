@@ -35,11 +35,25 @@ class SettledRows:
 
 
 @dataclass(frozen=True)
+class ScoredPart:
+    """Holds a part of a completion, its characters [start, end), and the reward that it was given by itself."""
+
+    start: int
+    end: int
+    text: str
+    reward: float
+
+
+@dataclass(frozen=True)
 class ScoredReward(SettledReward):
-    """Holds one reward of one row and how it came about: whether its gate was open, and the error where it failed."""
+    """Holds one reward of one row and how it came about: whether its gate was open, and the error where it failed.
+
+    `parts` of the completion that a dense reward gave values of their own; None where the score is of the whole.
+    """
 
     open: bool
     error: str | None
+    parts: list[ScoredPart] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +92,12 @@ class CompletionScores:
     no_total: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that `rlhf score --json` prints; `no_total` is in it where there is a reason."""
+        """Return the object that `rlhf score --json` prints; `no_total` and `parts` are in it where there are any."""
         content = asdict(self)
         if self.no_total is None:
             del content["no_total"]
+        for row in content["rows"]:
+            for reward in row["rewards"].values():
+                if reward["parts"] is None:
+                    del reward["parts"]
         return content

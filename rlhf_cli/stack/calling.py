@@ -19,7 +19,8 @@ from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
 from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
-from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values
+from rlhf_cli.stack.token_offsets import characters
+from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values, named_spans
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
@@ -73,14 +74,15 @@ def _call(
     returned = _within(component, subset, tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
+        outcome.spans[rows[row]] = named_spans(value)
         if "completion_ids" in subset:
             ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
-        # Scored outside of training, without tokens: a character is one, and nothing but the sum is asked for.
+        # Scored outside of training, without tokens: a character is one.
         text = text_of(as_completion(by_row(subset, "completions")[row]))
         is_spans = bool(value) and isinstance(value[0], list | tuple)
-        places = [(place, place + 1) for place in range(len(text))]
-        return as_token_values(value, len(text) if is_spans else len(value), lambda: places, component.spread)
+        num_tokens = len(text) if is_spans else len(value)
+        return as_token_values(value, num_tokens, lambda: characters(text), component.spread)
 
     return as_scores(component.name, returned, len(rows), read_dense)
 

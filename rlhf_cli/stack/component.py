@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rlhf_cli.rewards.dense import Span
 from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.token_values import Spread, TokenValues
 from rlhf_cli.stack.weight_schedule import Weight
@@ -40,7 +41,8 @@ class Outcome:
 
     `raw[i]` is the score, None where there is none. `fixed[i]` is a number that takes the place of everything the score
     would have gone through: a closed gate's or a failure's. Where both are None the row is excluded: the component
-    does not apply to it. `tokens[i]` are the values a dense reward gave, None for a plain score.
+    does not apply to it. `tokens[i]` are the values a dense reward gave, None for a plain score;
+    `spans[i]` the parts that it named, None where it gave a value a token.
     """
 
     raw: list[float | None]
@@ -48,6 +50,7 @@ class Outcome:
     closed_by: list[str | None]
     errors: list[str | None]
     tokens: list[TokenValues | None]
+    spans: list[list[Span] | None]
     timeouts: int = 0
     calls: int = 0
     calls_saved: int = 0
@@ -58,7 +61,7 @@ class Outcome:
     def empty(cls, num_rows: int) -> Outcome:
         """Return the outcome of `num_rows` rows of which none has been computed."""
         nothing: list[None] = [None] * num_rows
-        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
+        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
 
     @property
     def num_open(self) -> int:

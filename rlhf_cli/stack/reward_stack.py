@@ -18,13 +18,15 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.calling import RewardTimeout, Tools, run_component
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.isolated import Isolated
+from rlhf_cli.stack.parts import Part, parts_of
 from rlhf_cli.stack.returned_scores import Score
-from rlhf_cli.stack.reward_batch import Batch, by_row
-from rlhf_cli.stack.token_offsets import Decode, token_offsets
+from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
+from rlhf_cli.stack.token_offsets import Decode, characters, token_offsets
 from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, shifted
 from rlhf_cli.stack.weight_schedule import weight_at
 
@@ -52,6 +54,7 @@ class RewardStack:
         self.components = list(components)
         self.outcomes: dict[str, Outcome] = {}
         """What the last batch gave, by name."""
+        self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
         self._levels = levels({component.name: component.gates for component in components})
         self._record_error = record_error
@@ -102,7 +105,7 @@ class RewardStack:
 
         Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
         """
-        self.outcomes = {}
+        self.outcomes, self._batch = {}, batch
         try:
             self._evaluate_levels(batch)
         except RewardFailed as error:
@@ -144,6 +147,23 @@ class RewardStack:
         low, high = component.clip or (-math.inf, math.inf)
         total = min(max(raw - component.offset, low), high)
         return multiply(tokens if total == raw else shifted(tokens, total), 1 / divisor)
+
+    def parts(self, name: str, row: int) -> list[Part] | None:
+        """Return the parts of a dense row of the last batch with the rewards they were given; None for a plain score.
+
+        A value a token of a text whose tokens are not known cannot be laid on it: the row is then one part.
+        """
+        outcome = self.outcomes[name]
+        if (values := outcome.tokens[row]) is None:
+            return None
+        text = text_of(as_completion(by_row(self._batch, "completions")[row]))
+        if "completion_ids" in self._batch and self.decode is not None:
+            offsets = self._offsets(token_ids(self._batch, row))
+        elif outcome.spans[row] is not None or len(values) == len(text):
+            offsets = characters(text)
+        else:
+            return [Part(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(values))))]
+        return parts_of(text, values, offsets, outcome.spans[row])
 
     def close(self) -> None:
         """End the event loop, the threads and the processes of isolated rewards; what still runs is cancelled."""

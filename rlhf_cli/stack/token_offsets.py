@@ -41,6 +41,11 @@ def token_offsets(
     return _by_windows(ids, decode, text, known) or _by_prefixes(ids, decode, text, known)
 
 
+def characters(text: str) -> list[tuple[int, int]]:
+    """Return (start, end) of every character: where there are no tokens, each stands for one."""
+    return [(place, place + 1) for place in range(len(text))]
+
+
 def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
     """Return the ranges, in linear time; [] when the windows did not add up to the text."""
     reader = _Reader(text)

@@ -103,6 +103,13 @@ def as_token_values(
     return values
 
 
+def named_spans(row: Sequence[object]) -> list[Span] | None:
+    """Return the spans that a dense row names, None for one with a value a token. Raises as `place_spans`."""
+    if not row or not all(isinstance(item, list | tuple) for item in row):
+        return None
+    return [_span(item, number) for number, item in enumerate(row)]
+
+
 def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     """Return the same positions, summing to `total`: what was done to the row's sum is spread evenly over them.
 

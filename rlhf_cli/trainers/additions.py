@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_cli.stack.component import Outcome
+from rlhf_cli.stack.parts import Part
 from rlhf_cli.stack.settling import Aggregate, Rules
 from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
@@ -50,6 +51,10 @@ class Stack(Protocol):
 
     def close(self) -> None:
         """End whatever the stack keeps running."""
+        ...
+
+    def parts(self, name: str, row: int) -> list[Part] | None:
+        """Return the parts of a dense row with the rewards they were given; None for a plain score."""
         ...
 
     def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:

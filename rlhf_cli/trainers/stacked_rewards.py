@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow
 import pyarrow.parquet
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from rlhf_cli.json_values import finite_or_none
@@ -37,10 +38,13 @@ from rlhf_cli.stack.truncation import (
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
+from rlhf_cli.trainers.logged_parts import PartColumns
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage", TOTAL_COLUMN}
 """What the completions table has anyway."""
+
+_Logged = TypeVar("_Logged")
 
 
 class WithRewardStack(WithoutLeftOut, InRunFolder):
@@ -61,6 +65,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         self.loss_divisor = rewards.loss_divisor
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
+        self._parts = PartColumns()
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
@@ -141,6 +146,9 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             metrics[name].append(value)
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
+        if self.args.log_completions:
+            for column, values in self._parts.filled(self.reward_stack, output["advantages"]).items():
+                overwrite_last(self._logs["extra"][column], gather_object(values))
         return output
 
     def _drop_unscorable(self, output: TrlBatch) -> None:
@@ -200,7 +208,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             if column not in taken:
                 self._log_completion_extra(column, [row.get(column) for row in inputs])
         components = self.reward_stack.components
-        for column, values in table_columns(self._settled, components, outcomes, self._own_rows).items():
+        columns = table_columns(self._settled, components, outcomes, self._own_rows)
+        for column, values in (columns | self._parts.empty(self.reward_stack, len(inputs))).items():
             self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -255,7 +264,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
 
 
-def overwrite_last(logged: deque[float], values: list[float]) -> None:
+def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
     """Put `values` where TRL has just logged others; its logs hold a round of training, an evaluation may be larger."""
     kept = values[-len(logged) :]
     for row, value in enumerate(kept, start=-len(kept)):

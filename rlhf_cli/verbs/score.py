@@ -5,6 +5,7 @@
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
                      folder or its completions/ stands for its last table
 --limit N            only the first N rows are scored
+--show N             print the first N rows as texts, coloured by what each part got
 --json               print one object with `rows` and `summary` instead of the tables
 """
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.screen.score_tables import show_scores
+from rlhf_cli.screen.scored_texts import show_parts
 
 
 def run(argv: list[str]) -> int:
@@ -29,6 +31,7 @@ def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--completions", type=Path)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     try:
         options, overrides = parser.parse_known_args(argv)
@@ -50,5 +53,7 @@ def run(argv: list[str]) -> int:
     if options.json:
         print(json.dumps(scores.as_json(), indent=2))
     else:
-        show_scores(Console(), rows, scores)
+        console = Console()
+        show_parts(console, rows[: max(0, options.show)], scores)
+        show_scores(console, rows, scores)
     return EXIT_OK

@@ -39,6 +39,7 @@ EXPERIMENTS: dict[str, list[str]] = {
     "toy_rlhf": [],
     "toy_sft": [],
     "toy_speakers": [],
+    "toy_speakers_ppo": [],
     "ultrafeedback_dpo": ["model.path=org/model"],
     "ultrafeedback_kto": ["model.path=org/model"],
 }

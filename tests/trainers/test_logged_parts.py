@@ -1,0 +1,69 @@
+"""The completions table of a run with dense rewards: what each part of a completion got, and what it was worth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import torch
+
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from tests.support.tolerances import ARITHMETIC
+
+HALVES = """
+def halves(completions, **kwargs):
+    scores = []
+    for place, text in enumerate(completions):
+        middle = len(text) // 2
+        spans = [(0, middle, -1.0), (middle, len(text), 1.0 + place)] if middle else 0.5
+        scores.append(spans)
+    return scores
+"""
+
+
+@pytest.mark.parametrize("trainer", [["trainer.dense=true"], ["trainer=ppo", "trainer.args.num_generations=1"]])
+def test_spans_with_text_reward_and_advantage(train, workplace: Any, says, before_training, trainer: list[str]) -> None:
+    """A part's advantage is the mean of those of its tokens, which are captured where the trainer makes them.
+
+    The tokens of the byte-level model are bytes, so the tokens of a span of ASCII text are its characters.
+    """
+    tokenizer = byte_tokenizer(64)
+    says(*([*tokenizer.encode(text), tokenizer.eos_token_id] for text in ("12", "abc", "x", "hello", "a b")))
+    (workplace / "mine.py").write_text(HALVES)
+    taken: list[torch.Tensor] = []
+
+    def watch(trainer: Any) -> None:
+        generate = trainer._generate_and_score_completions
+
+        def watched(inputs: Any) -> Any:
+            output = generate(inputs)
+            taken.append(output["advantages"].clone())
+            return output
+
+        trainer._generate_and_score_completions = watched
+
+    before_training(watch)
+    words = ["rewards.halves.fn=./mine.py:halves", "trainer.args.max_steps=1", "trainer.args.max_completion_length=6"]
+    code, folder = train(*trainer, *words)
+    assert code == 0
+    (file,) = folder.path.glob("completions/*.parquet")
+    rows = pyarrow.parquet.read_table(file).to_pylist()
+    (advantages,) = taken
+    assert len(rows) == len(advantages)
+    seen = 0
+    for place, (row, of_tokens) in enumerate(zip(rows, advantages, strict=True)):
+        text = row["completion"]
+        if row["halves.parts"] is None:
+            assert len(text) < 2
+            continue
+        parts = json.loads(row["halves.parts"])
+        assert [part["text"] for part in parts] == [text[: len(text) // 2], text[len(text) // 2 :]]
+        assert [part["reward"] for part in parts] == [-1.0, 1.0 + place]
+        assert row["halves"] == pytest.approx(sum(part["reward"] for part in parts), **ARITHMETIC)
+        for part in parts:
+            mean = of_tokens[part["start"] : part["end"]].mean().item()
+            assert part["advantage"] == pytest.approx(mean, **ARITHMETIC)
+        seen += 1
+    assert seen >= 4
