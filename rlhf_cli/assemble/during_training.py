@@ -37,6 +37,7 @@ class DuringTraining:
     ) -> None:
         self._folder, self._data, self._writes = folder, data, writes
         self._components, self._aggregate = list(components), aggregate
+        self._has_said_why = False
 
     def __call__(
         self,
@@ -69,6 +70,9 @@ class DuringTraining:
             )
             for name, answers in asked.items()
         }
+        if settled.no_total is not None and self._writes and not self._has_said_why:
+            logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
+            self._has_said_why = True
         evaluation = sum_up_answers(
             parts, [component.name for component in self._components], no_total=settled.no_total
         )

@@ -19,4 +19,4 @@ def figure(value: float | None) -> str:
 
 def no_total(reason: str) -> Text:
     """Return the line under a table whose rows have no total, with the reason."""
-    return Text(f"no total: {reason}, which rows have among others alone", style="yellow")
+    return Text(f"no row has a total alone: {reason}", style="yellow")

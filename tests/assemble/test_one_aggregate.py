@@ -104,17 +104,18 @@ def test_a_running_deviation_is_the_trainings(train, workplace: Path, capsys) ->
 
 def test_a_total_that_no_answer_has_is_said_everywhere(train, workplace: Path, capsys) -> None:
     (workplace / "mine.py").write_text(REWARDS)
-    words = (*WORDS, "aggregate=normalize_then_sum", "trainer.args.num_generations_eval=2")
+    words = (*WORDS, "aggregate=normalize_then_sum", "trainer.args.num_generations_eval=2", "trainer.args.max_steps=2")
     code, folder = train(*words)
     assert code == 0
     written = read_json(folder.path / "eval" / "training" / "step-1.json")
     assert (written["parts"]["greedy"]["total"]["mean"], written["parts"]["greedy"]["total"]["count"]) == (None, 0)
     assert "normalize_then_sum" in written["no_total"]
+    assert folder.log.read_text().count("have no total: aggregate=normalize_then_sum") == 1
     evaluated = json_of(capsys, "eval", str(folder.path), "--samples", "0", "--against", str(folder.path))
     assert evaluated["no_total"] == written["no_total"]
     assert evaluated["win_rate"]["greedy"]["mean"] is None  # by totals there is none
     assert main(["eval", str(folder.path), "--samples", "0"]) == 0
-    assert "no total: aggregate=normalize_then_sum" in capsys.readouterr().out
+    assert "no row has a total alone: aggregate=normalize_then_sum" in capsys.readouterr().out
     scored = json_of(capsys, "score", "+exp=quickstart", *words, "--completions", str(folder.path))
     assert "normalize_then_sum" in scored["no_total"]
     assert {row["total"] for row in scored["rows"]} == {None}

@@ -58,5 +58,5 @@ def test_why_there_is_no_total() -> None:
     lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores))
     assert lines[1:3] == [
         "  0  x           1.000      -",
-        "no total: rewards.a.normalize=batch divides, which rows have among others alone",
+        "no row has a total alone: rewards.a.normalize=batch divides",
     ]
