@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass, fields, replace
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.running_reward import told
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 KILLED = "killed"
@@ -39,7 +40,9 @@ def read_status(folder: RunFolder) -> Status:
     known = {field.name for field in fields(Status)}
     status = Status(**{key: value for key, value in {"state": CREATED, **content}.items() if key in known})
     if status.state == RUNNING and status.host == socket.gethostname() and not _is_alive(status.pid):
-        return replace(status, state=KILLED, reason=f"process {status.pid} is gone without a last word")
+        return replace(
+            status, state=KILLED, reason=f"process {status.pid} is gone without a last word{told(folder.path)}"
+        )
     return status
 
 
