@@ -10,24 +10,44 @@ from typing import TYPE_CHECKING, cast
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.plan.reward_components import component
+from rlhf_cli.runs.running_reward import RunningReward
+from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settling import Aggregate
+from rlhf_cli.stack.too_many_errors import MaxErrors
 from rlhf_cli.stack.truncation import Truncation
 
 if TYPE_CHECKING:
     import torch
 
 
-def reward_stack(experiment: Experiment, *, device: str | torch.device, error_log: Path | None = None) -> RewardStack:
+def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
     """Return the stack of all rewards, its functions imported and its reward models loaded on `device`.
 
-    `error_log` is a JSONL file for the rows a reward fails on. Raises RewardError or ModelError for what cannot be
-    imported or loaded.
+    Raises RewardError or ModelError for what cannot be imported or loaded.
     """
-    components = [component(name, reward, _score(name, reward, device)) for name, reward in experiment.rewards.items()]
-    return RewardStack(components, record_error=_recorder(error_log) if error_log is not None else None)
+    return RewardStack(_components(experiment, device))
+
+
+def guarded_stack(
+    experiment: Experiment, *, device: str | torch.device, error_log: Path, running: RunningReward
+) -> RewardStack:
+    """Return the same stack for a training, which ends where too many rows fail.
+
+    `error_log` is a JSONL file for the rows a reward fails on. `running` knows which rewards run at any moment.
+    """
+    return RewardStack(
+        _components(experiment, device),
+        record_error=_recorder(error_log),
+        max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
+        running=running,
+    )
+
+
+def _components(experiment: Experiment, device: str | torch.device) -> list[Component]:
+    return [component(name, reward, _score(name, reward, device)) for name, reward in experiment.rewards.items()]
 
 
 def truncation_policy(experiment: Experiment) -> Truncation:

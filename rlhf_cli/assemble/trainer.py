@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from datasets import Dataset
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, TrainingArguments
 
 from rlhf_cli.assemble.during_training import DuringTraining
 from rlhf_cli.assemble.pair_rows import PreferencePairs, ends_with_eos
 from rlhf_cli.assemble.policy_loading import OnProgress, lora_config, policy_path
 from rlhf_cli.assemble.ppo_parts import ppo_parts
-from rlhf_cli.assemble.stack_building import aggregate_of, reward_stack, truncation_policy
+from rlhf_cli.assemble.stack_building import aggregate_of, guarded_stack, truncation_policy
 from rlhf_cli.assemble.trainer_class import trainer_class_of
 from rlhf_cli.assemble.training_rows import training_rows
 from rlhf_cli.assemble.trl_config import trl_config
@@ -27,6 +27,7 @@ from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack import truncation
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
@@ -47,7 +48,7 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder, track_mode)
-    stack = reward_stack(experiment, device=args.device, error_log=folder.reward_errors) if row.generates else None
+    stack = _guarded(experiment, args, folder) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -71,6 +72,11 @@ def assemble(
     if pairs is not None:
         _show_pairs(trainer, experiment, pairs, folder, on_pairs)
     return trainer
+
+
+def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder) -> RewardStack:
+    running = RunningReward(folder.path, args.process_index)
+    return guarded_stack(experiment, device=args.device, error_log=folder.reward_errors, running=running)
 
 
 def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder, *, writes: bool) -> RewardParts:

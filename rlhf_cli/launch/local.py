@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, GuardStopped, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.running_reward import markers, while_running
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 
 
@@ -42,7 +43,7 @@ def _through_accelerate(folder: RunFolder, processes: int, *, resume: bool) -> N
         *("-m", "rlhf_cli.launch.worker", str(folder.path)),
         *(["--resume"] if resume else []),
     ]
-    for stale in folder.path.glob("failure-rank*.json"):
+    for stale in (*folder.path.glob("failure-rank*.json"), *markers(folder.path)):
         stale.unlink()
     # A run from a checkout has the package on sys.path only because of the folder it was started in.
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -63,7 +64,9 @@ def _failure(folder: RunFolder, code: int) -> RlhfError:
     """Return the error of the rank that failed first; the others die of its absence a moment later."""
     failures = sorted((read_json(file) for file in folder.path.glob("failure-rank*.json")), key=itemgetter("time"))
     if not failures:
-        reason = f"the launcher ended with code {code} and no rank said why; see {folder.log}"
+        reason = (
+            f"the launcher ended with code {code} and no rank said why{while_running(folder.path)}; see {folder.log}"
+        )
         update_status(folder, state=FAILED, reason=reason)
         return RankFailed("training failed", where=str(folder.path), got=reason)
     first = failures[0]
@@ -73,7 +76,10 @@ def _failure(folder: RunFolder, code: int) -> RlhfError:
     if first.get("is_by_guard"):
         return GuardStopped(str(first["message"]))
     print(first["traceback"], file=sys.stderr)
-    return RankFailed(f"rank {first['rank']} failed: {first['message']}", where=str(folder.path))
+    # Of the ranks that said nothing one may be the cause: the others fail of its absence.
+    spoke = [rank for failure in failures if isinstance(rank := failure["rank"], int)]
+    silent = while_running(folder.path, besides=spoke)
+    return RankFailed(f"rank {first['rank']} failed{silent}: {first['message']}", where=str(folder.path))
 
 
 def _preempted(folder: RunFolder) -> Preempted:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
 from rlhf_cli.launch.worker_log import logging_into
-from rlhf_cli.runs.checkpoint_folders import MANIFEST, newest_whole
+from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
@@ -131,6 +131,7 @@ def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
 
     shared: list[Any] = [None, []]
     if is_main:  # the others would read every byte once more
+        finish_commit(folder.checkpoints)
         shared = list(newest_whole(folder.checkpoints))
     broadcast_object_list(shared)
     checkpoint: Path | None = shared[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 MANIFEST = "manifest.json"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _STAGED = "tmp-*"
+_REPLACED = "replaced"
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
@@ -89,13 +90,26 @@ def commit(staged: Path) -> Path:
     place = staged.parent
     final = place.parent / staged.name
     if final.exists():
-        # A folder cannot be renamed onto one that is not empty. Killed between the two renames this step is lost, and
-        # the one before it is used.
-        final.rename(place / "replaced")
+        # A folder cannot be renamed onto one that is not empty. Killed between the two renames, `finish_commit` makes
+        # the second.
+        final.rename(place / _REPLACED)
     staged.rename(final)
     _flush(place.parent)
     shutil.rmtree(place)
     return final
+
+
+def finish_commit(folder: Path) -> None:
+    """Put in place what a process was about to when it was killed: the new checkpoint of a step, the older one gone.
+
+    For whoever goes on with a run, while nobody else writes into `folder`.
+    """
+    for replaced in folder.glob(f"{_STAGED}/{_REPLACED}"):
+        step = replaced.parent.name.partition("-")[2]
+        staged, final = (checkpoint_folder(place, int(step)) for place in (replaced.parent, folder))
+        if not final.exists() and problem_with(staged) is None:
+            staged.rename(final)
+            _flush(folder)
 
 
 def write_manifest(folder: Path) -> None:

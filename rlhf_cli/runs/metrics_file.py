@@ -107,6 +107,17 @@ def reward_names(events: Iterable[Event]) -> list[str]:
     return list(names)
 
 
+def failed_shares(events: Iterable[Event]) -> dict[str, float]:
+    """Return reward name -> the share of the rows it was asked for that failed, of those where any did."""
+    events = list(events)
+    shares = {}
+    for name in reward_names(events):
+        failed, asked = (sum(series(events, f"rewards/{name}/{what}")[1]) for what in ("errors", "calls"))
+        if failed and asked:
+            shares[name] = failed / asked
+    return shares
+
+
 def describe_held_out(metrics: Event) -> str:
     """Describe an evaluation in a line: by a policy's totals, else by loss and accuracy; '' where it holds neither."""
     totals = []

@@ -11,6 +11,7 @@ from functools import cache
 from pydantic import TypeAdapter
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.running_reward import while_running
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 KILLED = "killed"
@@ -40,7 +41,9 @@ def read_status(folder: RunFolder) -> Status:
     """Return the run's state; a `running` run whose process is dead on this machine is reported as killed."""
     status = _status().validate_python({"state": CREATED, **read_json(folder.status)})
     if status.state == RUNNING and status.host == socket.gethostname() and not _is_alive(status.pid):
-        return replace(status, state=KILLED, reason=f"process {status.pid} is gone without a last word")
+        return replace(
+            status, state=KILLED, reason=f"process {status.pid} is gone without a last word{while_running(folder.path)}"
+        )
     return status
 
 

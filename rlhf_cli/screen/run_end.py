@@ -15,7 +15,7 @@ from rich.text import Text
 from rlhf_cli.json_values import section
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
-from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, series
+from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_summary import summarise
 from rlhf_cli.screen.held_out_table import held_out
@@ -33,7 +33,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
     metric = TOTAL if TOTAL in run.rewards else "loss"
     parts: list[Any] = []
     if run.rewards:
-        parts.append(_rewards(run.rewards, {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}))
+        weights = {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}
+        parts.append(_rewards(run.rewards, weights, failed_shares(events)))
     elif (measures := learning(events)) is not None:
         parts.append(measures)
     steps, values = series(events, metric)
@@ -64,11 +65,15 @@ def _best_step(folder: RunFolder) -> int | None:
     return None
 
 
-def _rewards(spans: dict[str, tuple[float, float]], weights: Mapping[str, object]) -> Table:
+def _rewards(
+    spans: dict[str, tuple[float, float]], weights: Mapping[str, object], failed: Mapping[str, float]
+) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("reward", style="bold")
     for column in ("weight", "start", "end", "change"):
         table.add_column(column, justify="right")
+    if failed:
+        table.add_column("rows failed", justify="right")
     for name, (start, end) in spans.items():
         colour = "green" if end > start else "red" if end < start else "dim"
         weight = weights.get(name)
@@ -78,6 +83,7 @@ def _rewards(spans: dict[str, tuple[float, float]], weights: Mapping[str, object
             f"{start:.3f}",
             f"{end:.3f}",
             f"[{colour}]{end - start:+.3f}",
+            *([f"[yellow]{failed[name]:.1%}" if name in failed else ""] if failed else []),
         )
     return table
 

@@ -17,6 +17,8 @@ from pebble.concurrent import thread
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.leaving import LEAVING, left
+from rlhf_cli.stack.own_copies import with_own_arguments
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
 from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
 from rlhf_cli.stack.token_offsets import characters
@@ -39,29 +41,40 @@ class RewardTimeout(Exception):
 
 @dataclass(frozen=True)
 class Tools:
-    """Hold what running a component needs of the stack: a loop for awaitables, the characters of sampled tokens."""
+    """Hold what running a component needs of the stack: a loop, the characters of sampled tokens, Ctrl-C."""
 
     run_async: RunAsync
     offsets: Callable[[Sequence[int]], Sequence[Offset]]
+    was_interrupted: Callable[[], bool]
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
     """Return the outcome of `component` on the whole batch; only `rows` are computed, the others are left empty.
 
-    Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`.
+    Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`, and
+    RewardFailed when the function would leave the process, whatever its `on_error`.
     """
     outcome = Outcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
     if rows:
         outcome.calls = len(rows)
         try:
-            returned = _call(component, batch, rows, outcome, tools)
-        except (Exception, SystemExit) as error:  # whatever a user's reward raises is for the reward's own policy
-            _one_by_one(component, batch, rows, outcome, error, tools)
-        else:
-            _store(component, batch, rows, outcome, returned)
+            _compute(component, batch, rows, outcome, tools)
+        except LEAVING as error:  # on_error is for rows that fail; this was meant to end everything
+            if tools.was_interrupted():
+                raise
+            raise left(component.name, error) from error
     outcome.seconds = time.perf_counter() - began
     return outcome
+
+
+def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools) -> None:
+    try:
+        returned = _call(component, batch, rows, outcome, tools)
+    except Exception as error:  # whatever a user's reward raises is for the reward's own policy
+        _one_by_one(component, batch, rows, outcome, error, tools)
+    else:
+        _store(component, batch, rows, outcome, returned)
 
 
 def _call(
@@ -71,7 +84,7 @@ def _call(
     nonsense.
     """
     subset = _rows_of(batch, rows, outcome)
-    returned = _within(component, subset, tools.run_async)
+    returned = _within(component, with_own_arguments(subset), tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         outcome.spans[rows[row]] = named_spans(value)
@@ -181,7 +194,7 @@ def _one_by_one(
     for row in rows:
         try:
             returned = _call(component, batch, [row], outcome, tools)
-        except (Exception, SystemExit) as row_error:  # as above, for one row
+        except Exception as row_error:  # as above, for one row
             _fail(component, batch, outcome, row, row_error)
         else:
             _store(component, batch, [row], outcome, returned)

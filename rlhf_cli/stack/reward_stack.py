@@ -10,47 +10,64 @@ the rows its gates leave.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import math
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
-from rlhf_cli.stack.calling import RewardTimeout, Tools, run_component
+from rlhf_cli.stack.calling import Tools, run_component
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.isolated import Isolated
+from rlhf_cli.stack.leaving import staying
 from rlhf_cli.stack.parts import Part, parts_of
 from rlhf_cli.stack.returned_scores import Score
 from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
+from rlhf_cli.stack.reward_loop import RewardLoop
 from rlhf_cli.stack.token_offsets import Decode, characters, token_offsets
 from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, shifted
+from rlhf_cli.stack.too_many_errors import ErrorCounts, MaxErrors
 from rlhf_cli.stack.weight_schedule import weight_at
-
-_MAX_HOPELESS_BATCHES = 3
-"""A reward that fails on every row of so many batches in a row ends the run whatever its `on_error`."""
-
-_END_S = 1.0
-"""Async rewards that still wait at the end have so long to take leave."""
 
 _WORTH_A_THREAD_S = 0.005
 
 RecordError = Callable[[dict[str, object]], None]
 
 
+class Running(Protocol):
+    """Name what the stack tells of the rewards that run at this moment."""
+
+    def __call__(self, name: str) -> AbstractContextManager[None]:
+        """Open the context in which the reward `name` runs."""
+        ...
+
+    def close(self) -> None:
+        """Hear that none will run any more."""
+        ...
+
+
 class RewardStack:
     """Evaluate every component once a batch. The order of the components is the order of the columns.
 
-    `record_error` is given every row that failed, to keep it on disk. `decode` turns token ids into the text that the
-    reward functions see; without it spans cannot be placed on tokens.
+    `record_error` is given every row that failed, to keep it on disk. `max_errors` is how many may, None any. `running`
+    hears which rewards run. `decode` turns token ids into the text that the reward functions see; without it
+    spans cannot be placed on tokens.
     """
 
     decode: Decode | None = None
 
-    def __init__(self, components: Sequence[Component], record_error: RecordError | None = None) -> None:
+    def __init__(
+        self,
+        components: Sequence[Component],
+        record_error: RecordError | None = None,
+        *,
+        max_errors: MaxErrors | None = None,
+        running: Running | None = None,
+    ) -> None:
         self.components = list(components)
         self.outcomes: dict[str, Outcome] = {}
         """What the last batch gave, by name."""
@@ -58,17 +75,15 @@ class RewardStack:
         self._by_name = {component.name: component for component in components}
         self._levels = levels({component.name: component.gates for component in components})
         self._record_error = record_error
-        self._hopeless = dict.fromkeys(self._by_name, 0)
-        self._is_in_batch = self._is_evaluated = self._is_closed = False
+        self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
+        self._running = running
+        self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
         self._seconds: dict[str, float] = {}
-        self._tools = Tools(self._run_async, self._offsets)
+        self._was_interrupted: Callable[[], bool] = bool
+        self._loop = RewardLoop()
+        self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted())
         self._pieces: dict[int, str] = {}
-        # One event loop for the stack's life, in a thread of its own: a client that a user keeps between calls is
-        # bound to its loop, and rewards of one level wait at the same time.
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: threading.Thread
-        self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -107,7 +122,8 @@ class RewardStack:
         """
         self.outcomes, self._batch = {}, batch
         try:
-            self._evaluate_levels(batch)
+            with staying() as self._was_interrupted:
+                self._evaluate_levels(batch)
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:
                 self._keep(error.reward, error.row, str(error.got), batch)
@@ -167,14 +183,12 @@ class RewardStack:
 
     def close(self) -> None:
         """End the event loop, the threads and the processes of isolated rewards; what still runs is cancelled."""
-        self._is_closed = True
+        if self._running is not None:
+            self._running.close()
         for component in self.components:
             if isinstance(component.score, Isolated):
                 component.score.close()
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._server.join(2 * _END_S)
-            self._loop = None
+        self._loop.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -182,10 +196,10 @@ class RewardStack:
     def _one(self, component: Component, batch: Batch) -> Outcome:
         num_rows = len(by_row(batch, "completions"))
         if not component.gates:
-            return run_component(component, batch, range(num_rows), self._tools)
+            return self._run(component, batch, range(num_rows))
         closed = [self._closed_by(component, row) for row in range(num_rows)]
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
-        outcome = run_component(component, batch, rows, self._tools)
+        outcome = self._run(component, batch, rows)
         outcome.calls_saved = num_rows - len(rows)
         # A column that was ever logged is logged for every batch: TRL would repeat the last batch's values.
         self._extra[component.name].update(outcome.extra)
@@ -198,51 +212,22 @@ class RewardStack:
                 outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score that counts
         return outcome
 
+    def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> Outcome:
+        with self._running(component.name) if self._running is not None else contextlib.nullcontext():
+            return run_component(component, batch, rows, self._tools)
+
     def _closed_by(self, component: Component, row: int) -> Gate | None:
         """Return the first gate of `component` that is closed for `row`, None when all are open."""
         return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
 
     def _account(self, component: Component, batch: Batch) -> None:
-        """Keep failed rows on disk; end the run when a reward does nothing but fail."""
+        """Keep failed rows on disk; end the run when too many fail."""
         outcome = self.outcomes[component.name]
         num_errors = outcome.num_errors
         for row, message in enumerate(outcome.errors) if num_errors else ():
             if message is not None:
                 self._keep(component.name, row, message, batch)
-        if outcome.calls:
-            is_hopeless = num_errors >= outcome.calls
-            self._hopeless[component.name] = self._hopeless[component.name] + 1 if is_hopeless else 0
-        if self._hopeless[component.name] >= _MAX_HOPELESS_BATCHES:
-            message = next(error for error in outcome.errors if error is not None)
-            raise RewardFailed(
-                f"reward {component.name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
-                where=f"rewards.{component.name}",
-                got=message,
-                expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
-            )
-
-    def _run_async(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                name = "reward event loop"
-                self._server = threading.Thread(target=_serve, args=[self._loop], daemon=True, name=name)
-                self._server.start()
-            loop = self._loop
-        future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), loop)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            if future.done():
-                raise  # the function's own
-            with self._lock:
-                self._loop = None if self._loop is loop else self._loop
-            loop.call_soon_threadsafe(loop.stop)
-            raise RewardTimeout("no answer, and the event loop is blocked: it waits without `await`") from None
-        except CancelledError:
-            if self._is_closed:
-                raise asyncio.CancelledError from None  # no failure of the reward's: nothing more is to be tried
-            raise
+        self._errors[component.name].add(component, outcome)
 
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:
@@ -254,27 +239,6 @@ class RewardStack:
             width = max(len(level) for level in self._levels)
             self._pool = ThreadPoolExecutor(max_workers=width, thread_name_prefix="reward")
         return self._pool
-
-
-async def _as_coroutine(awaitable: Awaitable[object]) -> object:
-    return await awaitable
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until stopped; then cancel what still waits, as `asyncio.run` does."""
-    while True:
-        try:
-            loop.run_forever()
-            break
-        except (SystemExit, KeyboardInterrupt):
-            continue  # asyncio lets them end the loop; whoever awaits the reward gets them all the same
-    waiting = asyncio.all_tasks(loop)
-    for task in waiting:
-        task.cancel()
-    if waiting:
-        loop.run_until_complete(asyncio.wait(waiting, timeout=_END_S))
-    loop.run_until_complete(loop.shutdown_asyncgens())  # open clients are kept in these
-    loop.close()
 
 
 class Column:

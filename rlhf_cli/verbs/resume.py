@@ -10,7 +10,7 @@ from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.one_run import go_on, show_run_folder
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.runs.status import FINISHED, RUNNING, read_status
+from rlhf_cli.runs.status import FINISHED, KILLED, RUNNING, read_status
 
 
 def run(argv: list[str]) -> int:
@@ -27,6 +27,7 @@ def run(argv: list[str]) -> int:
     if status.state == RUNNING:
         raise RunError("the run is being trained right now", where=str(folder.path), got=f"process {status.pid}")
     prepare_from(folder, [])  # a config.yaml that somebody edited is judged like any other
-    console.print(f"{folder.label} was {status.state} at step {status.step}")
+    reason = f": {status.reason}" if status.state == KILLED else ""
+    console.print(f"{folder.label} was {status.state} at step {status.step}{reason}")
     go_on(console, folder, resume=True)
     return EXIT_OK

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from rlhf_cli.runs.checkpoint_folders import (
     checkpoints_in,
     clear_staging,
     commit,
+    finish_commit,
     newest_whole,
     problem_with,
     staging_place,
@@ -33,6 +37,32 @@ def staged(folder: Path, step: int, weights: bytes = b"weights") -> Path:
 
 def whole(folder: Path, *steps: int) -> list[Path]:
     return [commit(staged(folder, step)) for step in steps]
+
+
+def calls_until_killed(path: Path, call: int) -> int:
+    """Commit `path` and be killed at that call which reaches the disk; how many there were, if fewer all of them."""
+    calls = 0
+
+    class Killed(BaseException):
+        pass
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise Killed
+            return real(*args, **kwargs)
+
+        return wrapper
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(os, "fsync", dying(os.fsync))
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(Path, "write_text", dying(Path.write_text))
+        patch.setattr(module.shutil, "rmtree", dying(module.shutil.rmtree))
+        commit(path)
+    return calls
 
 
 class TestCommit:
@@ -66,41 +96,35 @@ class TestCommit:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
 
     @pytest.mark.parametrize("call", range(1, 20))
-    def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
-    ) -> None:
+    def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(self, tmp_path: Path, call: int) -> None:
         """Every call that reaches the disk is, in its turn, the one that never returns."""
         whole(tmp_path, 6)
-        path = staged(tmp_path, 7)
-        calls = 0
-
-        class Killed(BaseException):
-            pass
-
-        def dying(real):
-            def wrapper(*args, **kwargs):
-                nonlocal calls
-                calls += 1
-                if calls == call:
-                    raise Killed
-                return real(*args, **kwargs)
-
-            return wrapper
-
-        monkeypatch.setattr(os, "fsync", dying(os.fsync))
-        monkeypatch.setattr(Path, "rename", dying(Path.rename))
-        monkeypatch.setattr(Path, "write_text", dying(Path.write_text))
-        monkeypatch.setattr(module.shutil, "rmtree", dying(module.shutil.rmtree))
-        if call <= 10:  # 3 files, the manifest and its flush, 2 folders, the rename, its flush, the staging place
-            with pytest.raises(Killed):
-                commit(path)
-        else:
-            commit(path)
-            assert calls == 10
-        monkeypatch.undo()
+        # 3 files, the manifest and its flush, 2 folders, the rename, its flush, the staging place
+        assert calls_until_killed(staged(tmp_path, 7), call) == min(call, 10)
         newest, skipped = newest_whole(tmp_path)
         assert skipped == []
         assert newest == tmp_path / ("checkpoint-6" if call <= 8 else "checkpoint-7")
+
+    @pytest.mark.parametrize("call", range(1, 20))
+    def test_killed_while_one_of_that_step_is_replaced(self, tmp_path: Path, call: int) -> None:
+        """It is the only one. The eighth call takes the old one away, the ninth puts the new one in its place."""
+        commit(staged(tmp_path, 7, b"old"))
+        assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
+        assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
+        finish_commit(tmp_path)
+        newest, skipped = newest_whole(tmp_path)
+        assert (newest, skipped) == (tmp_path / "checkpoint-7", [])
+        assert newest is not None
+        assert (newest / "model.safetensors").read_bytes() == (b"old" if call <= 8 else b"new")
+
+    def test_nothing_is_put_in_place_that_does_not_verify(self, tmp_path: Path) -> None:
+        commit(staged(tmp_path, 7, b"old"))
+        path = staged(tmp_path, 7, b"new")
+        assert calls_until_killed(path, 9) == 9
+        (path / "model.safetensors").write_bytes(b"cut")
+        (path / "shards" / "0.bin").unlink()
+        finish_commit(tmp_path)
+        assert newest_whole(tmp_path) == (None, [])
 
     def test_the_manifest_is_written_when_all_else_is_on_the_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

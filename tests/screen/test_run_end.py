@@ -73,3 +73,17 @@ def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
     assert lines[2].split() == ["loss", "1.000", "0.500", "-0.500"]
     assert "loss by step" in lines
     assert "data: 12 to 40 tokens" in lines
+
+
+def test_rows_that_failed_are_told_where_there_are_any(place: Path) -> None:
+    """3 of 40 rows over both events; a reward without failures has an empty cell."""
+    flaky = [("rewards/flaky/errors", (1, 2)), ("rewards/flaky/calls", (10, 30)), ("rewards/flaky/mean", (0.0, 1.0))]
+    events = [
+        {"step": step, "reward": 1.0, "rewards/right/mean": 1.0, "rewards/right/errors": 0, "rewards/right/calls": 10}
+        | {name: values[step - 1] for name, values in flaky}
+        for step in (1, 2)
+    ]
+    lines = [line.split() for line in read(run_of(place, events))]
+    assert lines[1][-2:] == ["rows", "failed"]
+    assert lines[3] == ["right", "2", "1.000", "1.000", "+0.000"]
+    assert lines[4] == ["flaky", "0.000", "1.000", "+1.000", "7.5%"]

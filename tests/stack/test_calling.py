@@ -14,7 +14,6 @@ from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
     (raises(ValueError("odd")), "ValueError: odd"),
-    (raises(SystemExit(3)), "SystemExit: 3"),
     (raises(RecursionError("deep")), "RecursionError: deep"),
     (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
     (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
@@ -25,7 +24,7 @@ FAILURES = [
 ]
 
 
-IDS = ["raise", "sys.exit", "recursion", "text", "infinite", "too large", "dict", "dense length", "returned error"]
+IDS = ["raise", "recursion", "text", "infinite", "too large", "dict", "dense length", "returned error"]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -106,30 +105,6 @@ class TestTheBatchFailsAndNoRowDoes:
 
 
 class TestSystem:
-    def test_keyboard_interrupt_is_no_failure(self, bench: Bench) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            bench(picky(2, raises(KeyboardInterrupt())), on_error="exclude")
-        with pytest.raises(KeyboardInterrupt):
-            bench(picky(2, raises(KeyboardInterrupt())), on_error="exclude", timeout_s=5)
-        assert bench.recorded == []
-
-    def test_sys_exit_in_a_task_of_an_async_rewards_own(self, bench: Bench) -> None:
-        """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
-
-        async def one(index: int) -> float:
-            if index == 2:
-                raise SystemExit(1)
-            return 10.0 * index
-
-        async def reward(row: Rows, **_: Any) -> list[float]:
-            return list(await asyncio.gather(*(one(index) for index in row)))
-
-        stack = bench.stack(reward, on_error="exclude")
-        for _ in range(2):
-            found = stack.evaluate(**BATCH)["mine"]
-            assert found.raw == [0.0, 10.0, None, 30.0]
-            assert found.errors[2] == "SystemExit: 1"
-
     def test_its_own_cancelled_error_is_its_failure(self, bench: Bench) -> None:
         found = bench(picky(2, raises(asyncio.CancelledError()), is_async=True), on_error="exclude")
         assert found.raw == [0.0, 10.0, None, 30.0]

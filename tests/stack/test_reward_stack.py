@@ -131,15 +131,6 @@ class TestFailing:
         with pytest.raises(RewardError, match="reward 'broken' returned 1 values for 2 completions"):
             stack_of(fine=Counting(1, 2), broken=Counting(1)).evaluate(**BATCH)
 
-    @pytest.mark.parametrize("is_first", [False, True])
-    def test_keyboard_interrupt_passes_through(self, stack_of: Any, is_first: bool) -> None:
-        def interrupted(**batch: Any) -> list[float]:
-            raise KeyboardInterrupt
-
-        rewards = {"fine": Counting(1, 2), "broken": interrupted}
-        with pytest.raises(KeyboardInterrupt):
-            stack_of(**dict(reversed(rewards.items())) if is_first else rewards).evaluate(**BATCH)
-
 
 # The worked example of design.md, section 4, in the numbers written there.
 

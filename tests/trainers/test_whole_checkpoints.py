@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.checkpoint_folders import commit, problem_with, staging_place
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.mixing import built_whole
 
@@ -112,6 +112,17 @@ def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp
     trainer = sft(save_total_limit=1)
     trainer.train()
     assert names(trainer) == ["checkpoint-3"]
+
+
+def test_a_later_one_that_verifies_stays(sft, tmp_path: Path) -> None:
+    """Somebody else's, or of an earlier attempt that got further: it is whole, so it is not ours to remove."""
+    place = staging_place(tmp_path / "run" / "checkpoints", 9) / "checkpoint-9"
+    place.mkdir(parents=True)
+    (place / "model.safetensors").write_bytes(b"weights")
+    commit(place)
+    trainer = sft(save_total_limit=2)
+    trainer.train()
+    assert names(trainer) == ["checkpoint-3", "checkpoint-9"]
 
 
 def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
