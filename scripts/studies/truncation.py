@@ -41,7 +41,7 @@ LONG = 32
 POLICIES = {
     "none": ("none", ["truncation=none"]),
     "eos_penalty": ("eos_penalty, 1 subtracted", ["truncation=eos_penalty"]),
-    "bootstrap_add": ("bootstrap, add", ["truncation=bootstrap"]),
+    "bootstrap_add": ("bootstrap, add", ["truncation=bootstrap", "truncation.mode=add"]),
     "bootstrap_replace": ("bootstrap, replace", ["truncation=bootstrap", "truncation.mode=replace"]),
     "exclude": ("exclude", ["truncation=exclude"]),
     "soft_overlong": ("soft_overlong, cache 4", ["truncation=soft_overlong", "truncation.cache=4"]),
