@@ -71,8 +71,10 @@ REFUSALS: list[tuple[list[str], str, str, str]] = [
     (["critic=null"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~critic"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~kl"], "needs a section `kl`", "kl", "kl.where=none"),
-    (["trainer.args.loss_type=cispo"], "loss_type=cispo is not PPO's", "trainer.args.loss_type", "loss_type'"),
-    (["trainer.args.loss_type=luspo"], "loss_type=luspo is not PPO's", "trainer.args.loss_type", "loss_type'"),
+    *(
+        ([f"trainer.args.loss_type={loss}"], f"loss_type={loss} is not PPO's", "trainer.args.loss_type", "loss_type'")
+        for loss in ("cispo", "luspo", "sapo", "vespo")
+    ),
     (
         ["trainer.args.importance_sampling_level=sequence"],
         "PPO weighs tokens, not sequences",

@@ -111,3 +111,13 @@ def test_nothing_to_explain_is_nan(dtype: torch.dtype) -> None:
     barely = constant.clone()
     barely[0, 0] += 1e-6
     assert float(explained_variance(barely, barely, MASK)) == 1.0
+
+
+def test_what_rounding_leaves_of_a_constant_is_nothing_to_explain() -> None:
+    """0.1 three times has the mean 0.10000000000000002 in float64; 1e-10 of it is a difference all the same."""
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    constant = torch.full((1, 3), 0.1, dtype=torch.float64)
+    assert (0.1 + 0.1 + 0.1) / 3 != 0.1
+    assert explained_variance(torch.randn(1, 3, dtype=torch.float64), constant, mask).isnan()
+    differing = constant * torch.tensor([[1.0, 1.0, 1.0 + 1e-10]], dtype=torch.float64)
+    assert float(explained_variance(differing, differing, mask)) == 1.0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.ppo_by_hand import unpadded, values_of
+from tests.support.ppo_by_hand import logps_of, unpadded, values_of
 from tests.support.tolerances import MODEL
 
 
@@ -46,6 +46,23 @@ class TestWeights:
             run = rollouts(*settings, f"trainer.args.per_device_train_batch_size={rows}", name=f"rows-{rows}")
             ends.append(self.end(run.trainer))
         assert (ends[0] - ends[1]).abs().max() > 1e-4
+
+
+def test_clipping_has_a_bound_of_its_own_above(steps, prepared) -> None:
+    """`epsilon_high` is not `epsilon` (DAPO, arXiv 2503.14476): the share of ratios below 0.95 or above 1.4."""
+    bounds = ("trainer.args.epsilon=0.05", "trainer.args.epsilon_high=0.4", "trainer.args.learning_rate=0.03")
+    taken = steps(*bounds, "trainer.args.num_iterations=2", "trainer.args.max_steps=4")
+    events = [event for event in prepared[0].state.log_history if "ppo/clip_fraction" in event]
+    differs = []
+    for step, event in zip(taken, events, strict=True):
+        (batch,) = step.batches
+        ratios = []
+        for row, (prompt, completion) in enumerate(unpadded(batch)):
+            old = batch["old_per_token_logps"][row, : len(completion)].double()
+            ratios += (logps_of(step.policy, prompt, completion) - old).exp().tolist()
+        assert event["ppo/clip_fraction"] == pytest.approx(statistics.fmean(not 0.95 <= one <= 1.4 for one in ratios))
+        differs.append(any(1.05 < one <= 1.4 for one in ratios) and any(one > 1.4 for one in ratios))
+    assert any(differs)
 
 
 def test_later_epochs_have_new_values_and_clip_around_the_rollouts(steps, prepared) -> None:

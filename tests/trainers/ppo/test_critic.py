@@ -69,6 +69,17 @@ class TestOptimizer:
         assert policys
 
     @BOTH
+    def test_norms_and_biases_do_not_decay(self, watch, arrangement: list[str]) -> None:
+        """As transformers does it for the policy: matrices decay, gains and biases stay where the loss wants them."""
+        seen = watch(*arrangement, "trainer.args.weight_decay=0.1", "trainer.args.max_steps=1")
+        names = {id(parameter): name for name, parameter in seen.named()}
+        groups = seen.critic._optimizer.param_groups
+        decays = {names[id(one)]: group["weight_decay"] for group in groups for one in group["params"]}
+        assert set(decays.values()) == {0.0, 0.1}
+        for name, decay in decays.items():
+            assert decay == (0.0 if "norm" in name or name.endswith("bias") else 0.1), name
+
+    @BOTH
     def test_two_micro_batches_are_worth_one_of_twice_the_size(self, watch, arrangement: list[str]) -> None:
         settings = [*arrangement, "trainer.args.max_steps=1", "critic.loss_coef=1"]
         one_window = ["trainer.args.per_device_train_batch_size=16", "trainer.args.steps_per_generation=1"]
