@@ -142,10 +142,10 @@ def test_resume_auto_of_a_finished_run_does_nothing(train, capsys) -> None:
 def test_an_interrupted_run_goes_on_from_its_checkpoint(train, workplace: Path) -> None:
     """Stopped in step 3 of 4, resumed from the checkpoint of step 2: same losses as the run that never stopped."""
     (workplace / "mine.py").write_text(
-        "import os\n"
+        "import os, signal\n"
         "def stop(completions, trainer_state, **kwargs):\n"
         "    if trainer_state.global_step == 2 and os.path.exists('stop'):\n"
-        "        raise KeyboardInterrupt\n"
+        "        signal.raise_signal(signal.SIGINT)\n"  # Ctrl-C; to raise its exception is a failure of the reward
         "    return [0.0] * len(completions)\n"
     )
     words = ("rewards.mine.fn=./mine.py:stop", "trainer.args.max_steps=4", "trainer.args.save_steps=2")
