@@ -60,11 +60,14 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
 
     Nearest are the files of tests that bear the module's name, then those of its folder. Of both helpings the tests
     that reach the mutated statement come first, the quick ones before the slow ones, then what else is in their files
-    (it may look at what another test computed). Helpings end when `budget_s` of unmutated time are used.
+    (it may look at what another test computed). Where none reaches it the tests that bear the module's name are taken:
+    the statement may run in a process of its own. Helpings end when `budget_s` of unmutated time are used.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
     reaching = [test for test in tests if statement & test.lines.get(mutant.file, frozenset())]
+    if not reaching:  # as far as can be seen, which is not into other processes
+        reaching = [test for test in tests if Path(mutant.file).stem in Path(test.file).stem]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
     ordered = sorted(reaching, key=lambda test: (not _is_near(mutant.file, test), test.seconds))

@@ -20,11 +20,8 @@ def price(count: int, each: int = 3, *, rebate: int = 0) -> int:
     if count >= 10:
         rebate += 1
     return count * each - rebate
-
-
-def never(count: int) -> int:
-    return count + 1
 '''
+LONELY = "def lonely(count: int) -> int:\n    return count + 1\n"
 TESTS = """from little.price import price
 
 
@@ -45,7 +42,7 @@ sys.exit(main(sys.argv[2:], little))
 @pytest.fixture
 def judge(tmp_path: Path):
     """`judge(*words)`: the ended process of the tester on the little project, which lies in the temporary folder."""
-    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/__init__.py": ""}.items():
+    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/lonely.py": LONELY}.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
