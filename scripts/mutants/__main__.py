@@ -48,7 +48,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     for one in unexplained:
         print(entry(one))
     text = page(verdicts, explained, _head(project, arguments, verdicts, time.monotonic() - start))
-    if arguments.file:
+    if arguments.file or arguments.grep:
         print(text)
     else:
         (project.root / project.page).write_text(text, encoding="utf-8")
@@ -60,7 +60,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=240, help="how many mutants are drawn (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
-    parser.add_argument("--grep", default="", help="only mutants whose line of --list holds this text")
+    parser.add_argument("--grep", default="", help="only mutants whose line of --list holds this text; as --file")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=60, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
@@ -84,7 +84,7 @@ def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], budget_s:
     verdicts = []
     for place, mutant in enumerate(mutants, 1):
         if mutant.file not in by_file:
-            tests = measured(copy, project.test_files(mutant.file), targets, project.root / project.cache)
+            tests = measured(copy, project.test_files(mutant.file, copy), targets, project.root / project.cache)
             by_file[mutant.file] = tests
         one = _judge(copy, mutant, by_file[mutant.file], budget_s)
         verdicts.append(one)

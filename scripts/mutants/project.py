@@ -33,16 +33,16 @@ class Project:
                 if file.name != "__init__.py":
                     yield file.relative_to(self.root).as_posix()
 
-    def test_files(self, mutated: str) -> list[str]:
-        """Return the files of tests that belong to a file."""
+    def test_files(self, mutated: str, copy: Path) -> list[str]:
+        """Return the files of tests in a copy of the project that belong to a file."""
         places = next(
             tests for place, tests in self.tests.items() if mutated == place or str(Path(mutated).parent) == place
         )
         files = []
         for place in places:
-            path = self.root / place
+            path = copy / place
             found = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
-            files += [file.relative_to(self.root).as_posix() for file in found]
+            files += [file.relative_to(copy).as_posix() for file in found]
         return files
 
 
