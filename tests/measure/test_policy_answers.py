@@ -78,3 +78,20 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 def test_an_answer_for_each_score() -> None:
     with pytest.raises(ValueError, match="shorter"):
         completions_of({"greedy": Part(1, PART.answers, PART.scored[:1])})
+
+
+def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
+    """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would make 1 of it. Nobody scored
+    the second prompt's: 0. Both answers to the first say 2, so the majority is worth the mean of 1 and 0.
+    """
+    gated = Part(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
+    attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
+    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
+    assert attempts.maj_at[2].mean == (1 / 2 + 0) / 2
+    assert {one.count for one in attempts.pass_at.values()} == {2}
+
+
+def test_a_reward_that_nobody_scored_or_with_other_scores_than_0_and_1_has_no_attempts() -> None:
+    for scores in ((None, None, None, None), (1.0, 0.5, 0.0, 0.0)):
+        part = Part(each=2, answers=PART.answers, scored=[settled(one) for one in scores])
+        assert sum_up_answers({"sampled": part}, ["right"]).attempts == {}

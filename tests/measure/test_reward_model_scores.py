@@ -63,6 +63,21 @@ def test_by_hand(scorer: RewardModelScorer) -> None:
     assert measured.truncated == 0
 
 
+def test_intervals_are_over_pairs_and_not_over_both_answers_of_them(scorer: RewardModelScorer) -> None:
+    """In log 3: the pairs' means 1/2, 1/2, 1/2, 0 deviate by 1/4, their differences 1, 1, -1, 2 by sqrt(4.75 / 3), the
+    chosen ones 1, 1, 0, 1 by 1/2; t(3) = 3.18245 over the root of 4 pairs. Of 8 answers it would be t(7) = 2.36.
+    """
+    rewards = evaluate_reward_model(scorer, ROWS).rewards
+    for estimate, mean, deviation in (
+        (rewards.mean, 3 / 8, 1 / 4),
+        (rewards.margin, 3 / 4, math.sqrt(4.75 / 3)),
+        (rewards.chosen, 3 / 4, 1 / 2),
+    ):
+        half = 3.18245 * deviation / 2
+        assert estimate.count == 4
+        assert [estimate.low, estimate.high] == pytest.approx([LOG3 * (mean - half), LOG3 * (mean + half)], rel=1e-4)
+
+
 def test_length_bias_by_hand(scorer: RewardModelScorer) -> None:
     length = evaluate_reward_model(scorer, ROWS).length
     assert length.chosen_longer.mean == 1.0
@@ -85,6 +100,26 @@ def test_margin_agreement_by_hand(scorer: RewardModelScorer) -> None:
     assert evaluate_reward_model(scorer, column).margins.spearman == pytest.approx(1.0)
     named = [pair("x", "y", good=4, bad=1, margin=9), pair("x", "z", good=2, bad=1, margin=10)]
     assert evaluate_reward_model(scorer, named, margin=["good", "bad"]).margins.spearman == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan])
+def test_margins_of_the_pairs_that_have_one(scorer: RewardModelScorer, nothing: float | None) -> None:
+    """Without the second pair, differences 1, -1, 2 (in log 3) and margins 2, 0.5, 8: of one order. Around their means
+    2/3 and 3.5 the products sum to 10.5, the squares to 42/9 and 31.5. The first three pairs' differences, 1, 1, -1,
+    would go the other way.
+    """
+    rows = [
+        pair(row["chosen"], row["rejected"], margin=one) for row, one in zip(ROWS, (2, nothing, 0.5, 8), strict=True)
+    ]
+    margins = evaluate_reward_model(scorer, rows).margins
+    assert margins.count == 3
+    assert margins.spearman == pytest.approx(1.0)
+    assert margins.pearson == pytest.approx(10.5 / math.sqrt(42 / 9 * 31.5), **MODEL)
+    assert [(one.start, one.end, one.mean) for one in margins.bins] == [
+        (0.5, 0.5, 0.0),
+        (2.0, 2.0, 1.0),
+        (8.0, 8.0, 1.0),
+    ]
 
 
 def test_the_worst_are_the_surest_of_the_wrong_ones(scorer: RewardModelScorer) -> None:

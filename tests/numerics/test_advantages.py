@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares, token_shares
 from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 
@@ -169,3 +169,36 @@ def test_normalize_then_sum_from_the_scores() -> None:
     weighted = normalized_in_group(matrix, GROUP) * torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
     parts = normalized_sum_parts(weighted)
     assert parts.sum(dim=1).tolist() == pytest.approx(normalized(weighted.numpy()).tolist(), abs=1e-9)
+
+
+class TestSharesOfTokens:
+    """Two components over three tokens: [1, 0, 2] and [0, 1, 1], which sum to the advantages [1, 1, 3]."""
+
+    parts = torch.tensor([[[1.0, 0.0, 2.0]], [[0.0, 1.0, 1.0]]])
+
+    def test_by_hand(self) -> None:
+        """1 + 6 = 7 and 1 + 3 = 4, of 11."""
+        assert token_shares(self.parts, self.parts.sum(dim=0)) == pytest.approx([7 / 11, 4 / 11])
+
+    def test_whitened_by_hand(self) -> None:
+        """Around 5/3 the advantages are -2/3, -2/3, 4/3: -2/3 + 8/3 = 2 and -2/3 + 4/3 = 2/3, of 8/3. Their sum is 0,
+        which is not yet nothing to share.
+        """
+        advantages = torch.tensor([[-2 / 3, -2 / 3, 4 / 3]]) / 1.1547
+        assert token_shares(self.parts, advantages) == pytest.approx([3 / 4, 1 / 4])
+
+    def test_over_ranks(self) -> None:
+        """The first rank holds the row above, the second one of [0, 2, 0] and [1, 0, 0]: 7 + 4 and 4 + 1, of 16."""
+        seen = []
+
+        def of_both(sums: torch.Tensor) -> torch.Tensor:
+            seen.append((sums.dim(), sums.dtype))
+            return sums + (torch.tensor([4.0, 1.0]) if len(sums) == 2 else torch.tensor([5.0])).double()
+
+        assert token_shares(self.parts, self.parts.sum(dim=0), of_both) == pytest.approx([11 / 16, 5 / 16])
+        assert set(seen) == {(1, torch.float64)}
+        # A rank whose advantages are all 0 has the shares of the others.
+        assert token_shares(0 * self.parts, torch.zeros(1, 3), of_both) == pytest.approx([4 / 5, 1 / 5])
+
+    def test_nothing_to_share(self) -> None:
+        assert token_shares(self.parts, torch.zeros(1, 3)) is None

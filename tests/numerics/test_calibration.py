@@ -78,3 +78,24 @@ def test_quantile_bins_never_part_equal_values() -> None:
     assert sorted(row for rows in found for row in rows.tolist()) == [0, 1, 2, 3, 4]
     assert {0, 1, 2} <= set(found[0].tolist())
     assert found[-1].tolist() == [3]
+
+
+def test_a_bin_holds_its_lower_edge_and_the_last_one_both() -> None:
+    """Two bins, [1/2, 3/4) and [3/4, 1]: confidence 3/4, of a difference of log 3, lies in the second."""
+    edge = torch.tensor([math.log(3)], dtype=torch.float64)
+    assert torch.sigmoid(edge).tolist() == [0.75]  # to the last bit, or this test would say nothing
+    assert reliability(edge, 2).count.tolist() == [0, 1]
+    assert reliability(torch.tensor([0.0, 1000.0]), 2).count.tolist() == [1, 1]
+    assert reliability(edge, 2).high.tolist() == [0.75, 1.0]
+
+
+def test_an_edge_is_where_float64_has_it() -> None:
+    """float32's 0.6 is 2.4e-8 too large: with it, 0.6 + 1e-8 and 0.6 - 1e-8 would share the first of five bins."""
+    near = torch.tensor([logit(0.6 + 1e-8), logit(0.6 - 1e-8)], dtype=torch.float64)
+    assert reliability(near, 5).count.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_quantile_bins_of_different_values_are_of_one_size() -> None:
+    """0 .. 7 in four: the quartiles 1.75, 3.5, 5.25 part them two by two."""
+    rows = [indices.tolist() for indices in quantile_bins(torch.arange(8.0), 4)]
+    assert rows == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -88,3 +88,10 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(worlds: int) -> None:
     assert held["means"] / worlds == pytest.approx(0.95, abs=0.02)
     assert held["control"] / worlds < 0.8
     assert t_quantile(0.975, 29) > 1.96
+
+
+@pytest.mark.parametrize("interval", [student_of_groups, wilson_of_groups])
+def test_a_value_without_a_group_is_refused(interval) -> None:
+    """Left out in silence it would still count in the mean."""
+    with pytest.raises(ValueError, match="shorter"):
+        interval([1.0, 0.0, 1.0, 0.0], ["a", "a", "b"])

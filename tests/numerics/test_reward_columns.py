@@ -12,6 +12,7 @@ from rlhf_cli.numerics.reward_columns import (
     RunningDeviation,
     clipped,
     divisors,
+    normalized_in_group,
 )
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 
@@ -93,6 +94,24 @@ class TestNormalise:
     def test_negative_control_a_small_spread_is_none_the_less_one(self) -> None:
         assert one(1.0, 1.001, 1.0, 1.001, normalize="batch").effective[0, 0] > 100
 
+    @pytest.mark.parametrize(("spread", "is_divided"), [(3e-6, True), (1e-6, False)])
+    def test_a_column_is_constant_below_a_deviation_of_1e_6(self, spread: float, is_divided: bool) -> None:
+        """0 and s deviate by s / sqrt(2): 2.1e-6 and 0.7e-6."""
+        found = divisors(torch.tensor([0.0, spread], dtype=torch.float64), "batch", 2, RunningDeviation())
+        assert found.tolist() == pytest.approx([spread / 2**0.5 if is_divided else 1.0] * 2)
+
+
+class TestInGroup:
+    def test_each_component_is_z_scored_in_its_group(self) -> None:
+        """1 and 3 around 2 deviate by sqrt(2); 10 and 10 by nothing, which eps keeps from a division by 0; of 5 and
+        nothing there is no deviation, and 5 is its own mean.
+        """
+        effective = torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, -1.0], [NAN, 1.0]], dtype=torch.float64)
+        found = normalized_in_group(effective, 2)
+        one = 1 / (2**0.5 + 1e-4)
+        expected = [[-one, 0.0], [one, 0.0], [0.0, -one], [NAN, one]]
+        assert found.tolist() == [pytest.approx(row, rel=1e-12, nan_ok=True) for row in expected]
+
 
 class TestRunning:
     @pytest.mark.parametrize("sizes", [[40], [8] * 5, [1] * 40, [3, 36, 1], [0, 40]], ids=str)
@@ -111,6 +130,11 @@ class TestRunning:
         state = RunningDeviation().updated(column(1, 2, 3))
         assert state.updated(column(NAN, NAN)) == state
         assert state.updated(column()) == state
+
+    def test_of_two_values_there_is_one(self) -> None:
+        """1 and 3 around 2: (1 + 1) / (2 - 1)."""
+        assert RunningDeviation().updated(column(1, 3)).deviation == pytest.approx(2**0.5)
+        assert RunningDeviation().updated(column(1)).updated(column(3)).deviation == pytest.approx(2**0.5)
 
     def test_before_two_values_there_is_none(self) -> None:
         assert RunningDeviation().deviation == 0.0

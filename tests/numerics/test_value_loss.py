@@ -33,6 +33,7 @@ def test_without_a_clip_it_is_half_the_squared_error() -> None:
     values, returns = torch.randn(3, 4), torch.randn(3, 4)
     losses, is_clipped = value_losses(values, values - 10.0, returns, None)
     torch.testing.assert_close(losses, torch.nn.functional.mse_loss(values, returns, reduction="none") / 2)
+    assert is_clipped.dtype == torch.bool
     assert not is_clipped.any()
     clipped = value_losses(values, values - 10.0, returns, 0.2)[0]
     assert (clipped > losses + 1).any()  # control: the clip is felt on these numbers

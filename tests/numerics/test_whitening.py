@@ -93,6 +93,13 @@ def test_whiten_of_fewer_than_two() -> None:
     assert [one.tolist() for one in whiten(values, torch.tensor([[True, False]]))] == [[[0.0, 0.0]], 3.0, 0.0]
 
 
+def test_whiten_of_two() -> None:
+    """1 and 3 around 2: the squares sum to 2, over n - 1 = 1."""
+    whitened, mean, std = whiten(torch.tensor([[1.0, NAN, 3.0]]), torch.tensor([[True, False, True]]))
+    assert whitened.tolist() == [pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5])]
+    assert (float(mean), float(std)) == (2.0, pytest.approx(2**0.5))
+
+
 def test_explained_variance_by_hand() -> None:
     returns = torch.tensor([[1.0, 2.0, NAN, 3.0], [NAN, 6.0, 8.0, NAN]])
     value = partial(explained_variance, returns=returns, mask=MASK)

@@ -69,6 +69,11 @@ def test_no_score_closes_every_gate(gate: Gate, raw: float | None) -> None:
     assert gate.is_open(0.0)
 
 
+def test_a_closed_gate_leaves_0_where_nothing_else_is_asked_for() -> None:
+    stack = evaluated(Component("a", Table(1, 0, 1, 0)), Component("b", Table(5, 5, 5, 5), gates=(Gate("a", low=1.0),)))
+    assert stack.outcomes["b"].fixed == [None, 0.0, None, 0.0]
+
+
 class TestLevels:
     def test_independent_ones_are_one_level_in_the_order_given(self) -> None:
         assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]

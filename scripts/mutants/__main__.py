@@ -1,0 +1,139 @@
+"""Plants small mistakes in the code, one at a time, and says which of them no test notices.
+
+    python -m scripts.mutants                                     # the sample of docs/mutants.md, which it writes
+    python -m scripts.mutants --file rlhf_cli/numerics/gae.py     # every mutant of one file
+    python -m scripts.mutants --list                              # look at the sample
+
+Before the mutants of a file every file of tests that belongs to it runs unchanged; where one is red, all ends. Then
+each mutant lies in a copy of the project, and the tests that reach its statement run on it, the nearest first. A mutant
+is killed that makes a test fail or run past its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.mutants.forked import Chosen, copied, run_tests, warm
+from scripts.mutants.mutations import Mutant, drawn, mutants_of
+from scripts.mutants.project import OURS, Project
+from scripts.mutants.reach import ControlFailed, MeasuredTest, chosen, measured
+from scripts.mutants.survivors import Verdict, entry, explanations, page
+
+
+def main(argv: Sequence[str], project: Project = OURS) -> int:
+    """Judge mutants; return 0 where every survivor is explained, 1 where one is not, 2 where the control is red."""
+    arguments = _arguments(argv)
+    start = time.monotonic()
+    mutants = _mutants(project, arguments)
+    if arguments.list:
+        for mutant in mutants:
+            print(_line(mutant))
+        print(f"{len(mutants)} mutants")
+        return 0
+    warm(project.warm)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        copy = copied(project.root, project.copied, Path(place))
+        try:
+            verdicts = _verdicts(project, copy, mutants, arguments.budget_s)
+        except ControlFailed as error:
+            print(error, file=sys.stderr)
+            return 2
+    explained = explanations(project.root / project.explanations)
+    unexplained = [one for one in verdicts if one.lives and one.mutant.name not in explained]
+    for one in unexplained:
+        print(entry(one))
+    text = page(verdicts, explained, _head(project, arguments, verdicts, time.monotonic() - start))
+    if arguments.file or arguments.grep:
+        print(text)
+    else:
+        (project.root / project.page).write_text(text, encoding="utf-8")
+    return 1 if unexplained else 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=240, help="how many mutants are drawn (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
+    parser.add_argument("--grep", default="", help="only mutants whose line of --list holds this text; as --file")
+    parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
+    parser.add_argument("--budget-s", type=float, default=60, help="unmutated seconds of tests a mutant (%(default)s)")
+    return parser.parse_args(argv)
+
+
+def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
+    by_file = [
+        mutants_of((project.root / file).read_text(encoding="utf-8"), file)
+        for file in (arguments.file or project.mutated_files())
+    ]
+    if arguments.file:
+        mutants = [mutant for mutants in by_file for mutant in mutants]
+    else:
+        mutants = drawn(by_file, arguments.count, arguments.seed)
+    return [mutant for mutant in mutants if arguments.grep in _line(mutant)]
+
+
+def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], budget_s: float) -> list[Verdict]:
+    targets = list(project.mutated_files())
+    by_file: dict[str, list[MeasuredTest]] = {}
+    verdicts = []
+    for place, mutant in enumerate(mutants, 1):
+        if mutant.file not in by_file:
+            tests = measured(copy, project.test_files(mutant.file, copy), targets, project.root / project.cache)
+            by_file[mutant.file] = tests
+        one = _judge(copy, mutant, by_file[mutant.file], budget_s)
+        verdicts.append(one)
+        print(f"{place}/{len(mutants)} {one.outcome:9} {one.seconds:5.1f} s  {_line(mutant)}  {one.by}", flush=True)
+    return verdicts
+
+
+def _judge(copy: Path, mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> Verdict:
+    file = copy / mutant.file
+    source = file.read_text(encoding="utf-8")
+    start, outcome, by = time.monotonic(), "unreached", ""
+    try:
+        mutated = mutant.applied(source)
+        compile(mutated, mutant.file, "exec")
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.unlink()
+        file.write_text(mutated, encoding="utf-8")
+        for helping in chosen(mutant, tests, budget_s):
+            timeout_s = 20 + 5 * sum(test.seconds for test in helping)
+            files = list(dict.fromkeys(test.file for test in helping))
+            ended = run_tests(copy, files, Chosen([test.node for test in helping]), timeout_s, keep_bytecode=False)
+            outcome = "survived"
+            if ended.code is None:
+                outcome = "timed out"
+            elif ended.code == 5:
+                raise RuntimeError(f"no test was collected for {_line(mutant)}:\n{ended.output[-2000:]}")
+            elif ended.code != 0:
+                outcome, by = "killed", _killer(ended.output)
+            if outcome != "survived":
+                break
+    finally:
+        file.write_text(source, encoding="utf-8")
+    return Verdict(mutant, outcome, time.monotonic() - start, by)
+
+
+def _killer(output: str) -> str:
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return failed[0].split(" - ")[0] if failed else ""
+
+
+def _line(mutant: Mutant) -> str:
+    before, after = (" ".join(text.split()) for text in (mutant.before, mutant.after))
+    return f"{mutant.file}:{mutant.line} [{mutant.kind}] {before}  ->  {after}"
+
+
+def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict], seconds: float) -> list[str]:
+    drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}"
+    return ["# Mutants", project.about, f"{drawn_as}: judged in {seconds / 60:.0f} minutes."]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

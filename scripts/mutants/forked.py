@@ -1,0 +1,209 @@
+"""Runs tests in a fork of this process, which has imported torch and TRL already but nothing of the project.
+
+Importing TRL costs seconds, a fork milliseconds. The tests run in a copy of the project's folders, so a changed file
+lies on the disk as any other: processes that a test starts read it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+# What is imported before pytest starts is no plugin of a test, whatever pytest says.
+_IGNORED = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", _IGNORED)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a fork ended: pytest's exit code (negative: the signal), None where its time ran out; what it printed."""
+
+    code: int | None
+    seconds: float
+    output: str
+
+
+def warm(modules: Sequence[str]) -> None:
+    """Import what is slow to import, once; `module:name` imports the name from it."""
+    for one in modules:
+        module, _, name = one.partition(":")
+        imported = importlib.import_module(module)
+        if name:
+            getattr(imported, name)
+    gc.collect()
+    gc.freeze()
+
+
+def copied(root: Path, folders: Sequence[str], place: Path) -> Path:
+    """Return a copy of the project's folders and files below `place`."""
+    copy = place / "copy"
+    for name in folders:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            copy.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, copy / name)
+    return copy
+
+
+def run_tests(copy: Path, tests: Sequence[str], plugin: object, timeout_s: float, *, keep_bytecode: bool) -> Ended:
+    """Run pytest on files of tests in a fork and wait for it; everything it started ends with it.
+
+    keep_bytecode: compiled modules are written beside their source. Not for a mutant, whose source is gone after it.
+    """
+    log = copy.parent / "output.txt"
+    start = time.monotonic()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        _be_the_child(copy, tests, plugin, log, keep_bytecode)
+    code = _wait(child, start + timeout_s)
+    shutil.rmtree(copy.parent / "tmp", ignore_errors=True)
+    return Ended(code, time.monotonic() - start, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _wait(child: int, deadline: float) -> int | None:
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code: int | None = os.waitstatus_to_exitcode(status)
+            break
+        if time.monotonic() > deadline:
+            code = None
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what the tests left behind
+    if code is None:
+        os.waitpid(child, 0)
+    return code
+
+
+def _be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, keep_bytecode: bool) -> None:
+    code = 3
+    try:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        os.chdir(copy)
+        sys.path.insert(0, str(copy))
+        os.environ["PYTHONPATH"] = str(copy)
+        if not keep_bytecode:
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        # The modules of this script share the name of their folder with the copy's.
+        for name in [one for one in sys.modules if one.split(".")[0] in ("scripts", "tests")]:
+            del sys.modules[name]
+        options = [*_OPTIONS, f"--rootdir={copy}", f"--basetemp={copy.parent / 'tmp'}"]
+        code = int(pytest.main([*options, *tests], plugins=[plugin]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Chosen:
+    """A plugin that runs the chosen tests in the given order, and stops at the first that fails."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self._order = {node: place for place, node in enumerate(order)}
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.maxfail = 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self._order]
+        items[:] = sorted(chosen, key=lambda item: self._order[item.nodeid])
+
+
+class Watched:
+    """A plugin that notes which lines of `files` each test reaches, and the seconds it takes.
+
+    Lines that are reached by importing a module or in a fixture of more than one test count for every test of the file.
+    `report` gets {"tests": {node: {"seconds", "lines": {file: [line]}}}, "red": [node]}.
+    """
+
+    def __init__(self, root: Path, files: Sequence[str], report: Path) -> None:
+        self._names = {str(root / file): file for file in files}
+        self._codes: dict[CodeType, dict[str, set[int]]] = {}
+        self._report = report
+        self._now: dict[str, set[int]] = {}
+        self._shared = self._now
+        self._tests: dict[str, dict[str, set[int]]] = {}
+        self._seconds: dict[str, float] = {}
+        self._red: list[str] = []
+
+    def pytest_sessionstart(self) -> None:
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self._now = self._tests.setdefault(item.nodeid, {})
+        start = time.monotonic()
+        sys.settrace(self._enter)  # a debugger in the test before may have taken it
+        result = yield
+        self._seconds[item.nodeid] = time.monotonic() - start
+        self._now = self._shared
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before, self._now = self._now, self._shared
+        try:
+            return (yield)
+        finally:
+            self._now = before
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._red.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        tests = {
+            node: {"seconds": self._seconds.get(node, 0.0), "lines": _joined(lines, self._shared)}
+            for node, lines in self._tests.items()
+        }
+        self._report.write_text(json.dumps({"tests": tests, "red": self._red}), encoding="utf-8")
+
+    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
+        file = self._names.get(frame.f_code.co_filename)
+        if file is None:
+            return None
+        self._now.setdefault(file, set()).add(frame.f_lineno)
+
+        def line(frame: FrameType, event: str, argument: object) -> Any:
+            self._now.setdefault(file, set()).add(frame.f_lineno)
+            return line
+
+        return line
+
+
+def _joined(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> dict[str, list[int]]:
+    return {file: sorted(one.get(file, set()) | other.get(file, set())) for file in {*one, *other}}

@@ -1,0 +1,281 @@
+"""Changes a source text at one node of its syntax tree: every mutant is one small mistake that a person could make.
+
+The kinds are in `_KINDS`. Left out is what no test of behaviour can see: annotations, docstrings, decorators, imports,
+the words of messages (every text, and what stands in an f-string).
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file.
+
+    `before` and `after` are the source of the changed node, `where` is the function or class around it; with the count
+    of equal changes before this one in the same place (`nth`) they name the mutant whatever lines come and go above it.
+    `lines` are the first and last line of the statement (of its head, where it has a body).
+    """
+
+    file: str
+    line: int
+    lines: tuple[int, int]
+    where: str
+    kind: str
+    before: str
+    after: str
+    start: int
+    end: int
+    nth: int = 0
+
+    @property
+    def name(self) -> tuple[str, str, str, str, int]:
+        """What names it in the file of explanations."""
+        return (self.file, self.where, self.before, self.after, self.nth)
+
+    def applied(self, source: str) -> str:
+        """Return the mutated source; `start` and `end` count bytes, as the syntax tree does."""
+        data = source.encode()
+        return (data[: self.start] + self.after.encode() + data[self.end :]).decode()
+
+
+def mutants_of(source: str, file: str) -> list[Mutant]:
+    """Return every mutant of a source text, in the order of its lines."""
+    tree = ast.parse(source)
+    walker = _Walker(source, file)
+    walker.visit(tree)
+    seen: Counter[tuple[str, str, str, str, int]] = Counter()
+    named = []
+    for mutant in sorted(walker.found, key=lambda one: (one.start, one.end, one.kind, one.after)):
+        named.append(replace(mutant, nth=seen[mutant.name]))
+        seen[mutant.name] += 1
+    return named
+
+
+def drawn(by_file: Sequence[Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
+    """Return `count` mutants (all, where there are fewer): from each file in proportion to how many it has."""
+    in_line: list[Mutant] = []
+    for mutants in by_file:
+        # A seed for each file: a change of one file leaves what is drawn of the others nearly as it was.
+        in_line += random.Random(f"{seed} {mutants[0].file if mutants else ''}").sample(list(mutants), len(mutants))
+    if count >= len(in_line):
+        return in_line
+    return [in_line[int((place + 0.5) * len(in_line) / count)] for place in range(count)]
+
+
+_Change = Iterator[ast.AST]
+
+
+def _compare(node: ast.AST) -> _Change:
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            changed = copy.deepcopy(node)
+            changed.ops[place] = _COMPARISONS[type(operator)]()
+            yield changed
+
+
+def _arithmetic(node: ast.AST) -> _Change:
+    if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _ARITHMETIC:
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
+        if not any(isinstance(side, ast.JoinedStr | ast.List) or _is_text(side) for side in sides):
+            changed = copy.deepcopy(node)
+            changed.op = _ARITHMETIC[type(node.op)]()
+            yield changed
+
+
+def _logic(node: ast.AST) -> _Change:
+    if isinstance(node, ast.BoolOp):
+        changed = copy.deepcopy(node)
+        changed.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        yield changed
+
+
+def _sign(node: ast.AST) -> _Change:
+    """`not x`, `~x`, `-x` to `x`."""
+    if isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant):
+        yield node.operand
+
+
+def _constant(node: ast.AST) -> _Change:
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield ast.Constant(not node.value)
+        elif isinstance(node.value, int | float):
+            yield ast.Constant(node.value + 1)
+
+
+def _keyword(node: ast.AST) -> _Change:
+    """A call without one of its keyword arguments; `dim=` is changed as well."""
+    if not isinstance(node, ast.Call):
+        return
+    for place, keyword in enumerate(node.keywords):
+        if keyword.arg is None:
+            continue
+        changed = copy.deepcopy(node)
+        if keyword.arg == "dim" and isinstance(keyword.value, ast.Constant | ast.UnaryOp):
+            changed.keywords[place].value = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
+        else:
+            del changed.keywords[place]
+        yield changed
+
+
+def _extremum(node: ast.AST) -> _Change:
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        if name in _EXTREMA:
+            changed = copy.deepcopy(node)
+            if isinstance(changed.func, ast.Name):
+                changed.func.id = _EXTREMA[name]
+            elif isinstance(changed.func, ast.Attribute):
+                changed.func.attr = _EXTREMA[name]
+            yield changed
+
+
+def _slice(node: ast.AST) -> _Change:
+    """One of a slice's ends moves inward by one."""
+    if isinstance(node, ast.Slice):
+        for end, operator in (("lower", ast.Add()), ("upper", ast.Sub())):
+            bound = getattr(node, end)
+            if bound is not None and not isinstance(bound, ast.Constant | ast.UnaryOp):
+                changed = copy.deepcopy(node)
+                setattr(changed, end, ast.BinOp(bound, operator, ast.Constant(1)))
+                yield changed
+
+
+def _statement(node: ast.AST) -> _Change:
+    """No statement: an assignment to an attribute or an item, a call whose value nobody takes."""
+    is_lone_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
+    is_placed = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+    if is_lone_call or is_placed or isinstance(node, ast.AugAssign):
+        yield ast.Pass()
+    elif isinstance(node, ast.Continue):
+        yield ast.Break()
+
+
+_KINDS: dict[str, Callable[[ast.AST], _Change]] = {
+    "comparison": _compare,
+    "arithmetic": _arithmetic,
+    "logic": _logic,
+    "sign": _sign,
+    "constant": _constant,
+    "argument": _keyword,
+    "extremum": _extremum,
+    "slice": _slice,
+    "statement": _statement,
+}
+_COMPARISONS: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_ARITHMETIC: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+_EXTREMA = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin"}
+_EXTREMA |= {"sum": "mean", "mean": "sum", "nansum": "nanmean", "nanmean": "nansum"}
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+class _Walker(ast.NodeVisitor):
+    """Collects the mutants of a module; knows in which function and which statement it is."""
+
+    def __init__(self, source: str, file: str) -> None:
+        self.found: list[Mutant] = []
+        self._file = file
+        self._data = source.encode()
+        self._line_starts = [0]
+        for line in self._data.splitlines(keepends=True):
+            self._line_starts.append(self._line_starts[-1] + len(line))
+        self._where: list[str] = []
+        self._arguments: list[str] = []
+        self._lines = (1, 1)
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.arguments):
+            return
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            self._lines = (
+                node.lineno,
+                max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno,
+            )
+        for kind, changes in _KINDS.items():
+            for changed in changes(node):
+                self._add(node, kind, changed)
+        if isinstance(node, ast.Return):
+            self._return(node)
+        super().visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._where.append(node.name)
+        for statement in node.body:
+            self.visit(statement)
+        self._where.pop()
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "dim":
+            self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for default in [*node.args.defaults, *(one for one in node.args.kw_defaults if one is not None)]:
+            self.visit(default)
+        outer, self._arguments = self._arguments, [one.arg for one in node.args.args if one.arg not in ("self", "cls")]
+        self._where.append(node.name)
+        for statement in node.body:
+            self.visit(statement)
+        self._where.pop()
+        self._arguments = outer
+
+    def _return(self, node: ast.Return) -> None:
+        """The first argument comes back as it was given."""
+        if node.value is None or not self._arguments or not isinstance(node.value, ast.Call | ast.BinOp):
+            return
+        self._add(node.value, "return", ast.Name(self._arguments[0]))
+
+    def _add(self, node: ast.AST, kind: str, changed: ast.AST) -> None:
+        start, end = (self._line_starts[line - 1] + column for line, column in _ends(node))
+        before, after = self._data[start:end].decode(), ast.unparse(ast.fix_missing_locations(changed))
+        if isinstance(node, ast.expr) and isinstance(changed, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp):
+            after = f"({after})"
+        self.found.append(
+            Mutant(self._file, node.lineno, self._lines, ".".join(self._where), kind, before, after, start, end)  # type: ignore[attr-defined]
+        )
+
+
+def _ends(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (line, column in bytes) of both ends."""
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]

@@ -1,0 +1,87 @@
+"""What is mutated here and which tests belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder of code with its tests.
+
+    copied: folders and files that the tests need. tests: folder or file that is mutated -> folders or files of tests.
+    warm: modules that are imported once, before any fork (`module:name` for a name that is imported lazily).
+    about: the beginning of the page. explanations, page, cache: files and a folder below the root.
+    """
+
+    root: Path
+    copied: tuple[str, ...]
+    tests: dict[str, tuple[str, ...]]
+    warm: tuple[str, ...] = ()
+    about: str = ""
+    explanations: str = "scripts/mutants/survivors.toml"
+    page: str = "docs/mutants.md"
+    cache: str = "build/mutants"
+
+    def mutated_files(self) -> Iterator[str]:
+        """Yield every file that is mutated, as a path below the root."""
+        for place in self.tests:
+            path = self.root / place
+            for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+                if file.name != "__init__.py":
+                    yield file.relative_to(self.root).as_posix()
+
+    def test_files(self, mutated: str, copy: Path) -> list[str]:
+        """Return the files of tests in a copy of the project that belong to a file."""
+        places = next(
+            tests for place, tests in self.tests.items() if mutated == place or str(Path(mutated).parent) == place
+        )
+        files = []
+        for place in places:
+            path = copy / place
+            found = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+            files += [file.relative_to(copy).as_posix() for file in found]
+        return files
+
+
+_ABOUT = """
+A mutant is the code with one small mistake: a comparison turned or moved by its border, a sign, a number, an argument
+left out, a statement gone. The tests that reach the statement run on it; a mutant that none of them notices survives.
+So the table below is a list of what could go wrong in these folders without a red test, each with the reason.
+
+    make mutants                                                 # draws the sample again, writes this page
+    python -m scripts.mutants --file rlhf_cli/numerics/gae.py    # every mutant of one file
+    python -m scripts.mutants --list                             # look at them
+
+A survivor without an explanation makes the command fail: write a test that kills it, or say in
+`scripts/mutants/survivors.toml` why it may live (the command prints the entry to fill in). An *equivalent* mutant does
+what the code does, only otherwise; no test can kill it.
+
+Why a script: mutmut 3.8 is well kept and forks, but leaves properties and everything else with a decorator alone, draws
+no sample and has each test of the suite run before the first mutant; cosmic-ray 8.7 starts a process a mutant, which
+here is seven seconds of importing TRL; mutatest has had no release since 2022.
+"""
+
+OURS = Project(
+    root=Path(__file__).resolve().parents[2],
+    about=_ABOUT,
+    copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
+    tests={
+        "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
+        "rlhf_cli/stack": ("tests/stack", "tests/trainers/test_stacked_rewards.py"),
+        "rlhf_cli/trainers": ("tests/trainers", "tests/trainers/ppo"),
+        "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
+        "rlhf_cli/runs/checkpoint_folders.py": (
+            "tests/runs/test_checkpoint_folders.py",
+            "tests/trainers/test_whole_checkpoints.py",
+            "tests/trainers/test_resume_faults.py",
+        ),
+    },
+    warm=(
+        *("numpy", "scipy.stats", "torch", "datasets", "accelerate", "peft", "wandb", "hydra", "pydantic", "rich"),
+        *("transformers:AutoModelForCausalLM", "transformers:AutoTokenizer", "transformers:Trainer", "torch.func"),
+        *("trl:GRPOTrainer", "trl:RLOOTrainer", "trl:RewardTrainer", "trl:SFTTrainer", "trl:DPOTrainer"),
+    ),
+)

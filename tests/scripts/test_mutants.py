@@ -1,0 +1,142 @@
+"""The mutation tester on a project of one function, whose tests notice one mistake and miss another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.mutants.mutations import drawn, mutants_of
+from scripts.mutants.project import OURS
+from scripts.mutants.reach import MeasuredTest, chosen
+
+LITTLE = '''"""Prices."""
+
+
+def price(count: int, each: int, rebate: int) -> int:
+    """Return what `count` cost."""
+    if count >= 10:
+        rebate += 1
+    return count * each - rebate
+'''
+LONELY = "def lonely(count: int) -> int:\n    return count + 1\n"
+TESTS = """from little.price import price
+
+
+def test_price():
+    assert price(2, 3, 0) == 6
+    assert price(20, 3, 0) == 59
+"""
+COMMAND = """
+import sys
+from pathlib import Path
+from scripts.mutants.__main__ import main
+from scripts.mutants.project import Project
+little = Project(Path(sys.argv[1]), ("little", "tests"), {"little": ("tests",)})
+sys.exit(main(sys.argv[2:], little))
+"""
+
+
+@pytest.fixture
+def judge(tmp_path: Path):
+    """`judge(*words)`: the ended process of the tester on the little project, which lies in the temporary folder."""
+    for name, text in {"little/price.py": LITTLE, "tests/test_price.py": TESTS, "little/lonely.py": LONELY}.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "scripts" / "mutants").mkdir(parents=True)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", COMMAND, str(tmp_path), *words]
+        return subprocess.run(command, cwd=OURS.root, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+def outcomes(output: str) -> dict[str, str]:
+    """Return the change -> its outcome, of the lines of progress."""
+    lines = [line.split("]", 1) for line in output.splitlines() if line[:1].isdigit() and "/" in line.split()[0]]
+    return {change.split("  tests")[0].split("  FAILED")[0].strip(): head.split()[1] for head, change in lines}
+
+
+def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Path) -> None:
+    ended = judge("--count", "99")
+    assert ended.returncode == 1, ended.stderr
+    found = outcomes(ended.stdout)
+    assert found["count * each  ->  (count / each)"] == "killed"
+    assert found["count * each - rebate  ->  (count * each + rebate)"] == "killed"
+    assert found["count >= 10  ->  (count > 10)"] == "survived"  # nobody buys ten
+    assert found["count + 1  ->  (count - 1)"] == "unreached"
+    page = (tmp_path / "docs" / "mutants.md").read_text()
+    assert "| little/price.py:6 | price | `count >= 10` | `(count > 10)` | **unexplained** |" in page
+    assert "no test reaches it" in page
+    assert (tmp_path / "little" / "price.py").read_text() == LITTLE
+
+
+def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None:
+    (tmp_path / "scripts" / "mutants" / "survivors.toml").write_text(
+        '[[survivor]]\nfile = "little/price.py"\nwhere = "price"\nbefore = "count >= 10"\nafter = "(count > 10)"\n'
+        'why = "Ten cost the same in both."\nequivalent = true\n'
+    )
+    ended = judge("--count", "99", "--grep", "count >= 10")
+    assert ended.returncode == 0, ended.stderr
+    page = ended.stdout
+    assert "| equivalent: Ten cost the same in both. |" in page
+    assert "| all | 1 | 0 | 1 | 1 | 0.0 % |" in page
+
+
+def test_a_red_control_stops_everything(judge, tmp_path: Path) -> None:
+    (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("59", "60"))
+    ended = judge()
+    assert ended.returncode == 2
+    assert "tests/test_price.py is red without a mutation" in ended.stderr
+    assert outcomes(ended.stdout) == {}
+
+
+def test_every_mutant_is_one_change_that_parses() -> None:
+    for file in list(OURS.mutated_files())[::10]:
+        source = (OURS.root / file).read_text(encoding="utf-8")
+        names = set()
+        for mutant in mutants_of(source, file):
+            mutated = mutant.applied(source)
+            compile(mutated, file, "exec")
+            assert mutated != source
+            names.add(mutant.name)
+        assert len(names) == len(mutants_of(source, file))
+
+
+def test_what_no_test_can_see_is_left_alone() -> None:
+    source = '''"""One < two."""
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class A:
+    b: list[int] | None
+    def c(self, d: int) -> int:
+        raise ValueError(f"{d + 1}")
+'''
+    assert mutants_of(source, "a.py") == []
+
+
+def test_the_sample_is_the_same_for_a_seed_and_even_over_files() -> None:
+    by_file = [mutants_of(LITTLE, "a.py"), mutants_of(LITTLE + LITTLE, "b.py")]
+    sample = drawn(by_file, 12, seed=1)
+    assert sample == drawn(by_file, 12, seed=1)
+    assert sample != drawn(by_file, 12, seed=2)
+    assert sum(mutant.file == "a.py" for mutant in sample) == 4
+    assert len(set(drawn(by_file, 999, seed=1))) == len(by_file[0]) + len(by_file[1])
+
+
+def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
+    mutant = next(one for one in mutants_of(LITTLE, "little/price.py") if one.before == "count >= 10")
+    lines = {"little/price.py": frozenset([6, 8])}
+    far = MeasuredTest("tests/far/test_all.py::test_a", 0.1, lines)
+    near = [MeasuredTest(f"tests/little/test_price.py::test_{n}", n, lines) for n in (3, 1)]
+    elsewhere = MeasuredTest("tests/little/test_price.py::test_b", 0.1, {"little/price.py": frozenset([12])})
+    stranger = MeasuredTest("tests/other/test_other.py::test_c", 0.1, {})
+    helpings = list(chosen(mutant, [far, *near, elsewhere, stranger], 60))
+    assert helpings == [[near[1], near[0], elsewhere], [far]]
+    assert list(chosen(mutant, [far, *near], 2)) == [[near[1]]]
