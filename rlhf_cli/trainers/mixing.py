@@ -7,9 +7,9 @@ from trl import RLOOTrainer
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
-from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.row_lengths import WithLengths
 from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints

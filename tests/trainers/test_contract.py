@@ -22,11 +22,11 @@ from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.finite_steps import FiniteSteps
 from rlhf_cli.trainers.in_run_folder import InRunFolder
-from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.mixing import with_our_seams
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
@@ -41,7 +41,7 @@ def test_calculate_rewards_takes_inputs_prompts_completions_and_ids(trainer) -> 
 
 
 def test_rloo_weighs_clips_penalises_leaves_one_out_and_normalises_in_this_order() -> None:
-    """trainers/leave_one_out.py gives it scores of which its own baseline leaves our advantages."""
+    """trainers/rloo_baselines.py gives it scores of which its own baseline leaves our advantages."""
     source = inspect.getsource(trl.RLOOTrainer._generate_and_score_completions)
     order = [
         "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",

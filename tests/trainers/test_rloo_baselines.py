@@ -14,7 +14,7 @@ from trl import RLOOTrainer
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.leave_one_out import WithLeaveOneOut
+from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 from tests.support.tolerances import ARITHMETIC
 
