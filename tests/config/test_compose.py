@@ -51,7 +51,7 @@ def test_origins_of_a_shipped_experiment() -> None:
     assert origin(composed, "rewards.brevity.weight") == "exp/quickstart.yaml:18"
     assert origin(composed, "rewards.correct.weight") == "reward/sums_correct.yaml:4"
     assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
-    assert origin(composed, "run.root") == "conf/train.yaml:17"
+    assert origin(composed, "run.root") == "conf/train.yaml:21"
 
 
 def test_origins_of_a_users_experiment(write: Write) -> None:
@@ -154,7 +154,7 @@ def test_a_trainer_that_brings_sections_of_its_own() -> None:
     composed = compose(["exp=quickstart", "trainer=ppo"])
     assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:9"
     assert origin(composed, "trainer.args.max_steps") == "exp/quickstart.yaml:23"
-    assert origin(composed, "critic.init") == "trainer/ppo.yaml:19"
+    assert origin(composed, "critic.init") == "trainer/ppo.yaml:20"
     assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:29)"
     assert not {"critic", "kl"} & set(compose(["exp=quickstart", "trainer=grpo"]).tree)
 

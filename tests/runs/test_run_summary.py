@@ -112,4 +112,4 @@ def test_policies_are_compared_by_their_held_out_greedy_total_too(runs: Callable
     events += [{"step": step, "time_s": 1, "eval_greedy/total": 0.5 * step, "eval_loss": 0.0} for step in (1, 2)]
     (summary,) = runs(config(), events=events)
     assert summary.measures == {"greedy total, held out": (0.5, 1.0)}
-    assert "held out: the first and the last evaluation" in shown([summary])
+    assert "held out: the first and the last evaluation" in " ".join(shown([summary]).split())

@@ -13,6 +13,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer
 
+from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.signatures import parameters
 
@@ -37,7 +38,9 @@ class TestCritic:
         assert parameters(getattr(WithCritic, name)) == expected
 
     def test_log_probabilities_are_asked_for_by_one_method(self) -> None:
-        ours = parameters(WithCritic._get_per_token_logps_and_entropies)
+        ours = parameters(LessPadding._get_per_token_logps_and_entropies)
+        # On top of it WithCritic passes on whatever it is given.
+        assert parameters(WithCritic._get_per_token_logps_and_entropies) == ["self", "model", "args", "named"]
         theirs = parameters(trl.GRPOTrainer._get_per_token_logps_and_entropies)
         assert ours == [*theirs[:7], "others"]
         source = inspect.getsource(trl.GRPOTrainer._compute_loss)
