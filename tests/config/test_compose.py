@@ -155,7 +155,7 @@ def test_a_trainer_that_brings_sections_of_its_own() -> None:
     assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:9"
     assert origin(composed, "trainer.args.max_steps") == "exp/quickstart.yaml:23"
     assert origin(composed, "critic.init") == "trainer/ppo.yaml:20"
-    assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:29)"
+    assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:30)"
     assert not {"critic", "kl"} & set(compose(["exp=quickstart", "trainer=grpo"]).tree)
 
 
