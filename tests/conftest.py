@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
 # (all tests on two cores: 403 s instead of 515 s). The models are so small that one alone gains nothing from two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell has what it runs in the background ignore Ctrl-C, and some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.run_fixtures"]
 
