@@ -160,10 +160,10 @@ def raw_advantages(
     return found
 
 
-def assert_rows(found: Tensor, expected: list[list[float]]) -> None:
+def assert_rows(found: Tensor, expected: list[list[float]], tolerance: dict[str, Any] = MODEL) -> None:
     """`found` (B, T) holds the rows of `expected`, and 0 behind them."""
     for row, values in zip(found.tolist(), expected, strict=True):
-        assert row[: len(values)] == pytest.approx(values, **MODEL)
+        assert row[: len(values)] == pytest.approx(values, **tolerance)
         assert not any(row[len(values) :])
 
 
