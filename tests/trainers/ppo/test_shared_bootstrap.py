@@ -18,8 +18,8 @@ from tests.support.ppo_by_hand import (
     GAMMA,
     LAMBDA,
     LIMIT,
-    PLAIN,
     PAD,
+    PLAIN,
     REWARDS,
     assert_rows,
     gae_of,
@@ -82,7 +82,7 @@ def test_the_return_of_a_cut_row_is_that_by_hand(rounds, mode: str) -> None:
 
         delta_t = r_t + gamma V_{t+1} - V_t,  A_t = sum_l (gamma lambda)^l delta_{t+l},  R_t = A_t + V_t,
 
-    with r_T the row's score, but 0 in a cut row under `replace`, and gamma V_{T+1} in the last delta of a cut row alone.
+    r_T the row's score, but 0 in a cut row under `replace`, and gamma V_{T+1} in the last delta of a cut row alone.
     The values are those of the saved critic in a plain model: adapter and head as they were at that rollout.
     """
     seen, outputs, saved = rounds("truncation=bootstrap", f"truncation.mode={mode}")
