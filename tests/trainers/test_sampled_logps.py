@@ -55,9 +55,10 @@ class Engine:
         draw = random.Random(1)
         model, completions, logps = plain(self.model, AutoModelForCausalLM), [], []
         for prompt in prompts:
-            length = draw.randint(1, LIMIT)
+            is_cut = draw.random() < 0.3
+            length = LIMIT if is_cut else draw.randint(1, LIMIT)
             ids = [draw.randrange(40, 200) for _ in range(length)]
-            completions.append(ids if draw.random() < 0.3 and length == LIMIT else [*ids[:-1], EOS])
+            completions.append(ids if is_cut else [*ids[:-1], EOS])
             with torch.no_grad():
                 own = logps_of(model, prompt, completions[-1])
             ratios = [ratio_of(completions[-1], place) for place in range(length)]
