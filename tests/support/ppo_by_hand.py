@@ -96,8 +96,8 @@ def plain(model: Any, auto: Any) -> Any:
     return copy.eval()
 
 
-def logps_of(model: Any, prompt: list[int], completion: list[int]) -> Tensor:
-    logits = model(input_ids=torch.tensor([prompt + completion])).logits[0]
+def logps_of(model: Any, prompt: list[int], completion: list[int], temperature: float = 1.0) -> Tensor:
+    logits = model(input_ids=torch.tensor([prompt + completion])).logits[0] / temperature
     chosen = torch.log_softmax(logits[len(prompt) - 1 : -1], dim=1)
     return chosen.gather(1, torch.tensor(completion).unsqueeze(1)).squeeze(1)
 
@@ -124,7 +124,8 @@ def rows_of(trainer: Any, output: dict[str, Tensor]) -> list[Row]:
             if not completion:
                 rows.append(Row(prompt, [], [], [], []))
                 continue
-            logps = [logps_of(model, prompt, completion).tolist() for model in (policy, reference)]
+            temperature = trainer.args.temperature
+            logps = [logps_of(model, prompt, completion, temperature).tolist() for model in (policy, reference)]
             rows.append(Row(prompt, completion, *logps, values_of(critic, prompt, completion).tolist()))
     return rows
 
@@ -159,10 +160,10 @@ def raw_advantages(
     return found
 
 
-def assert_rows(found: Tensor, expected: list[list[float]]) -> None:
+def assert_rows(found: Tensor, expected: list[list[float]], tolerance: dict[str, Any] = MODEL) -> None:
     """`found` (B, T) holds the rows of `expected`, and 0 behind them."""
     for row, values in zip(found.tolist(), expected, strict=True):
-        assert row[: len(values)] == pytest.approx(values, **MODEL)
+        assert row[: len(values)] == pytest.approx(values, **tolerance)
         assert not any(row[len(values) :])
 
 

@@ -28,7 +28,13 @@ def gradient_of(model: Any) -> dict[str, Tensor]:
 
 
 def token_losses(
-    step: Step, batch: dict[str, Any], beta: float, clip: float | None, *, is_corrected: bool = True
+    step: Step,
+    batch: dict[str, Any],
+    beta: float,
+    clip: float | None,
+    *,
+    is_corrected: bool = True,
+    temperature: float = 1.0,
 ) -> list[tuple[Tensor, Tensor]]:
     """(policy losses, critic losses) of the tokens, a row each. `is_corrected`: the KL is weighed with the ratio."""
     found = []
@@ -40,7 +46,7 @@ def token_losses(
         def given(name: str, row: int = row, count: int = len(completion)) -> Tensor:
             return batch[name][row, :count].double()
 
-        logps = logps_of(step.policy, prompt, completion)
+        logps = logps_of(step.policy, prompt, completion, temperature)
         old = given("old_per_token_logps") if "old_per_token_logps" in batch else logps.detach()
         ratio, advantages = (logps - old).exp(), given("advantages")
         policy = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
