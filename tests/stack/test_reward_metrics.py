@@ -61,6 +61,14 @@ class TestScores:
         assert found["reward"] == pytest.approx((5 + 13 + 6) / 3)
         assert found["reward_std"] == pytest.approx(((9 + 25 + 4) / 2) ** 0.5)
 
+    @pytest.mark.parametrize("num_rows", [1, 2])
+    def test_z_scored_totals_of_a_row_or_two(self, num_rows: int) -> None:
+        """1 and 4 around 2.5: 4.5 over 1; of 1 alone there is no deviation."""
+        raw = column(*[1, 4][:num_rows], *[NAN] * (4 - num_rows))
+        case = Case([raw], [Rule("a")], [1.0], aggregate="normalize_then_sum")
+        found = component_metrics(case.settle(), Counts(torch.zeros(0, 7)))["reward_std"]
+        assert found == pytest.approx(4.5**0.5 if num_rows == 2 else NAN, nan_ok=True)
+
 
 class TestCorrelations:
     def test_over_the_rows_where_both_apply_and_vary(self) -> None:
@@ -73,7 +81,7 @@ class TestCorrelations:
         """1, 2, 3, 6 around 3 and 4, 1, 0, 3 around 2: products -4 + 1 + 0 + 3 = 0; with a last 7 instead of 3, around
         3: products -2 + 2 + 0 + 12 = 12, squares 14 and 30.
         """
-        a = column(1, 2, 3, 6)
+        a = column(0.01, 0.02, 0.03, 0.06)  # little variance is variance
         assert metrics_of(a, column(4, 1, 0, 3), weights=[1, 1])["rewards/correlation/a/b"] == pytest.approx(
             0, abs=1e-12
         )
@@ -140,6 +148,9 @@ class TestShares:
         assert list(found.values()) == pytest.approx([a, b, 1 - a - b])
         assert list(found)[2] == "rewards/kl/advantage_share"
         assert list(self.shares(trainer_with(args=is_rloo))) == list(found)[:2]
+        without = trainer_with(args=is_rloo)
+        del without.beta
+        assert list(self.shares(without)) == list(found)[:2]
 
     def test_of_rloo_where_it_is_not_linear(self) -> None:
         is_rloo = SimpleNamespace(normalize_advantages=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.settled_rows import settled_rows
+from tests.support.settled_columns import NAN, Case, Rule, column
 
 
 def component(name: str, **rules: object) -> Component:
@@ -22,3 +23,17 @@ def test_by_hand() -> None:
         SettledRow(2 * 1 + 0.25 * 0.5, {"a": SettledReward(1.0, 1.0, 2.0), "b": SettledReward(None, 0.5, 0.125)}),
         SettledRow(None, {"a": nothing, "b": nothing}),
     ]
+
+
+def test_totals_are_weighed_and_of_nothing_there_is_none() -> None:
+    """2 * 1 - 0.5 * 3, 2 * 2 - 0.5 * 4."""
+    columns = [column(1, 2, NAN, NAN), column(3, 4, NAN, NAN)]
+    totals = Case(columns, [Rule("a"), Rule("b")], [2.0, -0.5]).settle().totals.tolist()
+    assert totals[:2] == [0.5, 2.0]
+    assert all(total != total for total in totals[2:])
+
+
+def test_normalised_scores_are_divided() -> None:
+    """0 and 2 deviate by sqrt(2); the group's other two count nowhere."""
+    settled = Case([column(0, 2, NAN, NAN)], [Rule("a", normalize="group")], [1.0]).settle()
+    assert settled.unfilled[:2, 0].tolist() == [0.0, 2 / 2**0.5]
