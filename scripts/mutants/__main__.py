@@ -60,7 +60,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=240, help="how many mutants are drawn (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
-    parser.add_argument("--grep", default="", help="only mutants whose line of --list holds this text; as --file")
+    parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=60, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
@@ -75,7 +75,8 @@ def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
         mutants = [mutant for mutants in by_file for mutant in mutants]
     else:
         mutants = drawn(by_file, arguments.count, arguments.seed)
-    return [mutant for mutant in mutants if arguments.grep in _line(mutant)]
+    wanted = arguments.grep or [""]
+    return [mutant for mutant in mutants if any(text in _line(mutant) for text in wanted)]
 
 
 def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], budget_s: float) -> list[Verdict]:

@@ -20,7 +20,8 @@ class Mutant:
 
     `before` and `after` are the source of the changed node, `where` is the function or class around it; with the count
     of equal changes before this one in the same place (`nth`) they name the mutant whatever lines come and go above it.
-    `lines` are the first and last line of the statement (of its head, where it has a body).
+    `lines` are the first and last line of the statement (of its head, where it has a body); `at_import`: it runs when
+    the module is imported, as a default or a class's field does.
     """
 
     file: str
@@ -32,6 +33,7 @@ class Mutant:
     after: str
     start: int
     end: int
+    at_import: bool
     nth: int = 0
 
     @property
@@ -211,6 +213,7 @@ class _Walker(ast.NodeVisitor):
         for line in self._data.splitlines(keepends=True):
             self._line_starts.append(self._line_starts[-1] + len(line))
         self._where: list[str] = []
+        self._functions = 0
         self._arguments: list[str] = []
         self._lines = (1, 1)
 
@@ -255,8 +258,10 @@ class _Walker(ast.NodeVisitor):
             self.visit(default)
         outer, self._arguments = self._arguments, [one.arg for one in node.args.args if one.arg not in ("self", "cls")]
         self._where.append(node.name)
+        self._functions += 1
         for statement in node.body:
             self.visit(statement)
+        self._functions -= 1
         self._where.pop()
         self._arguments = outer
 
@@ -271,9 +276,9 @@ class _Walker(ast.NodeVisitor):
         before, after = self._data[start:end].decode(), ast.unparse(ast.fix_missing_locations(changed))
         if isinstance(node, ast.expr) and isinstance(changed, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp):
             after = f"({after})"
-        self.found.append(
-            Mutant(self._file, node.lineno, self._lines, ".".join(self._where), kind, before, after, start, end)  # type: ignore[attr-defined]
-        )
+        line: int = node.lineno  # type: ignore[attr-defined]
+        where, at_import = ".".join(self._where), not self._functions
+        self.found.append(Mutant(self._file, line, self._lines, where, kind, before, after, start, end, at_import))
 
 
 def _ends(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -70,7 +70,7 @@ OURS = Project(
     copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
     tests={
         "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
-        "rlhf_cli/stack": ("tests/stack", "tests/trainers/test_stacked_rewards.py"),
+        "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
         "rlhf_cli/trainers": ("tests/trainers", "tests/trainers/ppo"),
         "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
         "rlhf_cli/runs/checkpoint_folders.py": (

@@ -65,7 +65,9 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
-    reaching = [test for test in tests if statement & test.lines.get(mutant.file, frozenset())]
+    reached = {test.node: test.lines.get(mutant.file, frozenset()) for test in tests}
+    # Whoever imports a module reaches what runs then, in conftest.py before anybody watches.
+    reaching = [test for test in tests if (reached[test.node] if mutant.at_import else statement & reached[test.node])]
     if not reaching:  # as far as can be seen, which is not into other processes
         reaching = [test for test in tests if Path(mutant.file).stem in Path(test.file).stem]
     files = {test.file for test in reaching}

@@ -1,4 +1,4 @@
-"""Dense scores outside of training, where a completion is a text and has no tokens: a row is worth its sum."""
+"""Dense scores where a completion is a text and has no tokens (a row is worth its sum), and where it has them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ def test_a_span_outside_the_text_is_refused_there_too(bench: Bench) -> None:
     outcome = score.evaluate(**TEXTS)["mine"]
     assert outcome.raw == [None, 1.0, 0.0]
     assert "not inside the completion's 3 characters" in (outcome.errors[0] or "")
+
+
+def test_with_tokens_and_a_tokenizer_a_span_lies_on_its_tokens(bench: Bench) -> None:
+    """Tokens of one, two and one characters: 1 .. 3 is the second's, and its last character alone is still there."""
+    pieces = {5: "a", 6: "bc", 7: "d"}
+    stack = bench.stack(lambda completions, **_: [[(1, 3, 0.5), (2, 3, 0.25), (3, 4, -1.0)]])
+    stack.decode = lambda ids: "".join(pieces[token] for token in ids)
+    outcome = stack.evaluate(prompts=["p"], completions=["abcd"], completion_ids=[[5, 6, 7]])["mine"]
+    assert outcome.tokens == [[None, 0.75, -1.0]]
+    assert outcome.raw == [-0.25]

@@ -113,7 +113,7 @@ class TestRefused:
     def test_no_such_module(self) -> None:
         error = refusal("no_such_package_at_all.rewards:plain")
         assert error.what == "no_such_package_at_all.rewards cannot be imported"
-        assert str(error.got).startswith("ModuleNotFoundError: No module named 'no_such_package_at_all'")
+        assert error.got == "ModuleNotFoundError: No module named 'no_such_package_at_all'"  # and no line of ours
 
     @pytest.mark.parametrize("fn", ["./my_rewards.py:plane", "./my_rewards.py:constant"])
     def test_no_such_function(self, fn: str) -> None:

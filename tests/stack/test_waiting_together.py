@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -136,3 +137,44 @@ def test_one_that_raises_beside_an_async_one_leaves_nothing_behind() -> None:
     done = ends_in(RAISES_BESIDE_ASYNC)
     assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_reward_left_running_may_tidy_up_and_is_waited_for() -> None:
+    """Closing cancels it; its `finally` waits itself, for a connection to close, say."""
+    kept, seen = [], []
+
+    async def left_running() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            seen.append("tidied up")
+
+    async def reward(completions: list[str], **_: Any) -> list[float]:
+        kept.append(asyncio.create_task(left_running()))
+        await asyncio.sleep(0)
+        return [1.0] * len(completions)
+
+    stack = RewardStack([Component("one", reward)])
+    stack.evaluate(**BATCH)
+    stack.close()
+    assert seen == ["tidied up"]
+
+
+def test_one_of_several_that_wait_stays_in_the_callers_thread() -> None:
+    """Libraries that time themselves with signals work in the main thread alone; the others have one each."""
+    threads: dict[str, threading.Thread] = {}
+
+    def seen_as(name: str) -> Any:
+        def reward(completions: list[str], **_: Any) -> list[float]:
+            threads[name] = threading.current_thread()
+            time.sleep(0.1)
+            return [1.0] * len(completions)
+
+        return reward
+
+    stack = RewardStack([Component(name, seen_as(name)) for name in "abc"])
+    stack.evaluate(**BATCH)
+    stack.close()
+    assert threads["a"] is threading.current_thread()
+    assert len({threads[name] for name in "abc"}) == 3
