@@ -160,3 +160,17 @@ def test_why_says_the_first_reason() -> None:
     assert str(why_no_total(both, "normalize_then_sum")).startswith("rewards.b.normalize=running")
     assert str(why_no_total(both, "sum", seen={"b"})).startswith("rewards.c.normalize=batch")
     assert why_no_total({"b": "running"}, "sum", seen={"b"}) is None
+
+
+def test_totals_are_weighed_and_of_nothing_there_is_none() -> None:
+    """2 * 1 - 0.5 * 3, 2 * 2 - 0.5 * 4."""
+    columns = [column(1, 2, NAN, NAN), column(3, 4, NAN, NAN)]
+    totals = Case(columns, [Rule("a"), Rule("b")], [2.0, -0.5]).settle().totals.tolist()
+    assert totals[:2] == [0.5, 2.0]
+    assert all(total != total for total in totals[2:])
+
+
+def test_normalised_scores_are_divided() -> None:
+    """0 and 2 deviate by sqrt(2); the group's other two count nowhere."""
+    settled = Case([column(0, 2, NAN, NAN)], [Rule("a", normalize="group")], [1.0]).settle()
+    assert settled.unfilled[:2, 0].tolist() == [0.0, 2 / 2**0.5]
