@@ -51,6 +51,10 @@ class Truncation:
         """Return (N,) bool, True = the row counts nowhere; None where the policy leaves out none."""
         return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
 
+    def replaced(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = what the row's rewards came to gives way to a penalty; None where none does."""
+        return endings.is_truncated if self.replaces and self.changes_total else None
+
     def goes_on(self, endings: Endings) -> Tensor:
         """Return (N,) bool, True = the return of the row goes on with the critic's value of its last state."""
         return endings.is_truncated & EFFECTS[self.policy].goes_on

@@ -103,6 +103,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             num_generations=self._num_generations,
             is_training=self.model.training,
             is_left_out=self.truncation.leaves_out(self._endings),
+            is_replaced=self.truncation.replaced(self._endings),
             fill=self._fill,
         )
         if self.truncation.changes_total:
