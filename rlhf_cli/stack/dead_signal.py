@@ -50,9 +50,9 @@ class DeadRound:
     left_out: float
 
 
-def is_dead(settled: Settled, group_size: int) -> bool:
-    """Return whether all totals are the same within every group of `group_size` rows; rows without a total aside."""
-    totals = settled.totals.double().unflatten(0, (-1, group_size))
+def is_dead(totals: Tensor, group_size: int) -> bool:
+    """Return whether all totals (N,) are the same within every group of `group_size` rows; NaN, no total, aside."""
+    totals = totals.double().unflatten(0, (-1, group_size))
     largest = totals.nan_to_num(0.0).abs().max(dim=1).values
     return bool((_spread(totals) <= _ROUNDING * largest).all())
 

@@ -182,6 +182,11 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         """Return (rows of all ranks, rewards): the parts of the totals that TRL made advantages of."""
         return self._settled.for_trl * self._settled.trl_weights
 
+    def _compared_totals(self) -> Tensor:
+        """Return (rows of all ranks,) the totals that TRL compared within a group, NaN where a row has none."""
+        parts = self._summed_by_trl()
+        return torch.where(parts.isnan().all(dim=1), torch.nan, parts.nansum(dim=1))
+
     def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
         is_in_completion = output["completion_mask"].bool()
