@@ -69,16 +69,24 @@ def _returns_lists(fn: str) -> bool:
         return False
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
-    except (SyntaxError, UnicodeDecodeError):
+    except (SyntaxError, ValueError):
         return False  # preflight says so
     functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name]
-    returned = functions[-1].returns if functions else None
+    returned: ast.AST | None = functions[-1].returns if functions else None
     if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
-        returned = ast.parse(returned.value, mode="eval").body
+        returned = _parsed(returned.value)
     if returned is None:
         return False
     outer = [node for node in ast.walk(returned) if _is_list(node)]
     return any(_is_list(inner) for one in outer for inner in ast.walk(one) if inner is not one)
+
+
+def _parsed(annotation: str) -> ast.AST | None:
+    """Return the type that an annotation in quotes names, None where it is prose: Python takes any text there."""
+    try:
+        return ast.parse(annotation, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _is_list(node: ast.AST) -> bool:

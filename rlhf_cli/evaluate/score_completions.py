@@ -7,6 +7,7 @@ an excluded component adds nothing to a row's total, and where training takes so
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -77,12 +78,13 @@ def score(
 ) -> CompletionScores:
     """Score the rows, and sum every reward up over them.
 
-    Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans.
+    Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans;
+    None for the policy's own tokenizer, which is loaded where one is asked for.
     `running` are the deviations of a training by reward, None where there is no training to take them from.
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
     """
     stack = reward_stack(experiment, device=device)
-    stack.decode = decode
+    tokenizer = functools.cache(lambda: _tokenizer(experiment))
     try:
         _require_columns(stack, rows)
         batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
@@ -90,8 +92,9 @@ def score(
         batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
         batch["log_extra"] = batch["log_metric"] = lambda name, value: None
         if "completion_ids" not in batch and _wants_tokens(stack):
-            tokenizer = _tokenizer(experiment)
-            batch["completion_ids"] = [tokenizer.encode(text_of(text)) for text in batch["completions"]]
+            batch["completion_ids"] = [tokenizer().encode(text_of(text)) for text in batch["completions"]]
+        if "completion_ids" in batch:
+            stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
         stack.evaluate(**batch)
         return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
     finally:

@@ -16,8 +16,8 @@ _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"
 def show_parts(console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> None:
     """Print each of `rows`: its scores, and a text for each reward that gave parts of it values of their own.
 
-    `rows` are the completions in the order of their scores. A part's reward stands behind it, so that nothing is lost
-    where there are no colours.
+    `rows` are the completions in the order of their scores. A part's reward stands behind it in brackets, so that
+    nothing is lost where there are no colours, and no digit of the text is taken for one of the reward.
     """
     for number, (row, scored) in enumerate(zip(rows, scores.rows, strict=False)):
         said = ", ".join(f"{name} {figure(one.raw)}" for name, one in scored.rewards.items())
@@ -39,7 +39,7 @@ def _coloured(text: str, reward: ScoredReward) -> Text:
         shown.append(text[reached : part.start])
         begin = max(reached, part.start)
         shown.append(text[begin : part.end], style=_style(part))
-        shown.append(f" {part.reward:+g}", style="bold")
+        shown.append(f"[{part.reward:+g}]", style="bold")
         reached = max(reached, part.end)
     shown.append(text[reached:])
     return shown

@@ -50,9 +50,9 @@ class DeadRound:
     left_out: float
 
 
-def is_dead(settled: Settled, group_size: int) -> bool:
-    """Return whether all totals are the same within every group of `group_size` rows; rows without a total aside."""
-    totals = settled.totals.double().unflatten(0, (-1, group_size))
+def is_dead(totals: Tensor, group_size: int) -> bool:
+    """Return whether all totals (N,) are the same within every group of `group_size` rows; NaN, no total, aside."""
+    totals = totals.double().unflatten(0, (-1, group_size))
     largest = totals.nan_to_num(0.0).abs().max(dim=1).values
     return bool((_spread(totals) <= _ROUNDING * largest).all())
 
@@ -87,10 +87,7 @@ def seen_of(
 
 def cause_of(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
     """Return why these rounds taught nothing, in a few words, and a line for every component."""
-    told = {
-        seen[0].name: _Told.of([one for one in seen if one is not None])
-        for seen in zip(*(dead.components for dead in rounds), strict=True)
-    }
+    told = {seen[0].name: _Told.of(seen) for seen in zip(*(dead.components for dead in rounds), strict=True)}
     lines = [f"{name}: {one.line}" for name, one in told.items()]
     if all(dead.left_out == 1.0 for dead in rounds):
         return "every completion was cut off, and truncation leaves such rows out", lines

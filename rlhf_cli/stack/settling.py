@@ -69,7 +69,8 @@ class Settled:
     `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
     excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
     stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums;
-    `is_z_scored` when that is not in reward units.
+    `is_z_scored` when that is not in reward units. `is_replaced` (N,) bool, True = all of it gives way to what the
+    truncation policy adds; None for no row.
     """
 
     names: tuple[str, ...]
@@ -81,6 +82,7 @@ class Settled:
     for_trl: Tensor
     trl_weights: Tensor
     is_z_scored: bool = False
+    is_replaced: Tensor | None = None
 
     @property
     def contributions(self) -> Tensor:
@@ -121,14 +123,15 @@ def settle(
     num_generations: int,
     is_training: bool,
     is_left_out: Tensor | None = None,
+    is_replaced: Tensor | None = None,
     fill: Fill = "group",
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
     """Return the settled batch and the running deviations after it.
 
     raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
     score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
-    is_left_out: (N,) True = the row counts nowhere, whatever it scored; only `raw` still shows it. fill: what an
-    excluded entry counts as (see `filled`).
+    is_left_out: (N,) True = the row counts nowhere, whatever it scored; only `raw` still shows it. is_replaced: (N,)
+    True = the row's scores are logged, but give way. fill: what an excluded entry counts as (see `filled`).
     """
     seen = raw if is_left_out is None else raw.masked_fill(is_left_out.unsqueeze(1), torch.nan)
     if is_left_out is not None:
@@ -146,11 +149,13 @@ def settle(
             unfilled[:, index] = values / dividing[:, index]
     own = slice(0, len(rules))
     unfilled[:, own] = torch.where(is_fixed, fixed, unfilled[:, own])
-    effective = filled(unfilled, num_generations, fill)
-    settled = Settled(tuple(names), raw, unfilled, effective, dividing, weights, effective, weights)
+    effective = _filled(unfilled, is_replaced, num_generations, fill)
+    settled = Settled(
+        tuple(names), raw, unfilled, effective, dividing, weights, effective, weights, is_replaced=is_replaced
+    )
     if aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
-        normalized = filled(normalized_in_group(unfilled, num_generations), num_generations)
+        normalized = _filled(normalized_in_group(unfilled, num_generations), is_replaced, num_generations, "group")
         normalized = torch.where(settled.is_unscorable.unsqueeze(1), torch.nan, normalized.nan_to_num(0.0))
         settled = replace(settled, for_trl=normalized, is_z_scored=True)
     elif callable(aggregate):
@@ -162,6 +167,19 @@ def settle(
         first[0] = 1.0
         settled = replace(settled, for_trl=for_trl, trl_weights=first)
     return settled, running
+
+
+def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fill: Fill) -> Tensor:
+    """Return (N, K) values with excluded entries filled by what the others of the group will be compared with.
+
+    A row that is replaced is worth its penalty and nothing else: it counts as 0 of every reward, applying or not. With
+    its scores in the fill, a row to which the reward does not apply would gain from what another one has lost.
+    """
+    if is_replaced is None:
+        return filled(values, num_generations, fill)
+    gives_way = is_replaced & ~values.isnan().all(dim=1)
+    counting = values.masked_fill(gives_way.unsqueeze(1), 0.0)
+    return torch.where(values.isnan(), filled(counting, num_generations, fill), values)
 
 
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:

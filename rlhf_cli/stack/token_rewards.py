@@ -27,7 +27,9 @@ def token_rewards(
     there.
 
     A dense score lies where its tokens do; a plain one, a closed gate's number and a failure's lie on the completion's
-    last token. An excluded component gives no position. is_in_completion: (rows, tokens), True = not padding.
+    last token. So does all of a row whose rewards give way to a penalty: there they cancel, and no token before it is
+    charged for what the tokens before that had earned. An excluded component gives no position.
+    is_in_completion: (rows, tokens), True = not padding.
     """
     # Filled as lists: setting single entries of a tensor costs more than everything else here.
     num_rows, num_tokens = is_in_completion.shape
@@ -36,6 +38,7 @@ def token_rewards(
     last = (is_in_completion.sum(dim=1) - 1).tolist()
     weights = settled.weights.tolist()
     unfilled, divisors = settled.unfilled[own_rows].tolist(), settled.divisors[own_rows].tolist()
+    gives_way = [False] * num_rows if settled.is_replaced is None else settled.is_replaced[own_rows].tolist()
     for row, effective in enumerate(unfilled):
         if last[row] < 0:
             continue
@@ -43,7 +46,7 @@ def token_rewards(
             if total != total:  # NaN: the component does not apply
                 continue
             tokens = None
-            if index < len(divisors[row]):
+            if index < len(divisors[row]) and not gives_way[row]:
                 tokens = stack.token_values(settled.names[index], row, divisors[row][index])
             for token, value in [(last[row], total)] if tokens is None else enumerate(tokens):
                 if value is not None:

@@ -46,7 +46,7 @@ class ErrorCounts:
         asked = [component.eager or gate is None for gate in outcome.closed_by]
         self._last.extend(error is not None for error, is_asked in zip(outcome.errors, asked, strict=True) if is_asked)
         failed = sum(self._last)
-        if num_errors and len(self._last) == limit.window and failed > limit.share * limit.window:
+        if num_errors and len(self._last) == limit.window and failed / limit.window > limit.share:
             raise RewardFailed(
                 f"reward {component.name!r} failed on {failed} of the last {limit.window} rows",
                 where=f"rewards.{component.name}",

@@ -51,6 +51,10 @@ class Truncation:
         """Return (N,) bool, True = the row counts nowhere; None where the policy leaves out none."""
         return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
 
+    def replaced(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = what the row's rewards came to gives way to a penalty; None where none does."""
+        return endings.is_truncated if self.replaces and self.changes_total else None
+
     def goes_on(self, endings: Endings) -> Tensor:
         """Return (N,) bool, True = the return of the row goes on with the critic's value of its last state."""
         return endings.is_truncated & EFFECTS[self.policy].goes_on
@@ -101,7 +105,7 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
     """
     function = EFFECTS[truncation.policy].added
     assert function is not None
-    added = function(totals_in_reward_units(settled), truncation, endings)
+    added = function(settled.row_totals, truncation, endings)
     added_for_trl = function(settled.totals, truncation, endings)
     is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, a reward of nothing is not given at all
     one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
@@ -117,15 +121,6 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
         for_trl=_beside(settled.for_trl, for_trl),
         trl_weights=torch.cat([settled.trl_weights, one]),
     )
-
-
-def totals_in_reward_units(settled: Settled) -> Tensor:
-    """Return the (N,) totals that are logged as `reward`: weighted rewards also where TRL sums z-scores. NaN: no
-    score.
-    """
-    if not settled.is_z_scored:
-        return settled.totals
-    return torch.where(settled.is_unscorable, torch.nan, settled.contributions.nansum(dim=1))
 
 
 def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
@@ -174,7 +169,7 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
     NaN where no row was cut, or none of those has a score.
     """
     cut = endings.is_truncated
-    after = totals_in_reward_units(settled)
+    after = settled.row_totals
     index = settled.names.index(COMPONENT) if COMPONENT in settled.names else None
     added = settled.raw[:, index] if index is not None else torch.zeros_like(after)
     return {

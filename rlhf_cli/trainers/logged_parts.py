@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from accelerate.utils import gather_object
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -17,15 +18,22 @@ _COLUMN = "{}.parts"
 
 
 class PartColumns:
-    """Keep which rewards have ever named parts: a column that was in one table is in all that follow."""
+    """Keep which rewards have ever named parts, on any rank: a column that was in one table is in all that follow.
+
+    Columns are gathered one by one, so that every rank needs the same ones in the same order, whatever its rows got.
+    """
 
     def __init__(self) -> None:
         self._names: list[str] = []
 
     def empty(self, stack: Stack, num_rows: int) -> dict[str, list[object]]:
-        """Return column -> nothing for each row of this rank, for the rewards that have named parts by now."""
-        named = (name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens))
-        self._names += [name for name in named if name not in self._names]
+        """Return column -> nothing for each row of this rank, for the rewards that have named parts by now.
+
+        Every rank has to call it.
+        """
+        own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
+        named = {*self._names, *gather_object(own)}
+        self._names = [name for name in stack.names if name in named]
         return {_COLUMN.format(name): [None] * num_rows for name in self._names}
 
     def filled(self, stack: Stack, advantages: Tensor) -> dict[str, list[str | None]]:

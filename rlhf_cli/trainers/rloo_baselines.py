@@ -74,12 +74,22 @@ class WithLeaveOneOut(WithRewardStack):
         return super()._summed_by_trl() if self._scores is None else self._scores * self._settled.trl_weights
 
     def _where_they_apply(self) -> Tensor:
-        """Return (N, K) settled rewards, NaN where one does not apply; what a truncation policy adds always does."""
+        """Return (N, K) settled rewards, NaN where one does not apply; what a truncation policy adds always does.
+
+        Where it takes the place of the rewards a row has 0 of each: no other row is compared with what it lost.
+        """
         settled = self._settled
+        if COMPONENT not in settled.names:
+            return settled.for_trl.masked_fill(settled.unfilled.isnan(), torch.nan)
+        added = settled.names.index(COMPONENT)
         is_excluded = settled.unfilled.isnan()
-        if COMPONENT in settled.names:
-            is_excluded[:, settled.names.index(COMPONENT)] = False
-        return settled.for_trl.masked_fill(is_excluded, torch.nan)
+        is_excluded[:, added] = False
+        rewards = settled.for_trl.masked_fill(is_excluded, torch.nan)
+        if settled.is_replaced is not None:
+            gives_way = settled.is_replaced & ~settled.is_unscorable
+            rewards[gives_way] = 0.0
+            rewards[gives_way, added] = settled.totals[gives_way]
+        return rewards
 
 
 def _has_gaps(rewards: Tensor) -> bool:

@@ -103,6 +103,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             num_generations=self._num_generations,
             is_training=self.model.training,
             is_left_out=self.truncation.leaves_out(self._endings),
+            is_replaced=self.truncation.replaced(self._endings),
             fill=self._fill,
         )
         if self.truncation.changes_total:
@@ -180,6 +181,11 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
     def _summed_by_trl(self) -> Tensor:
         """Return (rows of all ranks, rewards): the parts of the totals that TRL made advantages of."""
         return self._settled.for_trl * self._settled.trl_weights
+
+    def _compared_totals(self) -> Tensor:
+        """Return (rows of all ranks,) the totals that TRL compared within a group, NaN where a row has none."""
+        parts = self._summed_by_trl()
+        return torch.where(parts.isnan().all(dim=1), torch.nan, parts.nansum(dim=1))
 
     def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""

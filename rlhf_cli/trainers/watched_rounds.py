@@ -68,7 +68,7 @@ class WatchedRounds(WithRewardStack):
         if largest == 0.0:
             return True
         # What tokens get cannot be told by the row's total; and a critic's own mistakes are advantages without an end.
-        return not by_token and is_dead(self._settled, self._group_size)
+        return not by_token and is_dead(self._compared_totals(), self._group_size)
 
     @property
     def _group_size(self) -> int:

@@ -26,9 +26,19 @@ def shown(*, colours: bool) -> str:
 
 def test_each_part_has_its_reward_behind_it() -> None:
     assert shown(colours=False).splitlines() == [
-        *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5 -1", "B: 7 +1!", ""),
+        *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5[-1]", "B: 7[+1]!", ""),
         *("row 1  total 0.500  (larger 0.500)", "[bold]no markup", ""),
     ]
+
+
+def test_a_number_that_follows_is_not_read_as_the_reward() -> None:
+    """Of 23, 2 got +1 and 3 got -1: `2 +13 -1` says something else."""
+    parts = [ScoredPart(0, 1, "2", 1.0), ScoredPart(1, 2, "3", -1.0)]
+    reward = ScoredReward(0.0, 0.0, 0.0, open=True, error=None, parts=parts)
+    console = Console(file=StringIO(), width=60)
+    show_parts(console, [{"completion": "23"}], CompletionScores([ScoredRow(0.0, {"larger": reward})], {}))
+    assert isinstance(console.file, StringIO)
+    assert "2[+1]3[-1]" in console.file.getvalue().splitlines()
 
 
 def test_what_was_lost_is_red_and_what_was_gained_green() -> None:

@@ -38,23 +38,23 @@ class TestDead:
     )
     def test_by_group(self, totals: tuple[float, ...], expected: bool) -> None:
         settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
-        assert is_dead(settled, 2) is expected
+        assert is_dead(settled.totals, 2) is expected
 
     def test_what_one_prompt_differs_from_another_is_a_critic_s_business(self) -> None:
         settled = Case([column(1, 1, 5, 5)], [Rule("a")], [1.0]).settle()
-        assert (is_dead(settled, 2), is_dead(settled, 4)) == (True, False)
+        assert (is_dead(settled.totals, 2), is_dead(settled.totals, 4)) == (True, False)
 
     def test_rounding_is_no_difference_and_four_units_of_it_are_the_bound(self) -> None:
         """float32 has 24 bits: beside 1000 the next number is 2^-14 = 6.1e-5 away, and 4 eps of 1000 are 4.8e-4."""
         for apart, expected in ((6.1e-5, True), (4.7e-4, True), (6e-4, False)):
             settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
-            assert is_dead(settled, 2) is expected
+            assert is_dead(settled.totals, 2) is expected
 
     def test_a_drowned_reward_is_dead(self) -> None:
         small, big = column(0, 1, 0, 1), column(1, 1, 1, 1)
         for weight, expected in ((1e9, True), (1e3, False)):
             settled = Case([small, big], [Rule("small"), Rule("big")], [1.0, weight]).settle()
-            assert is_dead(settled, 4) is expected
+            assert is_dead(settled.totals, 4) is expected
 
 
 class TestSeen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -46,6 +47,18 @@ def rows_until_the_end(bad_every: int, limit: MaxErrors, *, most: int = 200, siz
 )
 def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
     assert rows_until_the_end(bad_every, MaxErrors(share, 20)) == expected
+
+
+@pytest.mark.parametrize("percent", [1, 7, 29, 57, 58])
+def test_exactly_the_share_goes_on(percent: int) -> None:
+    """0.29 * 100 is 28.999999999999996 in float64, and 29 rows of 100 are no more than 29 %."""
+    for num_bad, is_over in ((percent, False), (percent + 1, True)):
+        stack = RewardStack(
+            [Component("mine", score, on_error="exclude")], max_errors=MaxErrors(float(f"0.{percent:02}"), 100)
+        )
+        rows = [FAILING] * num_bad + ["good"] * (100 - num_bad)
+        with pytest.raises(RewardFailed) if is_over else contextlib.nullcontext():
+            stack.evaluate(prompts=["p"] * 100, completions=rows)
 
 
 def test_a_batch_larger_than_the_window_counts_with_its_last_rows() -> None:

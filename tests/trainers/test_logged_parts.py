@@ -10,6 +10,10 @@ import pytest
 import torch
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.trainers import logged_parts
+from rlhf_cli.trainers.logged_parts import PartColumns
 from tests.support.tolerances import ARITHMETIC
 
 HALVES = """
@@ -67,3 +71,19 @@ def test_spans_with_text_reward_and_advantage(train, workplace: Any, says, befor
             assert part["advantage"] == pytest.approx(mean, **ARITHMETIC)
         seen += 1
     assert seen >= 4
+
+
+def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are gathered one by one: a rank that has one less gathers something else in its place, or waits for ever.
+
+    Here `b` gives every row of this rank a plain score, and the other rank names parts for it.
+    """
+    monkeypatch.setattr(logged_parts, "gather_object", lambda own: [*own, "b"])
+    stack = RewardStack([Component("a", lambda **_: [[1.0, 2.0], 0.5]), Component("b", lambda **_: [0.5, 0.5])])
+    stack.evaluate(prompts=["p", "p"], completions=["xy", "z"])
+    columns = PartColumns()
+    assert columns.empty(stack, 2) == {"a.parts": [None, None], "b.parts": [None, None]}
+    filled = columns.filled(stack, torch.zeros(2))
+    assert list(filled) == ["a.parts", "b.parts"]
+    assert filled["b.parts"] == [None, None]
+    assert filled["a.parts"][0] is not None

@@ -154,16 +154,20 @@ def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] |
 
 
 def test_a_penalty_applies_to_every_row(rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off or not: 0 is what a row that ended is taken. Replaced, a total is the penalty, whatever applied."""
+    """Cut off or not: 0 is what a row that ended is taken. Replaced, a total is the penalty, whatever applied.
+
+    What such a row had scored gives way: it counts as 0 of every reward, and no other row is compared with it.
+    """
     is_cut = [True, False, False, True, False, False, False, True]
     monkeypatch.setattr("rlhf_cli.trainers.stacked_rewards.find_truncated", lambda *args: is_cut)
     words = ("truncation=eos_penalty", "truncation.penalty=3", "truncation.mode=replace", "trainer.args.beta=0.0")
     (one, *_), _ = rounds(*EXCLUDING, *words)
     totals = [math.fsum(column[row] or 0.0 for column in weighted()) for row in range(len(A))]
-    penalties = [-3.0 - total if cut else 0.0 for total, cut in zip(totals, is_cut, strict=True)]
-    expected = [total + penalty for total, penalty in zip(totals, penalties, strict=True)]
+    expected = [-3.0 if cut else total for total, cut in zip(totals, is_cut, strict=True)]
     assert one.totals == pytest.approx(expected, **ARITHMETIC)
-    assert one.advantages == pytest.approx(by_hand([*weighted(), penalties], [0.0] * len(A)), **ARITHMETIC)
+    penalties: list[float | None] = [-3.0 if cut else 0.0 for cut in is_cut]
+    counting = [[0.0 if cut else one for one, cut in zip(column, is_cut, strict=True)] for column in weighted()]
+    assert one.advantages == pytest.approx(by_hand([*counting, penalties], [0.0] * len(A)), **ARITHMETIC)
 
 
 def test_z_scores_are_left_out_of_too(rounds) -> None:

@@ -21,6 +21,13 @@ def constant(completions, **_):
 def first_token(completion_ids, **_):
     return [[1.0, *[0.0] * (len(ids) - 2), -0.5] if len(ids) > 1 else [0.5] for ids in completion_ids]
 
+def either(completions, **_):
+    '0 and 1 on the first two rows of a group of four, not on the others.'
+    return [float(row % 4) if row % 4 < 2 else None for row in range(len(completions))]
+
+def other(completions, **_):
+    return [None if row % 4 == 1 else 1.0 for row in range(len(completions))]
+
 def third_time(completions, **_):
     '''Tells rows apart in every third round: never five rounds in a row without a signal.'''
     ROUNDS.append(0)
@@ -52,6 +59,15 @@ def test_tokens_are_told_apart_where_totals_are_not(train: Any, mine: None) -> N
     words = [*PPO_SMALL, *ONLY, "+rewards.first.fn=./mine.py:first_token", "trainer.args.max_steps=12"]
     assert train(*words, name="dense")[0] == 0
     assert train(*words, "trainer.dense=false", name="summed")[0] == 1
+
+
+def test_rewards_of_which_one_is_left_out_where_the_other_scores(train: Any, mine: None) -> None:
+    """Every total is 1, and RLOO compares 0 and 1 with each other: -1 and 1, a signal. Nothing else tells rows apart:
+    the other reward is 1 wherever it applies.
+    """
+    both = ["+rewards.either.fn=./mine.py:either", "+rewards.other.fn=./mine.py:other", "trainer.args.max_steps=6"]
+    assert train("trainer=rloo", *ONLY, *both, name="both")[0] == 0
+    assert train("trainer=rloo", *ONLY, *both[1:], name="other")[0] == 1
 
 
 def test_off_and_another_number(train: Any, mine: None) -> None:
