@@ -121,7 +121,8 @@ class TestShares:
     def shares(self, trainer: Any, aggregate: Any = "sum", num_generations: int = 4) -> dict[str, float]:
         settled = Case(list(self.matrix), [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
         advantages = torch.tensor([0.25, 1.25, -0.75, -0.75])
-        return advantage_shares(trainer, settled, aggregate, num_generations, advantages)
+        parts = settled.for_trl * settled.trl_weights
+        return advantage_shares(trainer, settled.names, parts, aggregate, num_generations, advantages)
 
     def test_of_grpo_by_hand(self) -> None:
         """Totals 1, 2, 0, 0 around 3/4. a's parts are 3/4, -1/4, -1/4, -1/4: with the advantages 4/16; b's 3/2 and
@@ -169,6 +170,7 @@ def test_columns_of_the_table_are_those_of_this_rank() -> None:
     components = [Component("a", len), Component("b", len, gates=(Gate("a"),), on_error="exclude")]
     found = table_columns(settled, components, [plain, gated], slice(4, 8))
     assert found == {
+        "total": [-9.0, -10.0, -11.0, -12.0],
         "a.effective": [1.0, 2.0, 3.0, 4.0],
         "a.weighted": [1.0, 2.0, 3.0, 4.0],
         "b.effective": [5.0, 6.0, 7.0, 8.0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from rlhf_cli.stack.settling import Settled
@@ -15,10 +16,10 @@ class DenseRows:
     """A stack whose reward `a` gave the first of its rows values on its first and last token."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int, float, float]] = []
+        self.asked: list[tuple[str, int, float]] = []
 
-    def token_values(self, name: str, row: int, clipped_sum: float, divisor: float) -> list[float | None] | None:
-        self.asked.append((name, row, clipped_sum, divisor))
+    def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
+        self.asked.append((name, row, divisor))
         return [0.5, None, 1.5] if (name, row) == ("a", 0) else None
 
 
@@ -40,18 +41,15 @@ def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
     assert is_rewarded.tolist() == [[True, False, True], [False, True, False], [False] * 3, [True, False, False]]
 
 
-def test_a_dense_row_is_asked_for_with_its_sum_before_the_division_and_what_divides_it() -> None:
+def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
     """2, 4, 6, 8 around 5 deviate by sqrt(20 / 3)."""
     rows, stack = settled(column(2, 4, 6, 8), column(1, 1, 1, 1), column(0, 0, 0, 0), normalize="batch"), DenseRows()
     token_rewards(stack, rows, IN_COMPLETION, slice(0, 4))
-    asked = {(name, row): (round(total, 9), round(divisor, 9)) for name, row, total, divisor in stack.asked}
-    deviation = round((20 / 3) ** 0.5, 9)
-    assert {row: one for (name, row), one in asked.items() if name == "a"} == {
-        0: (2.0, deviation),
-        1: (4.0, deviation),
-        3: (8.0, deviation),
-    }
-    assert {one for (name, _), one in asked.items() if name == "b"} == {(1.0, 1.0)}
+    asked = {(name, row): divisor for name, row, divisor in stack.asked}
+    deviation = (20 / 3) ** 0.5
+    of_a = {row: one for (name, row), one in asked.items() if name == "a"}
+    assert of_a == {row: pytest.approx(deviation, rel=1e-9) for row in (0, 1, 3)}
+    assert {one for (name, _), one in asked.items() if name == "b"} == {1.0}
     assert {name for name, _ in asked} == {"a", "b"}  # of an environment's own nothing is known
 
 
