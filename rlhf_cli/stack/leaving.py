@@ -51,7 +51,7 @@ class _Stay:
 
     _lock = threading.Lock()
     _inside = 0
-    _end: Callable[[int], NoReturn]
+    _end = os._exit
 
     @classmethod
     def enter(cls) -> None:
