@@ -35,19 +35,45 @@ def staying() -> Iterator[Callable[[], bool]]:
 
     Not in a child that the reward forks: it has to end as it wants to.
     """
-    end, owner = os._exit, os.getpid()
-
-    def stay(status: int) -> NoReturn:
-        if os.getpid() != owner:
-            end(status)
-        raise EndedProcess(status)
-
-    os._exit = stay
+    _Stay.enter()
     try:
         with _noticing_interrupts() as was_interrupted:
             yield was_interrupted
     finally:
-        os._exit = end
+        _Stay.leave()
+
+
+class _Stay:
+    """Hold what stands in the place of `os._exit`, for all who are inside at once: stacks in several threads, say.
+
+    With one replacement each, the last to leave would put back that of another, and os._exit be gone for good.
+    """
+
+    _lock = threading.Lock()
+    _inside = 0
+    _end = os._exit
+
+    @classmethod
+    def enter(cls) -> None:
+        with cls._lock:
+            cls._inside += 1
+            if cls._inside == 1:
+                cls._end = end = os._exit
+                owner = os.getpid()
+
+                def stay(status: int) -> NoReturn:
+                    if os.getpid() != owner:
+                        end(status)
+                    raise EndedProcess(status)
+
+                os._exit = stay
+
+    @classmethod
+    def leave(cls) -> None:
+        with cls._lock:
+            cls._inside -= 1
+            if cls._inside == 0:
+                os._exit = cls._end
 
 
 @contextmanager

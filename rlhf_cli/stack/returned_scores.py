@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rlhf_cli.errors import RewardError
 from rlhf_cli.stack.token_values import TokenValues
 
-_MAX = 3.4028234663852886e38
+LARGEST = 3.4028234663852886e38
 """The largest float32, which is what TRL's matrix holds: anything above would be infinite in it."""
 
 Score = float | None
@@ -52,11 +52,11 @@ def as_scores(
             expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
         )
     kinds = set(map(type, returned))
-    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= _MAX:
+    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= LARGEST:
         return PlainScores(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
     if kinds <= _PLAIN:
         scores = [None if value is None else float(value) for value in returned]
-        if all(score is None or abs(score) <= _MAX for score in scores):
+        if all(score is None or abs(score) <= LARGEST for score in scores):
             return PlainScores(scores)
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
@@ -78,7 +78,7 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
             return tokens
     if not isinstance(value, int | float):
         problem = f"{type(value).__name__}: {value!r:.80}"
-    elif not abs(value) <= _MAX:  # NaN compares as false
+    elif not abs(value) <= LARGEST:  # NaN compares as false
         problem = f"{value!r:.80}"
     else:
         return float(value)

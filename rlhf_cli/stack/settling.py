@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Literal, Protocol
 
 import torch
@@ -21,6 +20,7 @@ from rlhf_cli.numerics.reward_columns import (
     filled,
     normalized_in_group,
 )
+from rlhf_cli.stack.returned_scores import LARGEST
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
 """How the components become one total; a function gets name -> effective values, None where the reward does not apply
@@ -200,7 +200,8 @@ def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settle
     weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
     has_none = any(None in column for column in rewards.values())
     try:
-        given = list(function(rewards=rewards, weights=weights))
+        returned: Iterable[object] = function(rewards=rewards, weights=weights)
+        given = [one.item() if hasattr(one, "item") else one for one in returned]  # of an array, or of numpy's numbers
     except Exception as error:  # the user's code: named, and its traceback shown
         raise RewardFailed(
             "the aggregate failed",
@@ -208,7 +209,9 @@ def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settle
             got=f"{type(error).__name__}: {error}",
             hint="an entry is None where the reward does not apply to the row" if has_none else None,
         ) from error
-    wrong = [total for total in given if not (total is None or (isinstance(total, int | float) and abs(total) < inf))]
+    wrong = [
+        total for total in given if not (total is None or (isinstance(total, int | float) and abs(total) <= LARGEST))
+    ]
     if len(given) != num_rows or wrong:
         raise RewardError(
             "the aggregate returned no total a row",
@@ -216,6 +219,6 @@ def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settle
             got=f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows",
             expected="one finite number a row, None where no total can be given",
         )
-    found = [torch.nan if total is None else total for total in given]
+    found = [total if isinstance(total, int | float) else torch.nan for total in given]
     totals[is_given] = torch.tensor(found, dtype=torch.float64).to(totals)
     return totals

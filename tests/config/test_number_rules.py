@@ -19,10 +19,11 @@ from pydantic import BaseModel
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.number_rules import LARGEST, number_problems
+from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -131,6 +131,24 @@ class TestCustomAggregate:
         with pytest.raises(RewardError, match="no total a row"):
             self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
 
+    @pytest.mark.parametrize(
+        "array",
+        [lambda given: torch.tensor(given), lambda given: numpy.float32(given), lambda given: numpy.array(given)],
+    )
+    def test_an_array_of_totals_is_as_good_as_a_list(self, array: Any) -> None:
+        """As what a reward function returns is: numpy's float32 is no float of Python's."""
+        assert self.settled(lambda rewards, weights: array([1.0, 2.0, 3.0, 4.0])).totals.tolist() == [
+            1.0,
+            2.0,
+            3.0,
+            4.0,
+        ]
+
+    def test_a_total_beyond_float32_is_refused(self) -> None:
+        """Finite in Python, it would be an infinity in the matrix that TRL sums."""
+        with pytest.raises(RewardError, match="no total a row"):
+            self.settled(lambda rewards, weights: [1e39, 2.0, 3.0, 4.0])
+
 
 def trl_normalize_then_sum(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
     """grpo_trainer.py of TRL 1.16, lines 2790 to 2799, its nanstd written with numpy: the advantages."""

@@ -18,10 +18,8 @@ from rlhf_cli.config.schema.keys import field_at, leaves, valid_keys
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
-
-LARGEST = 3.4028234663852886e38
-"""The largest float32: what training computes in makes an infinity of anything above it, and YAML does of 1e400."""
 
 _ARGS = "trainer.args."
 _RATE = re.compile(r"(^|_)(learning_rate|lr)(_|$)")
