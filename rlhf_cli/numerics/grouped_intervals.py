@@ -35,17 +35,18 @@ def wilson_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Est
     `values` are in [0, 1], `groups` names the group of each. The rows are worth m (1 - m) / V, times (z / t(C - 1))^2
     for a variance of few groups, and at most as many as they are (Korn and Graubard 1998, Survey Methodology 24:193,
     with Wilson's interval as in Dean and Pagano 2015, Journal of Survey Statistics and Methodology 3:484). Where all
-    are equal nothing is known of V, and a group is worth one row.
+    values are equal V says nothing, and a group is worth one row.
     """
     count, num_rows = len(set(groups)), len(values)
     if count in (1, num_rows):
         return wilson(sum(values), num_rows)
     mean, variance = fmean(values), _variance(values, groups)
+    quantile = (1 + LEVEL) / 2
+    few = NormalDist().inv_cdf(quantile) / t_quantile(quantile, count - 1)
     worth = float(count)
-    if variance > 0 and 0 < mean < 1:
-        quantile = (1 + LEVEL) / 2
-        few = NormalDist().inv_cdf(quantile) / t_quantile(quantile, count - 1)
-        worth = min(float(num_rows), mean * (1 - mean) / variance * few * few)
+    if min(values) != max(values):
+        independent = mean * (1 - mean) * few * few
+        worth = num_rows if independent >= num_rows * variance else independent / variance
     low, high = wilson_bounds(mean, worth)
     return Estimate(mean, low, high, num_rows)
 

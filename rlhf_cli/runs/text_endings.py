@@ -8,7 +8,10 @@ folder, so it goes wherever the model goes, and whoever scores by the model asks
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+
+from rlhf_cli.errors import ModelError
 
 _FILE = "text_endings.json"
 _KEY = "plain_texts_end_with_eos"
@@ -23,6 +26,18 @@ def trained_with_eos(model: str | Path) -> bool | None:
     """Return whether the plain texts that a model folder was trained on ended with the end-of-sequence token.
 
     None where nothing says so, as for a hub id: such a model is shown texts as TRL's GRPOTrainer shows them, without.
+    Raises ModelError for a record that cannot be read.
     """
-    file = Path(model).expanduser() / _FILE
-    return bool(json.loads(file.read_text(encoding="utf-8"))[_KEY]) if file.is_file() else None
+    file = Path(os.path.expanduser(model)) / _FILE
+    if not file.is_file():
+        return None
+    try:
+        return bool(json.loads(file.read_text(encoding="utf-8"))[_KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            "the record of how a reward model's training texts ended is damaged",
+            where=str(file),
+            got=f"{type(error).__name__}: {error}",
+            expected=f'{{"{_KEY}": true}} or false',
+            hint="without the file nothing is known, and texts are scored without the token",
+        ) from error

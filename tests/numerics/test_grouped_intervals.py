@@ -54,8 +54,9 @@ def test_all_right_of_few_prompts_is_worth_the_prompts() -> None:
 
 
 def test_rows_of_a_group_that_differ_more_than_chance_are_worth_no_more_than_they_are() -> None:
-    """One right and one wrong a prompt: the share is 1/2 whatever the prompts are, and V is 0."""
-    assert wilson_of_groups([1.0, 0.0] * 6, [row // 2 for row in range(12)]).low < wilson(6, 12).low
+    """One right a prompt: the share is the same whatever the prompts are, and V is 0, exactly or but for rounding."""
+    assert wilson_of_groups([1.0, 0.0] * 6, [row // 2 for row in range(12)]) == wilson(6, 12)
+    assert wilson_of_groups([0.0, 0.0, 1.0] * 10, [row // 3 for row in range(30)]) == wilson(10, 30)
 
 
 def test_one_group_is_the_world_that_is_asked_about() -> None:

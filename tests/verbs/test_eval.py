@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import ConfigError, ModelError, RunError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.text_endings import write_text_endings
 from tests.house.test_light import heavy_after
@@ -197,6 +197,11 @@ class TestTextEndings:
         ):
             assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0
             assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
+
+    def test_a_damaged_record_is_named(self, run: Path) -> None:
+        (run / "model" / "text_endings.json").write_text("{}")
+        with pytest.raises(ModelError, match=r"text_endings.json(.|\n)*KeyError"):
+            self.scored()
 
     def test_without_a_record_nothing_is_claimed(self, run: Path, capsys: Said) -> None:
         (run / "model" / "text_endings.json").unlink()
