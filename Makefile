@@ -39,6 +39,9 @@ bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
 	$(BIN)/python scripts/bench/rewards.py
 
+examples: $(STAMP)  ## the worked examples that the documents quote, from the code
+	$(BIN)/python scripts/examples.py
+
 lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
@@ -49,4 +52,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-slow bench lock clean
+.PHONY: help setup demo check structure test test-slow bench examples lock clean
