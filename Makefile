@@ -42,6 +42,9 @@ bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/mutants.md
 	$(BIN)/python -m scripts.mutants
 
+examples: $(STAMP)  ## the worked examples that the documents quote, from the code
+	$(BIN)/python scripts/examples.py
+
 lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
@@ -52,4 +55,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-slow bench mutants lock clean
+.PHONY: help setup demo check structure test test-slow bench examples mutants lock clean

@@ -17,6 +17,8 @@ class WithTextEndings(TrlTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
+        if not self.args.should_save:  # transformers asks every rank, and only the one that writes makes the folder
+            return
         with_eos = self.additions.ends_with_eos
         assert with_eos is not None
         write_text_endings(Path(output_dir or self.args.output_dir), with_eos=with_eos)

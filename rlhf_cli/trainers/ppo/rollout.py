@@ -65,6 +65,15 @@ class Advantages:
     kl_reward: Tensor
 
 
+def without_last(scores: Tensor, lengths: Tensor, is_given_way: Tensor) -> Tensor:
+    """Return (K, B, C) scores with 0 on the last token of the rows whose score gives way to the critic's value.
+
+    lengths: (B,) tokens of a completion. is_given_way: (B,) bool.
+    """
+    is_last = torch.arange(scores.shape[2], device=scores.device) == (lengths - 1).unsqueeze(1)
+    return scores.masked_fill(is_last & is_given_way.unsqueeze(1), 0.0)
+
+
 def advantages_of(rollout: Rollout, settings: PpoSettings, kl: KlPenalty, sum_over_ranks: SumOverRanks) -> Advantages:
     """Estimate advantages (GAE) over score and KL penalty, whitened over all ranks when that is asked for."""
     divergence = rollout.kl_tokens(k1)

@@ -25,7 +25,14 @@ from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
-from rlhf_cli.trainers.ppo.rollout import Advantages, Rollout, advantages_of, rollout_metrics, rollout_shares
+from rlhf_cli.trainers.ppo.rollout import (
+    Advantages,
+    Rollout,
+    advantages_of,
+    rollout_metrics,
+    rollout_shares,
+    without_last,
+)
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -85,8 +92,7 @@ class WithCritic(LessPadding, WithRewardStack):
         is_action = _action_mask(output)
         scores = self._scores(output["completion_mask"].bool())
         if self.truncation.replaces and is_bootstrapped.any():  # the answer is not there yet: its score is the value's
-            is_last = torch.arange(num_completion, device=ids.device) == (lengths - 1).unsqueeze(1)
-            scores = scores.masked_fill(is_last & is_bootstrapped.unsqueeze(1), 0.0)
+            scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
             is_action=is_action,
             scores=scores,

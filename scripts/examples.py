@@ -1,0 +1,184 @@
+"""Print the worked examples of the documents from the code that runs experiments: `make examples`.
+
+Every number comes out of the functions that a training calls; nothing is worked out here but GRPO's own baseline
+(TRL's: a row's total less the mean of its group). tests/house/test_examples.py holds the documents against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.leave_one_out import leave_one_out
+from rlhf_cli.stack.component import Component
+from rlhf_cli.stack.gates import Gate
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.stack.settling import Settled, settle
+from rlhf_cli.stack.token_rewards import last_token_rewards
+from rlhf_cli.stack.token_values import place_spans
+from rlhf_cli.stack.truncation import Endings, Truncation, with_truncation
+from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.trainers.ppo.rollout import PpoSettings, Rollout, advantages_of, without_last
+
+GROUP = 4
+A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 0.7, 0.1, 0.9]
+"""Scores of a group; what b says of the second and the fourth row is never asked for."""
+
+VALUES, LAST_VALUE, SCORE = [0.2, 0.4, 0.5], 0.6, 1.0
+"""An answer of three tokens that was cut: the critic's values before each and after the last, and its score."""
+
+POLICIES = {
+    "`none`": Truncation(),
+    "`eos_penalty`, `penalty=1`": Truncation("eos_penalty"),
+    "`eos_penalty`, `mode=replace`": Truncation("eos_penalty", replaces=True),
+    "`bootstrap`, `mode=add`": Truncation("bootstrap"),
+    "`bootstrap`, `mode=replace`": Truncation("bootstrap", replaces=True),
+}
+
+
+def number(value: float | None) -> str:
+    """Return at most three decimals, a true minus, and a dash for nothing."""
+    if value is None or value != value:
+        return "–"
+    text = f"{value:.3f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text.replace("-", "−")
+
+
+def numbers(values: Sequence[float | None]) -> str:
+    """Return them with commas between."""
+    return ", ".join(number(value) for value in values)
+
+
+def settled_of(components: Sequence[Component], num_rows: int) -> Settled:
+    """Return what stack and settling make of one group."""
+    stack = RewardStack(components)
+    try:
+        outcomes = stack.evaluate(prompts=["p"] * num_rows, completions=["c"] * num_rows, row=list(range(num_rows)))
+    finally:
+        stack.close()
+    raw, fixed = (
+        torch.tensor([[float("nan") if value is None else value for value in column] for column in columns]).double().T
+        for columns in ([one.raw for one in outcomes.values()], [one.fixed for one in outcomes.values()])
+    )
+    weights = torch.tensor(stack.weights(0, 1), dtype=torch.float64)
+    settled, _ = settle(
+        raw,
+        fixed,
+        weights,
+        components,
+        {},
+        names=stack.names,
+        aggregate="sum",
+        num_generations=num_rows,
+        is_training=True,
+    )
+    return settled
+
+
+def gated(otherwise: float | str) -> Settled:
+    """Return the group of which b counts where a is 1."""
+    return settled_of(
+        [
+            Component("a", lambda row, **_: [A[index] for index in row]),
+            Component(
+                "b", lambda row, **_: [B[index] for index in row], gates=(Gate("a", low=1.0, otherwise=otherwise),)
+            ),
+        ],
+        GROUP,
+    )
+
+
+def gates() -> Iterator[str]:
+    """GRPO: a closed gate's 0, and exclusion."""
+    yield "| gate | b counts as | totals | advantages |"
+    yield "|---|---|---|---|"
+    for otherwise, word in ((0.0, "zero"), ("exclude", "exclude")):
+        settled = gated(otherwise)
+        totals = settled.totals
+        row = (settled.effective[:, 1], totals, totals - totals.mean())
+        yield f"| {word} | " + " | ".join(numbers(one.tolist()) for one in row) + " |"
+
+
+def leaving_one_out() -> Iterator[str]:
+    """RLOO under exclusion: each reward's part, left out of the other rows where it applies."""
+    settled = gated("exclude")
+    parts = leave_one_out(settled.unfilled * settled.weights, GROUP)
+    yield "| RLOO, exclude | a | b | advantages |"
+    yield "|---|---|---|---|"
+    columns = (parts[:, 0], parts[:, 1], parts.sum(dim=1))
+    yield "| | " + " | ".join(numbers(one.tolist()) for one in columns) + " |"
+
+
+def offsets() -> Iterator[str]:
+    """A dense row under an offset, and under a clip."""
+    yield "| a dense row `[1, −0.99]` with | its tokens | their sum |"
+    yield "|---|---|---|"
+    for words, offset, clip in (("`offset: 0.5`", 0.5, None), ("`clip: [-2, -1]`", 0.0, (-2.0, -1.0))):
+        stack = RewardStack([Component("dense", lambda **_: [[1.0, -0.99]], offset=offset, clip=clip)])
+        stack.evaluate(prompts=["p"], completions=["ab"], completion_ids=[[1, 2]])
+        tokens = stack.token_values("dense", 0, 1.0) or []
+        stack.close()
+        yield f"| {words} | {numbers(tokens)} | {number(sum(one or 0.0 for one in tokens))} |"
+
+
+def spans() -> Iterator[str]:
+    """A span over three of four tokens."""
+    yield "| the span `(0, 3, 1.5)` of `1+2=`, a token a character | its tokens |"
+    yield "|---|---|"
+    places = [(place, place + 1) for place in range(4)]
+    yield f"| `spread: last` | {numbers(place_spans([(0, 3, 1.5)], places, spread='last'))} |"
+    yield f"| `spread: even` | {numbers(place_spans([(0, 3, 1.5)], places, spread='even'))} |"
+
+
+def cut_answer() -> Iterator[str]:
+    """GAE of one cut answer under every policy, as PPO computes it, without whitening and KL."""
+    yield "| `truncation=` | reward of the last token | advantages | returns |"
+    yield "|---|---|---|---|"
+    for words, policy in POLICIES.items():
+        settled = settled_of([Component("score", lambda **_: [SCORE])], 1)
+        endings = Endings(torch.tensor([True]), torch.tensor([3]), 3)
+        if policy.changes_total:
+            settled = with_truncation(settled, policy, endings)
+        goes_on = policy.goes_on(endings)
+        scores = last_token_rewards(settled, torch.ones(1, 3, dtype=torch.bool), slice(0, 1))
+        if policy.replaces:
+            scores = without_last(scores, endings.lengths, goes_on)
+        rollout = Rollout(
+            is_action=torch.ones(1, 3, dtype=torch.bool),
+            scores=scores.double(),
+            values=torch.tensor([VALUES], dtype=torch.float64),
+            last_values=torch.tensor([LAST_VALUE], dtype=torch.float64),
+            is_bootstrapped=goes_on,
+            logps=None,
+            ref_logps=None,
+        )
+        settings = PpoSettings(gamma=1.0, gae_lambda=0.95, whiten_advantages=False)
+        found = advantages_of(rollout, settings, KlPenalty("none"), alone)
+        columns = ([scores.sum().item()], found.used[0].tolist(), found.returns[0].tolist())
+        yield f"| {words} | " + " | ".join(numbers(one) for one in columns) + " |"
+
+
+def alone(sums: Tensor) -> Tensor:
+    """Return the sums over the only process there is."""
+    return sums
+
+
+EXAMPLES: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
+    "docs/rewards.md": (gates, leaving_one_out, offsets, spans),
+    "docs/ppo.md": (cut_answer,),
+}
+"""Document -> what it quotes, as it is printed."""
+
+
+def main() -> None:
+    """Print every example under the document that quotes it."""
+    for document, examples in EXAMPLES.items():
+        print(f"## {document}\n")
+        for example in examples:
+            print("\n".join(example()), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The same runs by one process and by two, every kind of trainer: completions replayed, the same rows of data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support import small_reward_runs
+from tests.support.replayed_runs import frozen, run_all
+from tests.support.small_runs import PPO_SMALL, SMALL
+
+REWARDS = """
+def first(completion_ids, **kwargs):
+    return [ids[0] % 5 / 4 for ids in completion_ids]
+
+def each(completion_ids, **kwargs) -> list[list[float | None]]:
+    return [[None if token % 3 == 0 else token % 7 - 3.0 for token in ids] for ids in completion_ids]
+"""
+GENERATED = [
+    *(*SMALL, "~rewards", "+rewards.first.fn=./mine.py:first"),
+    *("trainer.args.num_generations=2", "trainer.args.num_iterations=2", "trainer.args.max_steps=4"),
+]
+DESCENT = ["trainer.args.optim=sgd", "trainer.args.learning_rate=0.1", "trainer.args.save_strategy=no"]
+"""Adam would make steps as long as the learning rate of gradients that are rounding alone."""
+DEMONSTRATIONS = [word for word in SMALL if "num_generations" not in word and "completion_length" not in word]
+WORDS = {
+    "ppo": [*GENERATED, *PPO_SMALL, "trainer.args.num_iterations=2", "trainer.args.steps_per_generation=1"],
+    "dense": [*GENERATED, "trainer.dense=true", "+rewards.each.fn=./mine.py:each"],
+    "rloo": [*GENERATED, "trainer=rloo", "truncation=exclude", "trainer.args.beta=0.1"],
+    "row": [*GENERATED, "truncation=exclude", "trainer.args.loss_type=grpo", "trainer.args.beta=0.1"],
+    "reward": [*small_reward_runs.SMALL, *small_reward_runs.WORLD],
+    "sft": [*(word.replace("exp=quickstart", "exp=toy_sft") for word in DEMONSTRATIONS)],
+}
+
+
+def words_of(name: str, processes: int) -> list[str]:
+    own = ["critic.learning_rate=0.1"] if name == "ppo" else []
+    size = f"trainer.args.per_device_train_batch_size={8 // processes}"
+    run = [f"run.name={name}-{processes}", f"launch.processes={processes}", "run.root=runs"]
+    return [*WORDS[name], *DESCENT, *own, size, *run]
+
+
+PARTS = [*((name, "model") for name in WORDS), ("ppo", "critic")]
+"""What is compared: a trainer's policy or model, and PPO's critic."""
+
+
+def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
+    """Number of processes -> trainer -> its finished run, below `place`, which is the current folder.
+
+    Both processes are started once, for all trainers.
+    """
+    (place / "mine.py").write_text(REWARDS)
+    made = {count: {name: frozen(words_of(name, count)) for name in WORDS} for count in (1, 2)}
+    run_all(list(made[1].values()))
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch"),
+        *("--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
+        *("-m", "tests.support.replayed_runs", *(str(folder.path) for folder in made[2].values())),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-9000:]
+    return made
+
+
+def weights(folder: RunFolder, part: str) -> dict[str, torch.Tensor]:
+    (file,) = (folder.path / part).glob("*.safetensors")
+    return load_file(file)
+
+
+def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())

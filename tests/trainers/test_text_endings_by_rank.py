@@ -1,0 +1,35 @@
+"""Only the rank that writes a model says beside it how its texts ended: the others' folder may not be there yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.trainers.with_text_endings import WithTextEndings
+
+
+class Saves:
+    """Does as transformers' Trainer: every rank is asked, the writer alone makes the folder."""
+
+    def __init__(self, *, is_writer: bool) -> None:
+        self.args: Any = SimpleNamespace(should_save=is_writer, output_dir="")
+        self.additions: Any = SimpleNamespace(ends_with_eos=True)
+
+    def _save(self, output_dir: str, state_dict: Any = None) -> None:
+        if self.args.should_save:
+            Path(output_dir).mkdir()
+
+
+class Trainer(WithTextEndings, Saves):
+    """Has the mixin."""
+
+
+@pytest.mark.parametrize(("is_writer", "found"), [(True, True), (False, None)])
+def test_a_rank_that_writes_no_model_needs_no_folder(tmp_path: Path, is_writer: bool, found: bool | None) -> None:
+    Trainer(is_writer=is_writer)._save(str(tmp_path / "model"))
+    assert (tmp_path / "model").is_dir() == is_writer
+    assert trained_with_eos(tmp_path / "model") is found
