@@ -255,6 +255,11 @@ class _Walker(ast.NodeVisitor):
         if node.arg != "dim":
             self.visit(node.value)
 
+    def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        self.generic_visit(node)
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
