@@ -125,8 +125,8 @@ def _judge(copy: Path, mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: 
 
 
 def _killer(output: str) -> str:
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failed[0].split(" - ")[0] if failed else ""
+    failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return next((line for line in failed if line.split()[1].split("::")[0].endswith(".py")), "")
 
 
 def _line(mutant: Mutant) -> str:
