@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.mutants.forked import Chosen, copied, run_tests, warm
+from scripts.mutants.kills import Kills
 from scripts.mutants.mutations import Mutant, drawn, mutants_of
 from scripts.mutants.project import OURS, Project
 from scripts.mutants.reach import ControlFailed, MeasuredTest, chosen, measured
@@ -28,7 +29,6 @@ from scripts.mutants.survivors import Verdict, entry, explanations, page
 def main(argv: Sequence[str], project: Project = OURS) -> int:
     """Judge mutants; return 0 where every survivor is explained, 1 where one is not, 2 where the control is red."""
     arguments = _arguments(argv)
-    start = time.monotonic()
     mutants = _mutants(project, arguments)
     if arguments.list:
         for mutant in mutants:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         copy = copied(project.root, project.copied, Path(place))
         try:
-            verdicts = _verdicts(project, copy, mutants, arguments.budget_s)
+            verdicts = _verdicts(project, copy, mutants, arguments)
         except ControlFailed as error:
             print(error, file=sys.stderr)
             return 2
@@ -47,7 +47,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     unexplained = [one for one in verdicts if one.lives and one.mutant.name not in explained]
     for one in unexplained:
         print(entry(one))
-    text = page(verdicts, explained, _head(project, arguments, verdicts, time.monotonic() - start))
+    text = page(verdicts, explained, _head(project, arguments, verdicts))
     if arguments.file or arguments.grep:
         print(text)
     else:
@@ -61,6 +61,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
+    parser.add_argument("--keep-kills", action="store_true", help="a file unchanged: what was killed stays killed")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=60, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
@@ -79,15 +80,17 @@ def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
     return [mutant for mutant in mutants if any(text in _line(mutant) for text in wanted)]
 
 
-def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], budget_s: float) -> list[Verdict]:
-    targets = list(project.mutated_files())
+def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], arguments: argparse.Namespace) -> list[Verdict]:
+    targets, cache = list(project.mutated_files()), project.root / project.cache
+    killed = Kills(cache / "kills.json", copy)
     by_file: dict[str, list[MeasuredTest]] = {}
     verdicts = []
     for place, mutant in enumerate(mutants, 1):
-        if mutant.file not in by_file:
-            tests = measured(copy, project.test_files(mutant.file, copy), targets, project.root / project.cache)
-            by_file[mutant.file] = tests
-        one = _judge(copy, mutant, by_file[mutant.file], budget_s)
+        known = killed.verdict(mutant) if arguments.keep_kills else None
+        if known is None and mutant.file not in by_file:
+            by_file[mutant.file] = measured(copy, project.test_files(mutant.file, copy), targets, cache)
+        one = known or _judge(copy, mutant, by_file[mutant.file], arguments.budget_s)
+        killed.note(one)
         verdicts.append(one)
         print(f"{place}/{len(mutants)} {one.outcome:9} {one.seconds:5.1f} s  {_line(mutant)}  {one.by}", flush=True)
     return verdicts
@@ -122,8 +125,8 @@ def _judge(copy: Path, mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: 
 
 
 def _killer(output: str) -> str:
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failed[0].split(" - ")[0] if failed else ""
+    failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return next((line for line in failed if line.split()[1].split("::")[0].endswith(".py")), "")
 
 
 def _line(mutant: Mutant) -> str:
@@ -131,9 +134,10 @@ def _line(mutant: Mutant) -> str:
     return f"{mutant.file}:{mutant.line} [{mutant.kind}] {before}  ->  {after}"
 
 
-def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict], seconds: float) -> list[str]:
+def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> list[str]:
+    minutes = sum(one.seconds for one in verdicts) / 60
     drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}"
-    return ["# Mutants", project.about, f"{drawn_as}: judged in {seconds / 60:.0f} minutes."]
+    return ["# Mutants", project.about, f"{drawn_as}: {minutes:.0f} minutes of tests, the unmutated ones aside."]
 
 
 if __name__ == "__main__":

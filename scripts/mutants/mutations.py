@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-import random
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -61,14 +61,17 @@ def mutants_of(source: str, file: str) -> list[Mutant]:
 
 
 def drawn(by_file: Sequence[Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants (all, where there are fewer): from each file in proportion to how many it has."""
-    in_line: list[Mutant] = []
+    """Return about `count` mutants (all, where there are fewer): from each file in proportion to how many it has.
+
+    They are drawn by a hash of seed and name, so a change of one statement leaves the rest of a sample as it was.
+    """
+    total = sum(map(len, by_file))
+    sample: list[Mutant] = []
     for mutants in by_file:
-        # A seed for each file: a change of one file leaves what is drawn of the others nearly as it was.
-        in_line += random.Random(f"{seed} {mutants[0].file if mutants else ''}").sample(list(mutants), len(mutants))
-    if count >= len(in_line):
-        return in_line
-    return [in_line[int((place + 0.5) * len(in_line) / count)] for place in range(count)]
+        share = min(len(mutants), round(count * len(mutants) / max(1, total)))
+        by_lot = sorted(mutants, key=lambda mutant: hashlib.sha256(repr((seed, mutant.name)).encode()).digest())
+        sample += sorted(by_lot[:share], key=lambda mutant: mutant.start)
+    return sample
 
 
 _Change = Iterator[ast.AST]
@@ -85,7 +88,7 @@ def _compare(node: ast.AST) -> _Change:
 def _arithmetic(node: ast.AST) -> _Change:
     if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in _ARITHMETIC:
         sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
-        if not any(isinstance(side, ast.JoinedStr | ast.List) or _is_text(side) for side in sides):
+        if not any(isinstance(side, ast.JoinedStr | ast.List) or _is_text_or_none(side) for side in sides):
             changed = copy.deepcopy(node)
             changed.op = _ARITHMETIC[type(node.op)]()
             yield changed
@@ -198,8 +201,9 @@ _EXTREMA = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "ama
 _EXTREMA |= {"sum": "mean", "mean": "sum", "nansum": "nanmean", "nanmean": "nansum"}
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _is_text_or_none(node: ast.AST) -> bool:
+    """Texts are put together, and `X | None` is a type."""
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str))
 
 
 class _Walker(ast.NodeVisitor):
@@ -240,6 +244,8 @@ class _Walker(ast.NodeVisitor):
         self._function(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
+            return  # nothing of it runs
         self._where.append(node.name)
         for statement in node.body:
             self.visit(statement)
@@ -248,6 +254,11 @@ class _Walker(ast.NodeVisitor):
     def visit_keyword(self, node: ast.keyword) -> None:
         if node.arg != "dim":
             self.visit(node.value)
+
+    def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:

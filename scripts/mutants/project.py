@@ -71,7 +71,10 @@ OURS = Project(
     tests={
         "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
         "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
-        "rlhf_cli/trainers": ("tests/trainers", "tests/trainers/ppo"),
+        "rlhf_cli/trainers": (
+            *("tests/trainers", "tests/trainers/ppo"),
+            *("tests/stack/test_dense_speakers.py", "tests/stack/test_truncation.py"),
+        ),
         "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
         "rlhf_cli/runs/checkpoint_folders.py": (
             "tests/runs/test_checkpoint_folders.py",

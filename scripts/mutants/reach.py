@@ -69,11 +69,12 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
     # Whoever imports a module reaches what runs then, in conftest.py before anybody watches.
     reaching = [test for test in tests if (reached[test.node] if mutant.at_import else statement & reached[test.node])]
     if not reaching:  # as far as can be seen, which is not into other processes
-        reaching = [test for test in tests if Path(mutant.file).stem in Path(test.file).stem]
+        reaching = [test for test in tests if _has_name(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
-    ordered = sorted(reaching, key=lambda test: (not _is_near(mutant.file, test), test.seconds))
-    ordered += sorted(beside, key=lambda test: (not _is_near(mutant.file, test), test.seconds))
+    for some in (reaching, beside):
+        some.sort(key=lambda test: (not _has_name(mutant.file, test), not _is_near(mutant.file, test), test.seconds))
+    ordered = reaching + beside
     used, kept = 0.0, []
     for test in ordered:
         used += test.seconds
@@ -89,7 +90,11 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
 
 
 def _is_near(file: str, test: MeasuredTest) -> bool:
-    return Path(file).stem in Path(test.file).stem or Path(file).parts[1:-1] == Path(test.file).parts[1:-1]
+    return _has_name(file, test) or Path(file).parts[1:-1] == Path(test.file).parts[1:-1]
+
+
+def _has_name(file: str, test: MeasuredTest) -> bool:
+    return Path(file).stem in Path(test.file).stem
 
 
 def _key(copy: Path, test_file: str, targets: Sequence[str]) -> str:

@@ -100,6 +100,20 @@ def test_whiten_of_two() -> None:
     assert (float(mean), float(std)) == (2.0, pytest.approx(2**0.5))
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"), [(torch.ones(2, 4), "not bool"), (MASK[:1], r"not one \(B, T\)"), (MASK[0], "not one")]
+)
+def test_a_mask_that_is_none_is_refused(mask: Tensor, message: str) -> None:
+    values = torch.ones(2, 4)
+    with pytest.raises(ValueError, match=message):
+        whiten(values, mask)
+    with pytest.raises(ValueError, match=message):
+        explained_variance(values, values, mask)
+    if mask.dtype == torch.bool:
+        with pytest.raises(ValueError, match=message):
+            explained_variance(values[: mask.shape[0]] if mask.dim() == 2 else values[0], values, mask)
+
+
 def test_explained_variance_by_hand() -> None:
     returns = torch.tensor([[1.0, 2.0, NAN, 3.0], [NAN, 6.0, 8.0, NAN]])
     value = partial(explained_variance, returns=returns, mask=MASK)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError, RewardFailed
-from rlhf_cli.stack.component import OnError
+from rlhf_cli.stack.component import Component, OnError
+from rlhf_cli.stack.gates import Gate
+from rlhf_cli.stack.reward_stack import RewardStack
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
@@ -153,3 +155,15 @@ class TestDense:
             bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
         assert "row 1" in caught.value.what
         assert caught.value.got == "3 values for a completion of 2 tokens, for the prompt 'one'"
+
+
+def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
+    """The reward is shown rows 1 and 3 and answers nonsense for its second: that is row 3, whose prompt is `three`."""
+    gate = Component("gate", lambda row, **_: [float(index % 2) for index in row])
+    mine = Component("mine", lambda row, **_: [1.0, "odd"][: len(row)], gates=(Gate("gate", low=1.0),))
+    stack = RewardStack([gate, mine])
+    with pytest.raises(RewardError) as caught:
+        stack.evaluate(**BATCH)
+    stack.close()
+    assert caught.value.what == "reward 'mine' returned no number for row 3"
+    assert str(caught.value.got).endswith("for the prompt 'three'")

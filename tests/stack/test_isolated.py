@@ -167,6 +167,17 @@ class TestHang:
         slow.write_text("import time\ntime.sleep(1.5)\ndef one(completions, **kwargs):\n    return [1.0]\n")
         assert made("one", timeout_s=1.0, file=slow)(**batch("a", "b")) == [1.0, 1.0]
 
+    def test_a_worker_is_no_fork_of_this_process(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A fork copies torch's locks with the threads that hold them gone, and may hang; it would see the mark."""
+        monkeypatch.setattr(os, "mark_of_this_process", 1, raising=False)
+        marked = tmp_path / "marked.py"
+        marked.write_text(
+            "import os\ndef one(completions, **kwargs):\n    return [float(hasattr(os, 'mark_of_this_process'))]\n"
+        )
+        assert made("one", timeout_s=20.0, file=marked)(**batch("a")) == [0.0]
+
     def test_a_module_that_cannot_be_imported_is_told_in_every_row(self, made: Made, tmp_path: Path) -> None:
         broken = tmp_path / "broken.py"
         broken.write_text("import nothing_of_this_name\n")

@@ -229,3 +229,9 @@ def test_multiply_is_what_a_weight_needs() -> None:
     assert multiply(row, 0.5) == [0.5, None, -0.5]
     assert multiply(row, 0.0) == [0.0, None, -0.0]
     assert shifted(row, 0.5 * 0.0) == row
+
+
+def test_a_completion_without_tokens_has_no_spans() -> None:
+    assert place_spans([], [], spread="even") == []
+    with pytest.raises(ValueError, match=r"span 0 \(0, 1, 1.0\) is not inside the completion's 0 characters"):
+        place_spans([(0, 1, 1.0)], [], spread="last")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from importlib.machinery import ModuleSpec
@@ -28,7 +29,11 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
     shown = capsys.readouterr().out
     assert "pairs in the right order" in shown
     assert "well" in shown
-    assert folder.log.read_text().count("of 3 pairs in the right order") == 2
+    log = folder.log.read_text()
+    assert log.count("of 3 pairs in the right order") == 2
+    # How long the rows are is said where nothing is wrong with them, too.
+    assert re.search(r"data: .* all 14 rows .*shortest", log)
+    assert re.search(r"data\.eval: .* all 6 rows .*shortest", log)
     model = AutoModelForSequenceClassification.from_pretrained(folder.model)
     tokenizer = AutoTokenizer.from_pretrained(folder.model)
     for row in rows[3:]:

@@ -1,0 +1,74 @@
+"""When rows are sorted over the micro-batches of a window, without a trainer: only where a window is of one round."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.trainers import less_padding
+from rlhf_cli.trainers.less_padding import LessPadding
+
+LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
+
+
+class Generates:
+    """What TRL's trainer does about a generation: a new buffer, of which the step's micro-batch is handed out."""
+
+    def __init__(self, steps: int, accumulation: int) -> None:
+        self.args = SimpleNamespace(steps_per_generation=steps, gradient_accumulation_steps=accumulation)
+        self.model = SimpleNamespace(training=True, config=LLAMA)
+        self.loss_type, self.top_entropy_quantile = "grpo", 1.0
+        self._entropy_bonus_enabled = self.aux_loss_enabled = False
+        self._buffered_inputs: Any = None
+        self._step = 1
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        self._buffered_inputs = list(generation_batch)
+        return self._buffered_inputs[self._step]
+
+
+class Trims(LessPadding, Generates):  # type: ignore[misc]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("steps", "accumulation", "window"),
+    [(4, 2, 2), (2, 4, 2), (4, 4, 4), (4, 1, 1), (4, 3, None), (3, 4, None)],
+)
+def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int, window: int | None) -> None:
+    """An optimizer step takes `accumulation` micro-batches. Of steps of 3 over rounds of 4 the second would hold parts
+    of two rounds, which are not there at once.
+    """
+    asked: list[int] = []
+
+    def turned(batches: list[Any], window: int) -> list[Any]:
+        asked.append(window)
+        return batches[::-1]
+
+    monkeypatch.setattr(less_padding, "sorted_in_windows", turned)
+    monkeypatch.setattr(less_padding, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
+    trainer = Trims(steps, accumulation)
+    inputs = trainer._prepare_inputs(range(steps))
+    assert asked == ([] if window is None else [window])
+    order = list(range(steps)) if window is None else list(range(steps))[::-1]
+    assert trainer._buffered_inputs == [("trimmed", one) for one in order]
+    assert inputs == ("trimmed", order[1])
+
+
+def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(less_padding, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
+    evaluating = Trims(2, 2)
+    evaluating.model.training = False
+    assert evaluating._prepare_inputs([10, 11]) == 11
+
+    class KeepsItsBuffer(LessPadding, Generates):  # type: ignore[misc]
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            return super()._prepare_inputs(generation_batch)
+
+    kept = KeepsItsBuffer(2, 2)
+    kept._buffered_inputs = ["a", "b"]
+    monkeypatch.setattr(Generates, "_prepare_inputs", lambda self, batch: self._buffered_inputs[1])
+    assert kept._prepare_inputs(None) == "b"
