@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers import less_padding
+from rlhf_cli.trainers import less_padding, trim
 from rlhf_cli.trainers.less_padding import LessPadding
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
@@ -72,3 +72,19 @@ def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.
     kept._buffered_inputs = ["a", "b"]
     monkeypatch.setattr(Generates, "_prepare_inputs", lambda self, batch: self._buffered_inputs[1])
     assert kept._prepare_inputs(None) == "b"
+
+
+def test_what_is_one_number_a_row_goes_with_its_row() -> None:
+    """Lengths 1, 3 and 2, 4 become 4, 3 and 2, 1; what is one number a batch stays where it is."""
+    batches = [
+        {
+            "completion_mask": (torch.arange(4) < torch.tensor(lengths).unsqueeze(1)).long(),
+            "advantages": torch.tensor(lengths) / 10,
+            "num_items_in_batch": torch.tensor(10 * index),
+        }
+        for index, lengths in enumerate([[1, 3], [2, 4]])
+    ]
+    found = trim.sorted_in_windows(batches, 2)
+    assert [batch["completion_mask"].sum(dim=1).tolist() for batch in found] == [[4, 3], [2, 1]]
+    assert [batch["advantages"].tolist() for batch in found] == [pytest.approx([0.4, 0.3]), pytest.approx([0.2, 0.1])]
+    assert [int(batch["num_items_in_batch"]) for batch in found] == [0, 10]

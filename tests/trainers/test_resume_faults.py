@@ -38,6 +38,25 @@ def test_another_number_of_processes_is_refused(whole, workplace: Path, capsys) 
     assert "another number of processes" in capsys.readouterr().err
 
 
+class Runs:
+    """What would run a file's code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return print, ("THE FILE'S CODE RAN",)
+
+
+def test_the_code_in_a_checkpoint_does_not_run(whole, workplace: Path, capsys) -> None:
+    folder = cut(whole(), 6, workplace / "cut")
+    checkpoint = folder.checkpoints / "checkpoint-6"
+    state = torch.load(checkpoint / "rollout-rank0.pt", weights_only=True)
+    torch.save({**state, "more": Runs()}, checkpoint / "rollout-rank0.pt")
+    write_manifest(checkpoint)
+    assert main(["resume", str(folder.path)]) == 2
+    told = capsys.readouterr()
+    assert "the rollout state cannot be read" in told.err
+    assert "THE FILE'S CODE RAN" not in told.out + folder.log.read_text()
+
+
 class TestFaults:
     """What a kill, a full disk or a careless hand leaves: the newest whole checkpoint is used, the others named."""
 
