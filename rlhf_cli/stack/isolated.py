@@ -28,6 +28,10 @@ _MAX_WORKERS = 8
 _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
+class ProcessEnded(RuntimeError):
+    """Say that the process of a row ended before it answered."""
+
+
 class Isolated:
     """Call `fn` (as in a configuration) with `args` in worker processes. A failed row is an exception in its place."""
 
@@ -41,7 +45,14 @@ class Isolated:
         columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
         futures = [pool.schedule(self._call, args=[row], timeout=self._timeout_s) for row in rows]
-        return [_outcome(future, self._timeout_s) for future in futures]
+        outcomes = [_outcome(future, self._timeout_s) for future in futures]
+        for place, outcome in enumerate(outcomes):
+            # A process that dies of its next row may take an answer along that was on its way: alone, each row is
+            # asked for its own death only.
+            if isinstance(outcome, ProcessEnded):
+                again = pool.schedule(self._call, args=[rows[place]], timeout=self._timeout_s)
+                outcomes[place] = _outcome(again, self._timeout_s)
+        return outcomes
 
     def _processes(self) -> ProcessPool:
         if self._pool is None:
@@ -72,7 +83,7 @@ def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeo
     except RowTimeout:
         return RewardTimeout(f"no answer within {timeout_s:g} s, its process was killed")
     except ProcessExpired as error:
-        return RuntimeError(f"its process ended with code {error.exitcode}")
+        return ProcessEnded(f"its process ended with code {error.exitcode}")
     except Exception as error:  # what it returned does not pickle, for example
         return error
     if failure is None:

@@ -123,8 +123,8 @@ def test_everything_a_row_can_do_costs_that_row_alone(made: Made, capfd: pytest.
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
         "exit": "SystemExit: it called sys.exit(4)",
-        "_exit": "RuntimeError: its process ended with code 3",
-        "_exit0": "RuntimeError: its process ended with code 1",
+        "_exit": "ProcessEnded: its process ended with code 3",
+        "_exit0": "ProcessEnded: its process ended with code 1",
         "mutate": 1.0,
         "print": 5.0,
         "grade": 3.0,
@@ -207,7 +207,7 @@ class TestInTheStack:
         with pytest.raises(RewardFailed) as caught:
             self.evaluated(made("does"), "raise", "a", "_exit")
         assert caught.value.what == "reward 'mine' failed on row 1"
-        assert caught.value.got == "RuntimeError: its process ended with code 3"
+        assert caught.value.got == "ProcessEnded: its process ended with code 3"
 
     def test_what_needs_the_trainer_is_told_what_is_missing(self, made: Made) -> None:
         found = self.evaluated(made("state"), "exclude", "a")
