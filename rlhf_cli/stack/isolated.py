@@ -25,6 +25,8 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 _ROWS_A_WORKER = 1000
 """A worker is replaced after so many rows: whatever the function leaks goes with it."""
 _MAX_WORKERS = 8
+_MORE_TRIES = 2
+"""So often a row is tried again whose process ended."""
 _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
@@ -49,9 +51,10 @@ class Isolated:
         for place, outcome in enumerate(outcomes):
             # A process that dies of its next row may take an answer along that was on its way: alone, each row is
             # asked for its own death only.
-            if isinstance(outcome, ProcessEnded):
-                again = pool.schedule(self._call, args=[rows[place]], timeout=self._timeout_s)
-                outcomes[place] = _outcome(again, self._timeout_s)
+            for _ in range(_MORE_TRIES):
+                if isinstance(outcome, ProcessEnded):
+                    again = pool.schedule(self._call, args=[rows[place]], timeout=self._timeout_s)
+                    outcomes[place] = outcome = _outcome(again, self._timeout_s)
         return outcomes
 
     def _processes(self) -> ProcessPool:

@@ -140,7 +140,8 @@ def test_everything_a_row_can_do_costs_that_row_alone(made: Made, capfd: pytest.
     scores = dict(zip(expected, map(told, isolated(**given)), strict=True))
     for text, score in expected.items():
         found = scores[text]
-        assert found.startswith(score) if isinstance(score, str) else found == score, text
+        is_it = str(found).startswith(score) if isinstance(score, str) else found == score
+        assert is_it, (text, found)
     assert given == batch(*expected)
     assert isolated(**batch("a", "bb")) == [1.0, 2.0]  # and it goes on
     assert len(capfd.readouterr().out) >= 2_000_000  # negative control: it was printed
