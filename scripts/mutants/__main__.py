@@ -63,7 +63,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
     parser.add_argument("--keep-kills", action="store_true", help="a file unchanged: what was killed stays killed")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
-    parser.add_argument("--budget-s", type=float, default=60, help="unmutated seconds of tests a mutant (%(default)s)")
+    parser.add_argument("--budget-s", type=float, default=100, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
 
 

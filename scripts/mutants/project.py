@@ -59,6 +59,10 @@ A survivor without an explanation makes the command fail: write a test that kill
 `scripts/mutants/survivors.toml` why it may live (the command prints the entry to fill in). An *equivalent* mutant does
 what the code does, only otherwise; no test can kill it.
 
+Tests were written against the survivors of this sample, so another one (`--seed 1 --grep rlhf_cli`, which prints and
+writes nothing) tells more of the rest.
+A test that did not end in its time counts as failed: a machine that sleeps meanwhile makes kills that are none.
+
 Why a script: mutmut 3.8 is well kept and forks, but leaves properties and everything else with a decorator alone, draws
 no sample and has each test of the suite run before the first mutant; cosmic-ray 8.7 starts a process a mutant, which
 here is seven seconds of importing TRL; mutatest has had no release since 2022.

@@ -58,10 +58,10 @@ def measured(copy: Path, test_files: Sequence[str], targets: Sequence[str], cach
 def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> Iterator[list[MeasuredTest]]:
     """Yield the tests to judge a mutant by, in two helpings: those nearest to the file, then the others.
 
-    Nearest are the files of tests that bear the module's name, then those of its folder. Of both helpings the tests
-    that reach the mutated statement come first, the quick ones before the slow ones, then what else is in their files
-    (it may look at what another test computed). Where none reaches it the tests that bear the module's name are taken:
-    the statement may run in a process of its own. Helpings end when `budget_s` of unmutated time are used.
+    Nearest are the files of tests that bear the module's name, then those of its folder. Tests that reach the mutated
+    statement are taken, then what else is in their files (it may look at what another test computed), the quick ones
+    first; half of `budget_s`, in unmutated time, is for the files with the module's name, the rest for all. Where none
+    reaches it the tests that bear the module's name are taken: it may run in a process of its own.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
@@ -72,15 +72,14 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
         reaching = [test for test in tests if _has_name(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
-    for some in (reaching, beside):
-        some.sort(key=lambda test: (not _has_name(mutant.file, test), not _is_near(mutant.file, test), test.seconds))
-    ordered = reaching + beside
-    used, kept = 0.0, []
-    for test in ordered:
-        used += test.seconds
-        if kept and used > budget_s:
-            break
-        kept.append(test)
+    by_seconds = sorted(reaching, key=lambda test: test.seconds) + sorted(beside, key=lambda test: test.seconds)
+    kept: list[MeasuredTest] = []
+    used = 0.0
+    for some, share in (([test for test in by_seconds if _has_name(mutant.file, test)], 0.5), (by_seconds, 1.0)):
+        for test in some:
+            if test not in kept and (not kept or used + test.seconds <= share * budget_s):
+                used += test.seconds
+                kept.append(test)
     for helping in (
         [one for one in kept if _is_near(mutant.file, one)],
         [one for one in kept if not _is_near(mutant.file, one)],

@@ -139,4 +139,4 @@ def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
     stranger = MeasuredTest("tests/other/test_other.py::test_c", 0.1, {})
     helpings = list(chosen(mutant, [far, *near, elsewhere, stranger], 60))
     assert helpings == [[near[1], near[0], elsewhere], [far]]
-    assert list(chosen(mutant, [far, *near], 2)) == [[near[1]]]
+    assert list(chosen(mutant, [far, *near], 2)) == [[near[1]], [far]]
