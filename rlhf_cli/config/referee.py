@@ -13,6 +13,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.owned import OWNED
 from rlhf_cli.config.rules.evaluation_rules import evaluation_problems
+from rlhf_cli.config.rules.launch_rules import launch_problems
 from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.quantize_rules import quantize_problems
@@ -31,7 +32,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 _SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGNORECASE)
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
-    *(evaluation_problems, trainer_class_problems),
+    *(evaluation_problems, trainer_class_problems, launch_problems),
 )
 _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
-from rlhf_cli.config.schema.run_sections import Launch
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, GuardStopped, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.runs.run_folder import RunFolder, read_json

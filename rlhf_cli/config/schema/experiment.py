@@ -10,11 +10,12 @@ from typing import Annotated
 from pydantic import Field
 
 from rlhf_cli.config.schema.data_section import Data
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.config.schema.model_section import Model
 from rlhf_cli.config.schema.ppo_sections import Critic, Kl
 from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
-from rlhf_cli.config.schema.run_sections import Guards, Launch, Run, Track
+from rlhf_cli.config.schema.run_sections import Guards, Run, Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation

@@ -1,4 +1,4 @@
-"""Defines `launch`, `track`, `guards`, `run`: where an experiment runs, who watches, what ends it, where it is kept."""
+"""Defines `track`, `guards`, `run`: who watches an experiment, what ends it, where it is kept."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.section import Section
-
-
-class Launch(Section):
-    """The hardware that a run uses: how many processes, on which device, in which precision.
-
-    `processes` is a number, or `auto` for a process on each GPU. `device: auto` takes the GPU where there is one.
-    `precision: auto` is bf16 on a GPU that supports it, else float32.
-    """
-
-    processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
 
 
 class Track(Section):

@@ -1,0 +1,75 @@
+"""Defines the section `launch`: which processes on which machines run an experiment, and what ends or moves them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rlhf_cli.config.schema.section import Section
+
+
+def _seconds(value: object) -> object:
+    """Return a time in seconds, or `off`, which YAML reads as false where a file has it without quotes."""
+    if value is False or value == "off":
+        return "off"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError("seconds, more than 0; or off")
+    return float(value)
+
+
+class Slurm(Section):
+    """What is asked of Slurm for one run: sbatch's own words, null for the cluster's default.
+
+    `time` is the longest that a job may take, as sbatch reads it (`4:00:00`, `2-00:00:00`); a run that needs longer is
+    saved, requeued and goes on. `setup` are lines of shell that run before ours on every node (`module load cuda`).
+    `extra` are options of sbatch that have no key here. `max_parallel` is how many jobs of a sweep's array run at once.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    gpus_per_node: Annotated[int, Field(ge=0)] | None = None
+    cpus_per_task: Annotated[int, Field(gt=0)] | None = None
+    mem_gb: Annotated[float, Field(gt=0)] | None = None
+    max_parallel: Annotated[int, Field(gt=0)] = 16
+    setup: list[str] = Field(default_factory=list)
+    extra: dict[str, str | int] = Field(default_factory=dict)
+
+
+class Launch(Section):
+    """The processes of a run and what they run on.
+
+    `processes` are those of one machine: a number, or `auto` for a process on each GPU. `nodes` is the number of
+    machines; the first is where `rlhf train` was typed, it waits at `rdzv` (HOST:PORT) for the others, where
+    `rlhf join HOST:PORT` is typed. `device: auto` takes the GPU where there is one. `precision: auto` is bf16 on a GPU
+    that supports it, else float32.
+
+    `strategy` says what of the model every process holds: all of it (`ddp`), a shard of weights, gradients and
+    optimizer (`fsdp2`, `zero3`), of gradients and optimizer (`zero2`) or of the optimizer (`zero1`); `offload` keeps in
+    the host's memory what is not being used. `accelerate_config` is a file that `accelerate config` wrote, null for
+    none: it decides whatever is not said here.
+
+    `rollout` is who generates: the model itself (`hf`), itself in continuous batches (`continuous`), vLLM in every
+    process (`vllm`), or a vLLM server on `rollout_gpus` GPUs of its own (`vllm_server`).
+
+    `slurm` sends the run to Slurm, null for here. A run that is asked to stop (SIGTERM, SIGUSR1, Ctrl-C, or that it has
+    to be saved by `must_save_by`, an ISO time) has `grace_s` seconds to come to the end of its step and save. A run in
+    which nothing happens for `hang_timeout_s` seconds is ended, with the stack of the process that hangs; off: never.
+    """
+
+    processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"
+    nodes: int = Field(default=1, gt=0)
+    rdzv: str | None = Field(default=None, pattern=r"^[^\s:/]+:\d{1,5}$")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    strategy: Literal["ddp", "fsdp2", "zero1", "zero2", "zero3"] = "ddp"
+    offload: bool = False
+    accelerate_config: str | None = None
+    rollout: Literal["hf", "continuous", "vllm", "vllm_server"] = "hf"
+    rollout_gpus: int = Field(default=0, ge=0)
+    slurm: Slurm | None = None
+    grace_s: float = Field(default=120, gt=0)
+    must_save_by: str | None = None
+    hang_timeout_s: Annotated[float | Literal["off"], BeforeValidator(_seconds)] = 1800.0
