@@ -6,12 +6,15 @@ resumable.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import traceback
+from types import ModuleType
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RewardFailed, RlhfError
+from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.suggest import nearest
 from rlhf_cli.verbs import VERBS
 
@@ -27,6 +30,9 @@ usage: rlhf VERB [words]
 
 rlhf VERB --help says more; rlhf --version.
 """
+
+_LONG = ("train", "resume")
+"""Verbs that go on when nobody reads what they print any more."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,8 +53,13 @@ def main(argv: list[str] | None = None) -> int:
     if any(word in ("-h", "--help") for word in rest):
         print((module.__doc__ or "").rstrip())
         return EXIT_OK
+    with lasting_output() if verb in _LONG else contextlib.nullcontext():
+        return _run(module, rest)
+
+
+def _run(module: ModuleType, words: list[str]) -> int:
     try:
-        code: int = module.run(rest)
+        code: int = module.run(words)
     except RlhfError as error:
         label = "stopped" if isinstance(error, Preempted) else "error"
         if isinstance(error, RewardFailed) and error.__cause__ is not None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.errors import GuardStopped, Preempted, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.launch.rank_failures import way_on
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.start_panel import show_start
@@ -44,6 +46,8 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     try:
         local.run(folder, resume=resume)
     except BaseException as error:
+        if not isinstance(error, Preempted | UserError | GuardStopped):  # these say it themselves, or it is no help
+            error.add_note(way_on(folder))
         error.add_note(_run_folder_line(folder))
         raise
     from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it

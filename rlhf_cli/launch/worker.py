@@ -31,7 +31,7 @@ from rlhf_cli.errors import (
     RlhfError,
     RunError,
 )
-from rlhf_cli.launch.lasting_output import lasting_output
+from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
