@@ -18,7 +18,7 @@ from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, updat
 def run(folder: RunFolder, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
     launch = Launch.model_validate(folder.read_config()["launch"])
-    processes = count_processes(launch.processes, launch.device)
+    processes = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
     if processes == 1:
         _in_this_process(folder, resume=resume)
     else:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
+from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
@@ -88,6 +89,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     show_pairs = functools.partial(_show_pairs, bar, folder)
     with Spinner(shown=is_main) as spinner:
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
+    refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:

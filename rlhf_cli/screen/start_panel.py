@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.tables.strategies import STRATEGIES
 
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
@@ -38,6 +39,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         parts += ["", _rewards(experiment, plan)]
     console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    for warning in plan.machine.warnings:
+        console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):
         console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
     if plan.tracking.notice is not None:
@@ -106,7 +109,9 @@ def _guards(experiment: Experiment) -> str:
 
 def _device(experiment: Experiment) -> str:
     launch = experiment.launch
-    return f"device {launch.device}, precision {launch.precision}"
+    strategy = "" if launch.strategy == "ddp" else f", {launch.strategy}: each has {STRATEGIES[launch.strategy].holds}"
+    rollout = "" if launch.rollout == "hf" else f", rollout by {launch.rollout}"
+    return f"device {launch.device}, precision {launch.precision}{strategy}{rollout}"
 
 
 def _rewards(experiment: Experiment, plan: Plan) -> Table:
