@@ -43,7 +43,7 @@ def built_as(trainer: TrlTrainer) -> BuiltAs:
         distributed_type=str(accelerator.distributed_type.value),
         num_processes=accelerator.num_processes,
         mixed_precision=str(accelerator.mixed_precision),
-        device=accelerator.device.type,
+        device=str(accelerator.device).partition(":")[0],
         fsdp_version=getattr(fsdp, "fsdp_version", None),
         zero_stage=getattr(zero, "zero_stage", None),
         num_data_parallel=max(1, trainer.args.n_gpu),
