@@ -76,6 +76,8 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
             expected="machine_rank: 0 here; the other machines join it",
             hint=f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine",
         )
+    if kind == "NO":
+        processes = 1  # accelerate starts one, whatever num_processes is
     ids = tree.get("gpu_ids")
     return AccelerateFile(
         path=path,
