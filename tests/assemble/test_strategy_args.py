@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-import torch.distributed
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import CPUOffloadPolicy
 from trl import GRPOConfig
 
-from rlhf_cli.assemble.process_group import start_process_group
 from rlhf_cli.assemble.rollout_args import rollout_args
 from rlhf_cli.assemble.strategy_args import strategy_args
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -106,18 +102,3 @@ class TestRollout:
         assert self.args(*own, "trainer.args.vllm_group_port=5") == server | found
         theirs = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://host:1")
         assert self.args(*theirs) == server
-
-
-class TestProcessGroup:
-    def test_gloo_waits_as_long_as_ddp_timeout_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: dict[str, Any] = {}
-        monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **named: given.update(named, b=args))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        start_process_group(trl_args.trainer("GRPOTrainer"), {"ddp_timeout": 60})
-        assert given == {"timeout": timedelta(seconds=60), "b": ("gloo",)}
-        start_process_group(trl_args.trainer("GRPOTrainer"), {})
-        assert given["timeout"] == timedelta(seconds=1800)
-        given.clear()
-        monkeypatch.setenv("WORLD_SIZE", "1")
-        start_process_group(trl_args.trainer("GRPOTrainer"), {"ddp_timeout": 60})
-        assert given == {}

@@ -78,6 +78,7 @@ def test_one_process_does_not_spread_over_gpus() -> None:
     assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"
 
 
+@pytest.mark.slow
 def test_a_real_run_that_asks_for_fsdp_on_a_cpu(place: Path) -> None:
     """accelerate drops FSDP on a CPU and trains plain DDP. A rank that is started as planned, past the check of this
     machine that refuses it, ends before its first step.

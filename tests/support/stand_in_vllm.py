@@ -18,12 +18,8 @@ from pathlib import Path
 from typing import Any
 
 LOGPROB = -0.5
-DIGIT_SEVEN, EOS = 58, 1
-
-
-def completion_of(prompt: list[int]) -> list[int]:
-    """The tokens that every prompt is answered with."""
-    return [DIGIT_SEVEN, EOS]
+COMPLETIONS = ([58, 1], [70, 71, 72, 1])
+"""The tokens that every prompt is answered with, in turn: one character and three, each with its end."""
 
 
 def answer_of(path: str, payload: Any) -> Any:
@@ -31,21 +27,23 @@ def answer_of(path: str, payload: Any) -> Any:
         return {"data": [{"id": sys.argv[2]}]}
     if path.startswith("/server_info"):
         is_ready = "--weight-transfer-config" in sys.argv and os.environ.get("VLLM_SERVER_DEV_MODE") == "1"
-        return {"vllm_config": {"weight_transfer_config": {"backend": "nccl"} if is_ready else None}}
+        mode = sys.argv[sys.argv.index("--logprobs-mode") + 1]
+        transfer = {"backend": "nccl"} if is_ready else None
+        return {"vllm_config": {"weight_transfer_config": transfer, "model_config": {"logprobs_mode": mode}}}
     if path == "/get_world_size":
         return {"world_size": int(sys.argv[sys.argv.index("--tensor-parallel-size") + 1])}
     if path == "/v1/completions":
         choices = []
         for prompt in payload["prompt"]:
-            tokens = completion_of(prompt)
-            named = [f"token_id:{token}" for token in tokens]
-            logprobs = {
-                "tokens": named,
-                "token_logprobs": [LOGPROB] * len(tokens),
-                "top_logprobs": [{name: LOGPROB} for name in named],
-            }
-            choice = {"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": logprobs}
-            choices += [choice] * payload["n"]
+            for number in range(payload["n"]):
+                tokens = COMPLETIONS[number % len(COMPLETIONS)]
+                named = [f"token_id:{token}" for token in tokens]
+                logprobs = {
+                    "tokens": named,
+                    "token_logprobs": [LOGPROB] * len(tokens),
+                    "top_logprobs": [{name: LOGPROB} for name in named],
+                }
+                choices.append({"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": logprobs})
         return {"choices": choices}
     return {"success": True}
 
