@@ -32,6 +32,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         facts.add_row("guards", _guards(experiment))
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
+    for name, line in _launch(experiment):
+        facts.add_row(name, line)
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
         facts.add_row("run folder", Text(folder, overflow="fold"))
@@ -109,9 +111,21 @@ def _guards(experiment: Experiment) -> str:
 
 def _device(experiment: Experiment) -> str:
     launch = experiment.launch
-    strategy = "" if launch.strategy == "ddp" else f", {launch.strategy}: each has {STRATEGIES[launch.strategy].holds}"
-    rollout = "" if launch.rollout == "hf" else f", rollout by {launch.rollout}"
-    return f"device {launch.device}, precision {launch.precision}{strategy}{rollout}"
+    return f"device {launch.device}, precision {launch.precision}"
+
+
+def _launch(experiment: Experiment) -> list[tuple[str, str]]:
+    """What a process holds where that is not all of the model, and who generates where it is not the model itself."""
+    launch = experiment.launch
+    lines = []
+    if launch.strategy != "ddp":
+        offload = ", what is not being used in the host's memory" if launch.offload else ""
+        lines.append(("strategy", f"{launch.strategy}: each has {STRATEGIES[launch.strategy].holds}{offload}"))
+    if launch.rollout != "hf":
+        gpus = f" on {launch.rollout_gpus} GPUs of its own" if launch.rollout_gpus > 1 else ""
+        gpus = " on a GPU of its own" if launch.rollout_gpus == 1 else gpus
+        lines.append(("rollout", launch.rollout + gpus))
+    return lines
 
 
 def _rewards(experiment: Experiment, plan: Plan) -> Table:

@@ -1,4 +1,4 @@
-"""gloo waits for a rank that hangs as long as `ddp_timeout` says: transformers passes it on to every backend but gloo."""
+"""gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo."""
 
 from __future__ import annotations
 
