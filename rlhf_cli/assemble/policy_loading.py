@@ -12,6 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_section import Build
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.heads import head_names
+from rlhf_cli.models.hub_models import require_model
 from rlhf_cli.models.merge import whole_model
 from rlhf_cli.models.tiny import TinyBuild, TinyWarmStart, tiny_model_path
 
@@ -29,6 +30,8 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     model = experiment.model
     if model.build is None:
         assert model.path is not None
+        trusts = model.trust_remote_code
+        require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
         return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
 
     def warming_up(step: int, steps: int) -> None:

@@ -8,11 +8,16 @@ import torch
 
 from rlhf_cli.assemble.policy_loading import model_init_kwargs
 from rlhf_cli.assemble.ppo_parts import args_with_critic
+from rlhf_cli.assemble.process_group import start_process_group
+from rlhf_cli.assemble.rollout_args import rollout_args
 from rlhf_cli.assemble.stack_building import truncation_policy
+from rlhf_cli.assemble.strategy_args import strategy_args
 from rlhf_cli.assemble.trainer_class import config_class_of
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -33,6 +38,8 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Tr
         "model_init_kwargs": model_init_kwargs(experiment),
         "trust_remote_code": experiment.model.trust_remote_code,
         **_precision(experiment),
+        **strategy_args(experiment.launch),
+        **rollout_args(experiment),
     }
     if experiment.rewards:
         # The stack sets them before every batch; TRL wants as many as there are rewards.
@@ -42,6 +49,8 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Tr
         owned["scale_rewards"] = "batch"
     if experiment.reward_model is not None:
         owned["center_rewards_coefficient"] = experiment.reward_model.center or None
+    if owned["use_cpu"]:
+        start_process_group(trl_args.trainer(trainer.trl), trainer.args)
     try:
         if experiment.critic is not None:
             return args_with_critic(experiment, config_class, owned)
@@ -63,4 +72,6 @@ def _precision(experiment: Experiment) -> dict[str, bool]:
     precision = experiment.launch.precision
     if precision == "auto":
         precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
-    return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}
+    # With `use_cpu` accelerate leaves DeepSpeed out without a word; DeepSpeed finds a CPU by itself.
+    is_zero = STRATEGIES[experiment.launch.strategy].zero_stage is not None
+    return {"use_cpu": use_cpu and not is_zero, "bf16": precision == "bf16", "fp16": precision == "fp16"}

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rlhf_cli.config.accelerate_file import fill_from_accelerate_file
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.owned import OWNED
@@ -19,6 +20,8 @@ from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.quantize_rules import quantize_problems
 from rlhf_cli.config.rules.reward_model_rules import reward_model_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems
+from rlhf_cli.config.rules.rollout_rules import rollout_problems
+from rlhf_cli.config.rules.strategy_rules import strategy_problems
 from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
 from rlhf_cli.config.rules.trainer_rules import trainer_problems
 from rlhf_cli.config.rules.truncation_rules import truncation_problems
@@ -33,6 +36,7 @@ _SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGN
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
     *(evaluation_problems, trainer_class_problems, launch_problems),
+    *(strategy_problems, rollout_problems),
 )
 _TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 
@@ -43,7 +47,9 @@ def judge(composed: Composed) -> Experiment:
     Raises Problems, or the single UserError where there is only one, naming each key with its file and line.
     """
     tree, origins = composed.tree, composed.origins
-    problems: list[UserError] = [*_missing(tree, origins), *_forbidden(composed), *number_problems(tree, origins)]
+    # A frozen experiment has been filled, and is read where the file may no longer be.
+    problems: list[UserError] = [] if composed.frozen else [*fill_from_accelerate_file(tree, origins)]
+    problems += [*_missing(tree, origins), *_forbidden(composed), *number_problems(tree, origins)]
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(tree)

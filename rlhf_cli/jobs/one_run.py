@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -9,10 +10,12 @@ from rich.console import Console
 from rlhf_cli.errors import GuardStopped, Preempted, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch import local
-from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.launch.freeze import create_run, experiment_name, planned_folder
 from rlhf_cli.launch.rank_failures import way_on
+from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start
 
 
@@ -36,6 +39,16 @@ def run_once(
     show_start(console, experiment, plan, title=title, folder=folder.shown)
     go_on(console, folder, resume=earlier is not None)
     return folder
+
+
+def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
+    """Show what `run_once` would start, and start nothing: the panel, the processes, their commands."""
+    experiment, composed = prepared.experiment, prepared.composed
+    folder = earlier.path if earlier else planned_folder(experiment, composed)
+    launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
+    show_start(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
+    show_launch(console, launch)
+    console.print("nothing was started or written")
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:

@@ -16,6 +16,9 @@ from rlhf_cli.runs.provenance import write_provenance
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
 
+_PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
+"""Names the keys that may hold a local path."""
+
 
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
     """Return the run folder this experiment would go on with, None when it starts anew.
@@ -84,14 +87,16 @@ def create_run(
     return folder
 
 
+def planned_folder(experiment: Experiment, composed: Composed) -> Path:
+    """Return the folder a run would have; the name of one without a name is made of the time it starts at."""
+    return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
+
+
 def absolute_paths(tree: JsonTree) -> JsonTree:
     """Return the same tree with every local path made absolute, so that the run can be resumed from any folder."""
 
     def section(node: JsonTree) -> JsonTree:
-        return {
-            key: _absolute(value) if key in ("path", "fn", "model", "tokenizer", "class") else walk(value)
-            for key, value in node.items()
-        }
+        return {key: _absolute(value) if key in _PATHS else walk(value) for key, value in node.items()}
 
     def walk(node: JsonValue) -> JsonValue:
         if isinstance(node, dict):

@@ -24,7 +24,7 @@ def run(folder: RunFolder, *, resume: bool, worker: Sequence[str] = _WORKER) -> 
     `worker` are the words that run one rank of several, before the run folder.
     """
     launch = Launch.model_validate(folder.read_config()["launch"])
-    processes = count_processes(launch.processes, launch.device)
+    processes = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
     if processes == 1:
         _in_this_process(folder, resume=resume)
     else:

@@ -32,6 +32,7 @@ from rlhf_cli.errors import (
     RunError,
 )
 from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
@@ -121,6 +122,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
     show_pairs = functools.partial(_show_pairs, bar, folder)
     with Spinner(shown=is_main) as spinner:
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
+    refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:

@@ -1,39 +1,69 @@
-"""Finds out without torch how many processes `auto` means on this machine."""
+"""Finds out without torch which GPUs this machine has, and how many processes `auto` means on it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 _PROBE_TIMEOUT_S = 20
+_NO_NVIDIA = Path("/dev/kfd")
+"""Is there where the GPUs are AMD's: nvidia-smi does not count those."""
 
 
-def count_processes(asked: int | Literal["auto"], device: str) -> int:
-    """Return the number of processes: one a GPU, or one where there is none or the device is the CPU.
+def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: int = 0) -> int:
+    """Return the number of processes that train on this machine: one a GPU that no vLLM server has (`rollout_gpus`),
+    or one where there is none or the device is the CPU.
 
     A number in `asked` is returned as it is.
     """
     if asked != "auto":
         return asked
-    return 1 if device == "cpu" else max(1, num_gpus())
+    return 1 if device == "cpu" else max(1, num_gpus() - rollout_gpus)
 
 
 def num_gpus() -> int:
-    """Count the visible NVIDIA GPUs: by CUDA_VISIBLE_DEVICES where it is set, else by what nvidia-smi lists.
+    """Count the visible NVIDIA GPUs."""
+    return len(visible_gpus())
 
-    Without nvidia-smi, or where it does not answer in time, the count is 0.
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the ids of the GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES names them.
+
+    Those of CUDA_VISIBLE_DEVICES where it is set, as far as they exist: CUDA ignores what comes after the first that
+    does not. Else what nvidia-smi lists; none where it is not there or does not answer in time.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([entry for entry in visible.split(",") if entry.strip() and entry.strip() != "-1"])
-    if shutil.which("nvidia-smi") is None:
-        return 0
+    if visible is None:
+        return listed_gpus(shutil.which("nvidia-smi"))
+    ids = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    there = len(listed_gpus(shutil.which("nvidia-smi")))
+    seen = []
+    for entry in ids:
+        if entry == "-1" or (there and entry.isdigit() and int(entry) >= there):
+            break
+        seen.append(entry)
+    return tuple(seen)
+
+
+@cache
+def listed_gpus(nvidia_smi: str | None) -> tuple[str, ...]:
+    """Return the number of every GPU that `nvidia_smi` (its path) lists, none for None."""
+    if nvidia_smi is None:
+        return ()
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+            [nvidia_smi, "-L"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
         )
-    except subprocess.TimeoutExpired:
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    except (subprocess.TimeoutExpired, OSError):
+        return ()
+    found = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return tuple(str(number) for number in range(found))
+
+
+def may_have_other_gpus() -> bool:
+    """Return whether there may be GPUs that nvidia-smi does not count."""
+    return _NO_NVIDIA.exists()

@@ -29,6 +29,7 @@ from rlhf_cli.models.model_folders import (
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.plan.devices import count_processes
 from rlhf_cli.plan.kl_horizon import check_kl_controller
+from rlhf_cli.plan.launch_problems import Machine, look_at_machine
 from rlhf_cli.plan.pair_rules import margin_problems
 from rlhf_cli.plan.policy_model import describe_policy
 from rlhf_cli.plan.reward_components import scored_by
@@ -59,7 +60,8 @@ class Plan:
     """Holds the numbers of a trainer that learns from its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
-    """Names the reward code and data files, for the hashes in the provenance."""
+    """Names the reward code, the data files and accelerate's, for the hashes in the provenance."""
+    machine: Machine
 
 
 def preflight(experiment: Experiment, composed: Composed) -> Plan:
@@ -70,7 +72,8 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     """
     problems: list[UserError] = []
     trainer = trl_args.trainer(experiment.trainer.trl)
-    processes = count_processes(experiment.launch.processes, experiment.launch.device)
+    launch = experiment.launch
+    processes = launch.nodes * count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
     model = data = ""
     files: dict[str, Path] = {}
     columns: tuple[str, ...] = ()
@@ -124,6 +127,9 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         experiment, trainer, columns, processes=processes, num_rows=num_rows, origins=composed.origins
     )
     problems += [*stage_problems, *_unwritable_root(experiment.run.root)]
+    here = look_at_machine(experiment, composed.origins)
+    problems += here.problems
+    files |= here.files
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -139,6 +145,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         stage=stage,
         tracking=plan_tracking(experiment.track.mode),
         files=files,
+        machine=here,
     )
 
 

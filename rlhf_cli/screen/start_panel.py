@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.tables.strategies import STRATEGIES
 
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
@@ -31,6 +32,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         facts.add_row("guards", _guards(experiment))
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
+    for name, line in _launch(experiment):
+        facts.add_row(name, line)
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
         facts.add_row("run folder", Text(folder, overflow="fold"))
@@ -38,6 +41,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         parts += ["", _rewards(experiment, plan)]
     console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    for warning in plan.machine.warnings:
+        console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):
         console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
     if plan.tracking.notice is not None:
@@ -107,6 +112,20 @@ def _guards(experiment: Experiment) -> str:
 def _device(experiment: Experiment) -> str:
     launch = experiment.launch
     return f"device {launch.device}, precision {launch.precision}"
+
+
+def _launch(experiment: Experiment) -> list[tuple[str, str]]:
+    """What a process holds where that is not all of the model, and who generates where it is not the model itself."""
+    launch = experiment.launch
+    lines = []
+    if launch.strategy != "ddp":
+        offload = ", what is not being used in the host's memory" if launch.offload else ""
+        lines.append(("strategy", f"{launch.strategy}: each has {STRATEGIES[launch.strategy].holds}{offload}"))
+    if launch.rollout != "hf":
+        gpus = f" on {launch.rollout_gpus} GPUs of its own" if launch.rollout_gpus > 1 else ""
+        gpus = " on a GPU of its own" if launch.rollout_gpus == 1 else gpus
+        lines.append(("rollout", launch.rollout + gpus))
+    return lines
 
 
 def _rewards(experiment: Experiment, plan: Plan) -> Table:

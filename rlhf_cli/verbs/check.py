@@ -8,8 +8,10 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import existing_run, experiment_name
+from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.screen.launch_table import describe_launch
 from rlhf_cli.screen.start_panel import show_start
 
 
@@ -20,6 +22,8 @@ def run(argv: list[str]) -> int:
     plan = preflight(experiment, composed)
     existing_run(experiment, composed)
     console = Console()
+    launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None)
+    console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
     console.print("[green]ok[/], nothing was written")
     return EXIT_OK

@@ -6,24 +6,29 @@ An override is key=value (rewards.correct.weight=2, trainer.args.learning_rate=1
 with the same words shows the configuration they make, `rlhf check` what they would run.
 
   -m, --multirun   sweep over comma-separated values
+  --dry-run        show what would be started, process by process, and start nothing
 """
 
 from __future__ import annotations
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.one_run import run_once, show_run_folder
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.one_run import run_once, show_plan, show_run_folder
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.status import FINISHED, read_status
 
+DRY_RUN = "--dry-run"
+
 
 def run(argv: list[str]) -> int:
     """Train one experiment, or every combination of a sweep; returns the exit code."""
-    overrides = [word for word in argv if word not in ("-m", "--multirun")]
-    if len(overrides) < len(argv):
+    overrides = [word for word in argv if word not in ("-m", "--multirun", DRY_RUN)]
+    if "-m" in argv or "--multirun" in argv:
+        if DRY_RUN in argv:
+            raise ConfigError("a sweep has no dry run", got=" ".join(argv), hint="rlhf train --dry-run, for one job")
         from rlhf_cli.jobs import sweep  # Hydra's own command line comes with it
 
         return sweep.run(overrides)
@@ -35,5 +40,8 @@ def run(argv: list[str]) -> int:
         show_run_folder(console, earlier)
         return EXIT_OK
     plan = preflight(prepared.experiment, prepared.composed)
+    if DRY_RUN in argv:
+        show_plan(console, prepared, plan, earlier=earlier)
+        return EXIT_OK
     run_once(console, prepared, plan, earlier=earlier)
     return EXIT_OK

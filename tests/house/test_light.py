@@ -21,7 +21,10 @@ def heavy_after(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]],
+    [
+        *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
+        ["train", "--dry-run", "+exp=quickstart"],
+    ],
     ids=" ".join,
 )
 def test_light(words: list[str]) -> None:

@@ -18,8 +18,13 @@ class FakeTrainer:
     def __init__(self, work: Callable[[], None], *, ends_at: int = 3, max_steps: int = 3) -> None:
         self.work, self.ends_at = work, ends_at
         self.state = SimpleNamespace(global_step=0, max_steps=max_steps)
+        self.args = SimpleNamespace(n_gpu=0)
         self.accelerator = SimpleNamespace(
-            num_processes=1, distributed_type=SimpleNamespace(value="NO"), device="cpu", mixed_precision="no"
+            num_processes=1,
+            distributed_type=SimpleNamespace(value="NO"),
+            device="cpu",
+            mixed_precision="no",
+            state=SimpleNamespace(),
         )
         self.model = SimpleNamespace(
             parameters=lambda: [SimpleNamespace(numel=lambda: 7)],

@@ -16,6 +16,7 @@ import trl.trainer.grpo_trainer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from rlhf_cli.plan import launch_problems
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 from tests.support.ppo_by_hand import DROP, EOS, LIMIT, PLAIN, REWARDS, logps_of, plain, stir, unpadded
 from tests.support.small_runs import PPO_SMALL
@@ -28,7 +29,7 @@ WORDS = (
     *(*DROP, *PLAIN, f"trainer.args.max_completion_length={LIMIT}", "truncation=exclude"),
     *("trainer.args.steps_per_generation=2", "trainer.args.num_iterations=2", "trainer.args.max_steps=2"),
     *("trainer.args.gradient_accumulation_steps=2", "trainer.args.learning_rate=0.02"),
-    *("trainer.args.use_vllm=true", f"trainer.args.vllm_importance_sampling_clip_max={HIGHEST}"),
+    *("launch.rollout=vllm", f"trainer.args.vllm_importance_sampling_clip_max={HIGHEST}"),
     f"trainer.args.vllm_importance_sampling_clip_min={LOWEST}",
 )
 """A round is two micro-batches, which are one optimizer step, twice: the second is taken by another policy."""
@@ -85,6 +86,8 @@ def steps(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) ->
     """`steps(trainer, mode, *overrides)`: the two optimizer steps of one round."""
     (workplace / "mine.py").write_text(REWARDS)
     monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", Engine)
+    monkeypatch.setattr(launch_problems, "vllm_problems", lambda *_: [])
+    monkeypatch.setattr(launch_problems, "_strategy_problems", lambda *_: [])  # vLLM is for GPUs, and this one is none
     before_training(lambda trainer: stir(trainer.model, 0.05, seed=1))
     taken: list[Step] = []
     compute_loss = WithRewardStack._compute_loss

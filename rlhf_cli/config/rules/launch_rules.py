@@ -12,11 +12,6 @@ from rlhf_cli.errors import ConfigError, UserError
 _NOT_YET = (
     "nodes",
     "rdzv",
-    "strategy",
-    "offload",
-    "accelerate_config",
-    "rollout",
-    "rollout_gpus",
     "slurm",
     "must_save_by",
 )

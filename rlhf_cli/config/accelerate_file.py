@@ -1,0 +1,258 @@
+"""Reads what a file of `accelerate config` says about the keys of `launch`, without importing accelerate.
+
+What else is in the file is translated for the ranks by accelerate itself (plan/accelerate_environment.py). Here is only
+what has a key of ours: it fills the keys that nobody set, and contradicts those that somebody did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rlhf_cli.config.origins import Origin, Origins
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.json_values import JsonTree, JsonValue, section
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+KEY = "launch.accelerate_config"
+_PRECISIONS = {"no": "float32", "bf16": "bf16", "fp16": "fp16"}
+_ON_SEVERAL = ("MULTI_GPU", "MULTI_CPU", "NO")
+
+
+@dataclass(frozen=True)
+class AccelerateFile:
+    """Holds what a file says in the words of `launch`; what it does not say is None.
+
+    `processes` are those of one machine. `lengthwise` is by how many processes a sequence is divided: context times
+    sequence parallelism. `gpu_ids` are those it wants seen, None for all.
+    """
+
+    path: Path
+    strategy: str
+    precision: str | None
+    processes: int | None
+    nodes: int
+    rdzv: str | None
+    device: str | None
+    offload: bool
+    gpu_ids: tuple[str, ...] | None
+    lengthwise: int
+
+    def said(self) -> dict[str, JsonValue]:
+        """Return key of `launch` -> value, for what the file says."""
+        said: dict[str, JsonValue] = {
+            **{"strategy": self.strategy, "precision": self.precision, "processes": self.processes},
+            **{"nodes": self.nodes, "rdzv": self.rdzv, "device": self.device, "offload": self.offload},
+        }
+        return {key: value for key, value in said.items() if value is not None}
+
+
+def default_accelerate_file() -> Path | None:
+    """Return the file that `accelerate launch` reads when it is given none; None where there is none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    folder = Path(os.environ.get("HF_HOME", cache / "huggingface")).expanduser() / "accelerate"
+    names = ("default_config.yaml", "default_config.json")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
+    """Read a file of `accelerate config`, YAML or JSON. Raises ConfigError where it cannot be read or wants what no
+    key of `launch` stands for: another machine than GPUs and CPUs, FSDP 1, fp8, an unknown distributed_type.
+    """
+    tree = _tree(path, where)
+    kind = str(tree.get("distributed_type", "NO"))
+    strategy, offload = _strategy(kind, tree, path, where)
+    processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
+    ip, port = tree.get("main_process_ip"), tree.get("main_process_port")
+    if _number(tree, "machine_rank"):
+        raise ConfigError(
+            f"{path} is for another machine than the first",
+            where=where,
+            got=f"machine_rank: {tree['machine_rank']}",
+            expected="machine_rank: 0 here; the other machines join it",
+            hint=f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine",
+        )
+    if kind == "NO":
+        processes = 1  # accelerate starts one, whatever num_processes is
+    ids = tree.get("gpu_ids")
+    return AccelerateFile(
+        path=path,
+        strategy=strategy,
+        precision=_precision(tree, path, where),
+        processes=None if processes is None or processes < 1 else max(1, processes // nodes),
+        nodes=nodes,
+        rdzv=f"{ip}:{port}" if nodes > 1 and ip and port else None,
+        device="cpu" if tree.get("use_cpu") is True or kind == "MULTI_CPU" else "cuda" if kind != "NO" else None,
+        offload=offload,
+        gpu_ids=None if ids in (None, "all", "") else tuple(part.strip() for part in str(ids).split(",")),
+        lengthwise=_parallel(tree, "cp_size") * _parallel(tree, "sp_size"),
+    )
+
+
+def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
+    """Put what the file of `launch.accelerate_config` says where nobody set the key, or set it to `auto`, in place.
+
+    Yields a problem for each key that somebody set to something else, and for sequences that are divided under a
+    trainer of TRL's that refuses it. Nothing where there is no such file.
+    """
+    launch = tree.get("launch")
+    if not isinstance(launch, dict) or not isinstance(launch.get("accelerate_config"), str):
+        return
+    path = Path(str(launch["accelerate_config"])).expanduser()
+    try:
+        file = read_accelerate_file(path, where=origins.where(KEY))
+    except ConfigError as error:
+        yield error
+        return
+    for key, value in file.said().items():
+        name, known = f"launch.{key}", launch.get(key, "auto")
+        if known in ("auto", None):
+            launch[key] = value
+            origins.by_key[name] = Origin(path)
+        elif known != value:
+            yield ConfigError(
+                f"{name} and {path} contradict each other",
+                where=origins.where(name),
+                got=f"{name}={_word(known)}, and the file says {_word(value)}",
+                expected="one of them",
+                hint=f"{name}={_word(value)}, or launch.accelerate_config=null",
+            )
+    trl = section(tree, "trainer").get("trl")
+    if file.lengthwise > 1 and isinstance(trl, str) and trl in TRAINERS and TRAINERS[trl].generates:
+        yield ConfigError(
+            f"{trl} of TRL does not divide sequences among processes",
+            where=origins.where(KEY),
+            got=f"cp_size x sp_size = {file.lengthwise} under parallelism_config in {path}",
+            expected="1: the trainer makes its batches after generation, where accelerate cannot divide them",
+            hint=f"parallelism_config_cp_size: 1 and parallelism_config_sp_size: 1 in {path}",
+        )
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tree(path: Path, where: str) -> JsonTree:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML
+    except OSError as error:
+        raise ConfigError(
+            "the accelerate file cannot be read",
+            where=where,
+            got=f"{path}: {error.strerror}",
+            expected="a file that `accelerate config` wrote",
+            hint="accelerate config --config_file FILE",
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no YAML", where=where, got=str(error)) from None
+    if not isinstance(tree, dict) or "distributed_type" not in tree:
+        raise ConfigError(
+            f"{path} is no file of `accelerate config`",
+            where=where,
+            got="no distributed_type in it",
+            expected="one with distributed_type, num_processes, mixed_precision",
+            hint="accelerate config --config_file FILE",
+        )
+    return tree
+
+
+def _strategy(kind: str, tree: JsonTree, path: Path, where: str) -> tuple[str, bool]:
+    """Return (launch.strategy, launch.offload)."""
+    if tree.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE" or tree.get("tpu_use_cluster") is True:
+        raise _unknown(f"compute_environment: {tree.get('compute_environment')}", path, where)
+    if kind in _ON_SEVERAL:
+        return "ddp", False
+    if kind == "FSDP":
+        return "fsdp2", _fsdp_offload(section(tree, "fsdp_config"), path, where)
+    if kind == "DEEPSPEED":
+        return _zero(section(tree, "deepspeed_config"), path, where)
+    raise _unknown(f"distributed_type: {kind}", path, where)
+
+
+def _unknown(got: str, path: Path, where: str) -> ConfigError:
+    return ConfigError(
+        f"{path} wants what rlhf does not start",
+        where=where,
+        got=got,
+        expected="distributed_type NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED on machines of your own",
+        hint="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
+    )
+
+
+def _fsdp_offload(fsdp: JsonTree, path: Path, where: str) -> bool:
+    version = fsdp.get("fsdp_version", 1)
+    if version != 2:
+        said = f"fsdp_version: {version}" if "fsdp_version" in fsdp else "no fsdp_version, of which accelerate makes 1"
+        raise ConfigError(
+            f"{path} is for FSDP 1, which transformers 5 gives up",
+            where=where,
+            got=said,
+            expected="fsdp_version: 2 under fsdp_config",
+            hint=f"accelerate to-fsdp2 --config_file {path} --overwrite",
+        )
+    kind = str(fsdp.get("fsdp_state_dict_type", "SHARDED_STATE_DICT"))
+    if kind != "FULL_STATE_DICT":
+        raise ConfigError(
+            "the trained model would not be saved",
+            where=where,
+            got=f"fsdp_state_dict_type: {kind} in {path}",
+            expected="FULL_STATE_DICT, with which transformers' save_model writes the whole model",
+            hint=f"fsdp_state_dict_type: FULL_STATE_DICT under fsdp_config in {path}",
+        )
+    return fsdp.get("fsdp_offload_params") is True
+
+
+def _zero(deepspeed: JsonTree, path: Path, where: str) -> tuple[str, bool]:
+    own = deepspeed.get("deepspeed_config_file")
+    if isinstance(own, str):
+        zero = section(_json_of(Path(own).expanduser(), where), "zero_optimization")
+        stage: JsonValue = zero.get("stage", 0)
+        offloads = [section(zero, f"offload_{what}").get("device", "none") for what in ("optimizer", "param")]
+    else:
+        stage = deepspeed.get("zero_stage", 2)  # accelerate's default
+        offloads = [deepspeed.get(f"offload_{what}_device", "none") for what in ("optimizer", "param")]
+    if stage not in (1, 2, 3):
+        raise ConfigError(
+            f"{path} has a ZeRO stage that no strategy of ours stands for",
+            where=where,
+            got=f"zero_stage: {stage}",
+            expected="1, 2 or 3",
+            hint="launch.strategy=ddp without the file",
+        )
+    return f"zero{stage}", any(offload not in ("none", None) for offload in offloads)
+
+
+def _json_of(path: Path, where: str) -> JsonTree:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{path}: {error}") from None
+    return tree if isinstance(tree, dict) else {}
+
+
+def _precision(tree: JsonTree, path: Path, where: str) -> str | None:
+    said = tree.get("mixed_precision")
+    if said is False:  # YAML reads no as false
+        said = "no"
+    if said is None or said in _PRECISIONS:
+        return None if said is None else _PRECISIONS[str(said)]
+    raise ConfigError(
+        f"{path} wants a precision that TRL's arguments do not have",
+        where=where,
+        got=f"mixed_precision: {said}",
+        expected="no, bf16 or fp16",
+        hint=f"mixed_precision: bf16 in {path}",
+    )
+
+
+def _number(tree: JsonTree, name: str) -> int | None:
+    value = tree.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _parallel(tree: JsonTree, name: str) -> int:
+    return _number(section(tree, "parallelism_config"), f"parallelism_config_{name}") or 1

@@ -1,0 +1,46 @@
+"""Checks what an experiment trains against `launch.strategy`: what does not work is in tables/strategies.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.tables.strategies import STRATEGIES, Feature
+
+
+def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield every feature of the experiment that does not work with its strategy, with what does."""
+    row = STRATEGIES[experiment.launch.strategy]
+    there = features(experiment)
+    for conflict in row.conflicts:
+        if conflict.feature in there:
+            key = there[conflict.feature]
+            yield ConfigError(
+                f"{conflict.feature} does not work with launch.strategy={row.name}",
+                where=origins.where(key),
+                got=f"{key} and {origins.where('launch.strategy')}",
+                expected=f"something else: {conflict.why}",
+                hint=conflict.instead,
+            )
+
+
+def features(experiment: Experiment) -> dict[Feature, str]:
+    """Return feature -> the key that asks for it, for what some strategy does not work with."""
+    there: dict[Feature, str] = {}
+    critic = experiment.critic
+    if critic is not None:
+        there["critic" if critic.share == "none" else "critic.share=lora"] = "critic.share"
+    if experiment.model.quantize is not None:
+        there["model.quantize"] = "model.quantize"
+    if experiment.trainer.args.get("sync_ref_model") is True:
+        there["sync_ref_model"] = "trainer.args.sync_ref_model"
+    for name, reward in experiment.rewards.items():
+        if reward.model is not None:
+            there["a reward model"] = f"rewards.{name}.model"
+    if experiment.launch.rollout == "continuous":
+        there["rollout=continuous"] = "launch.rollout"
+    if experiment.launch.offload:
+        there["offload"] = "launch.offload"
+    return there

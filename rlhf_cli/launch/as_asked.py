@@ -1,0 +1,112 @@
+"""Refuses to train as something else than was asked for, once the trainer says what it is.
+
+accelerate and transformers degrade without a word: FSDP 2 on a CPU is plain DDP, one process with several GPUs is
+DataParallel, a variable of the environment is another precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.tables.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+_PRECISION = {"no": "float32"}
+
+
+@dataclass(frozen=True)
+class BuiltAs:
+    """What a trainer has become, in accelerate's words. `fsdp_version` and `zero_stage` are None without the plugin;
+    `num_data_parallel` is over how many GPUs transformers would spread this one process.
+    """
+
+    distributed_type: str
+    num_processes: int
+    mixed_precision: str
+    device: str
+    fsdp_version: int | None = None
+    zero_stage: int | None = None
+    num_data_parallel: int = 1
+
+
+def built_as(trainer: TrlTrainer) -> BuiltAs:
+    """Return what a trainer has become."""
+    accelerator = trainer.accelerator
+    fsdp = getattr(accelerator.state, "fsdp_plugin", None)
+    zero = getattr(accelerator.state, "deepspeed_plugin", None)
+    return BuiltAs(
+        distributed_type=str(accelerator.distributed_type.value),
+        num_processes=accelerator.num_processes,
+        mixed_precision=str(accelerator.mixed_precision),
+        device=str(accelerator.device).partition(":")[0],
+        fsdp_version=getattr(fsdp, "fsdp_version", None),
+        zero_stage=getattr(zero, "zero_stage", None),
+        num_data_parallel=max(1, trainer.args.n_gpu),
+    )
+
+
+def refuse_unless_as_asked(launch: Launch, built: BuiltAs) -> None:
+    """Raise ConfigError, naming the first thing about a built trainer that is not as `launch` asked for."""
+    for problem in (
+        _processes(launch, built),
+        _strategy(launch, built),
+        _precision(launch, built),
+        _device(launch, built),
+    ):
+        if problem is not None:
+            raise problem
+
+
+def _processes(launch: Launch, built: BuiltAs) -> UserError | None:
+    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
+    if asked is not None and built.num_processes != asked:
+        return _other("processes", f"{asked}", f"{built.num_processes}", "rlhf resume RUN starts them all")
+    if built.num_data_parallel > 1:
+        return _other(
+            "processes",
+            "one process on one GPU",
+            f"one process spread over {built.num_data_parallel} GPUs by DataParallel",
+            f"launch.processes={built.num_data_parallel}, or CUDA_VISIBLE_DEVICES=0",
+        )
+    return None
+
+
+def _strategy(launch: Launch, built: BuiltAs) -> UserError | None:
+    row = STRATEGIES[launch.strategy]
+    seen = built.distributed_type
+    if seen == "FSDP":
+        seen = f"FSDP {built.fsdp_version}"
+    elif seen == "DEEPSPEED":
+        seen = f"ZeRO-{built.zero_stage}"
+    is_same = built.distributed_type in row.distributed_types
+    is_same = is_same and (row.zero_stage is None or built.zero_stage == row.zero_stage)
+    if is_same and (launch.strategy != "fsdp2" or built.fsdp_version == 2):
+        return None
+    on_cpu = launch.strategy == "fsdp2" and built.device == "cpu"
+    why = "; on a CPU accelerate runs it in place of FSDP without a word" if on_cpu else ""
+    return _other("strategy", launch.strategy, f"{seen} on {built.device}{why}", "launch.strategy=ddp")
+
+
+def _precision(launch: Launch, built: BuiltAs) -> UserError | None:
+    seen = _PRECISION.get(built.mixed_precision, built.mixed_precision)
+    if launch.precision in ("auto", seen):
+        return None
+    hint = f"launch.precision={seen}, or env | grep ACCELERATE, and unset what is there"
+    return _other("precision", launch.precision, seen, hint)
+
+
+def _device(launch: Launch, built: BuiltAs) -> UserError | None:
+    if launch.device in ("auto", built.device):
+        return None
+    return _other("device", launch.device, built.device, f"launch.device={built.device}")
+
+
+def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
+    return ConfigError(
+        f"launch.{key} is not what this run has become", where=f"launch.{key}", got=seen, expected=asked, hint=hint
+    )

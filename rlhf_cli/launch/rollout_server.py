@@ -1,0 +1,121 @@
+"""Runs the vLLM server of a run: starts it, waits until it answers, and ends it with the run, whatever ends the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+
+from rlhf_cli.errors import RankFailed
+from rlhf_cli.launch.kept_process import GRACE_S
+from rlhf_cli.plan.launch_plan import python_path
+from rlhf_cli.plan.rollout_server_plan import ServerPlan
+
+START_TIMEOUT_S = 1800.0
+"""Bounds the start: a large model is downloaded, loaded and compiled."""
+
+_LOOK_S = 0.5
+_ANSWER_TIMEOUT_S = 5.0
+_LAST_LINES = 15
+
+
+@contextlib.contextmanager
+def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
+    """Run the server of `plan`, which knows its ports by now, around a run; nothing for None.
+
+    Waits until the server is healthy, with the seconds on the console. Raises RankFailed with its last lines when it
+    ends before that, or is not healthy after `timeout_s` seconds; a run that fails after the server has ended on its
+    own gets a note with them.
+    """
+    if plan is None:
+        yield
+        return
+    if not plan.port:
+        raise ValueError("the ports of the server have not been chosen")
+    plan.log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **plan.env, "PYTHONPATH": python_path()}
+    with plan.log.open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "rlhf_cli.launch.kept_process", *plan.argv],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        _wait(plan, keeper, console, timeout_s)
+        try:
+            yield
+        except BaseException as error:
+            if (code := keeper.poll()) is not None:
+                error.add_note(f"the vLLM server had ended by itself, with code {code}:\n{last_lines(plan)}")
+            raise
+    finally:
+        _end(keeper)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens at, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def last_lines(plan: ServerPlan) -> str:
+    """Return the last lines that the server has written."""
+    lines = plan.log.read_text(encoding="utf-8", errors="replace").splitlines() if plan.log.is_file() else []
+    return "\n".join(lines[-_LAST_LINES:]) or "(it wrote nothing)"
+
+
+def is_healthy(url: str) -> bool:
+    """Return whether GET /health answers 200, which is what TRL's client waits for."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
+    try:
+        with opener.open(f"{url}/health", timeout=_ANSWER_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _wait(plan: ServerPlan, keeper: subprocess.Popen[bytes], console: Console, timeout_s: float) -> None:
+    began = time.monotonic()
+    with console.status("") as bar:
+        while not is_healthy(plan.url):
+            seconds = time.monotonic() - began
+            line = last_lines(plan).splitlines()[-1]
+            shown = escape(line[: max(0, console.width - 50)])
+            bar.update(f"waiting for vLLM at {plan.url}: {seconds:.0f} s [dim]{shown}[/]")
+            if (code := keeper.poll()) is not None:
+                raise _failed(plan, f"the vLLM server ended with code {code} after {seconds:.0f} s")
+            if seconds > timeout_s:
+                raise _failed(plan, f"the vLLM server did not answer within {timeout_s:.0f} s")
+            time.sleep(_LOOK_S)
+    console.print(f"vLLM answers at {plan.url} after {time.monotonic() - began:.0f} s", highlight=False)
+
+
+def _failed(plan: ServerPlan, what: str) -> RankFailed:
+    hint = "launch.rollout=hf, or what the lines above ask for"
+    return RankFailed(what, where=os.path.relpath(plan.log), got=last_lines(plan), hint=hint)
+
+
+def _end(keeper: subprocess.Popen[bytes]) -> None:
+    """Close the pipe, on which the keeper ends the server and itself."""
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    try:
+        keeper.wait(timeout=GRACE_S + 5)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()

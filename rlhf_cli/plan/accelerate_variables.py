@@ -1,0 +1,93 @@
+"""Holds what accelerate reads besides our keys, its variables and its default file, against what `launch` says.
+
+Without `launch.accelerate_config` no variable of accelerate's is ours to honour. Those that would make another run of
+it than was asked for are refused by name; those that would only change it are warned of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rlhf_cli.config.accelerate_file import default_accelerate_file, read_accelerate_file
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.plan.devices import num_gpus
+from rlhf_cli.tables.strategies import STRATEGIES
+
+_PRECISION = {"no": "float32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+_TRUE = {"1", "true", "yes", "y", "on", "t"}
+_MEANS = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+}
+
+
+def contradicting_variables(launch: Launch, origins: Origins) -> Iterator[UserError]:
+    """Yield every variable of accelerate's in the environment that asks for another run than `launch`."""
+    row, has_file = STRATEGIES[launch.strategy], launch.accelerate_config is not None
+    fits = {"ACCELERATE_USE_FSDP": launch.strategy == "fsdp2", "ACCELERATE_USE_DEEPSPEED": row.zero_stage is not None}
+    for name, means in _MEANS.items():
+        if _is_on(name) and not fits.get(name, False):
+            yield _contradiction(name, f"means {means}", "launch.strategy", launch.strategy, origins)
+    version, stage = os.environ.get("FSDP_VERSION"), os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
+    if launch.strategy == "fsdp2" and version is not None and version != "2" and not has_file:
+        yield _contradiction("FSDP_VERSION", f"means FSDP {version}", "launch.strategy", launch.strategy, origins)
+    if row.zero_stage is not None and stage is not None and stage != str(row.zero_stage) and not has_file:
+        said = f"means ZeRO-{stage}"
+        yield _contradiction("ACCELERATE_DEEPSPEED_ZERO_STAGE", said, "launch.strategy", launch.strategy, origins)
+    if _is_on("ACCELERATE_USE_CPU") and launch.device == "cuda":
+        yield _contradiction("ACCELERATE_USE_CPU", "means the CPU", "launch.device", launch.device, origins)
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    meant = _PRECISION.get(str(precision).lower(), precision)
+    # bf16 and fp16 are TRL's arguments and win over it; that neither was asked for has no argument.
+    fits_auto = launch.precision == "auto" and meant == "bf16" and launch.device != "cpu" and num_gpus() > 0
+    is_other = meant not in (launch.precision, "float32") and not fits_auto
+    if precision is not None and not has_file and is_other:
+        key, said = "launch.precision", f"means {meant}"
+        yield _contradiction("ACCELERATE_MIXED_PRECISION", said, key, launch.precision, origins)
+
+
+def variable_warnings(launch: Launch) -> list[str]:
+    """Return a line for what changes the run, and one for a default file that asks for another run and is not read."""
+    lines = []
+    backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no")
+    if backend.lower() != "no" and launch.accelerate_config is None:
+        lines.append(f"ACCELERATE_DYNAMO_BACKEND={backend} in the environment compiles the model")
+    if (device := os.environ.get("ACCELERATE_TORCH_DEVICE")) is not None:
+        lines.append(f"ACCELERATE_TORCH_DEVICE={device} in the environment says which device is used")
+    file = default_accelerate_file()
+    if file is not None and launch.accelerate_config is None and (other := _asks_for(launch)):
+        lines.append(f"{file} is not read, and asks for {other}; launch.accelerate_config={file} honours it")
+    return lines
+
+
+def _asks_for(launch: Launch) -> str:
+    """Return what the default file wants otherwise than `launch`, '' where it is nothing that has a key."""
+    file = default_accelerate_file()
+    assert file is not None
+    try:
+        said = read_accelerate_file(file).said()
+    except ConfigError as error:
+        return f"something else ({error.what.removeprefix(f'{file} ')})"
+    asked = launch.model_dump()
+    names = ("strategy", "precision", "processes", "nodes", "offload")
+    others = [name for name in names if name in said and asked[name] not in (said[name], "auto")]
+    return ", ".join(f"{name} {said[name]}" for name in others)
+
+
+def _contradiction(name: str, said: str, key: str, value: object, origins: Origins) -> ConfigError:
+    return ConfigError(
+        f"{name} in the environment and {key} contradict each other",
+        where=origins.where(key),
+        got=f"{name}={os.environ[name]} {said}, and {key}={value}",
+        expected="one of them; what `launch` says needs no variables",
+        hint=f"unset {name}",
+    )
+
+
+def _is_on(name: str) -> bool:
+    return os.environ.get(name, "").lower() in _TRUE

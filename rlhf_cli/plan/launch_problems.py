@@ -1,0 +1,163 @@
+"""Checks what `launch` asks of this machine before anything starts: GPUs, packages, a server that answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rlhf_cli.config.accelerate_file import KEY as ACCELERATE_KEY
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.rollout_rules import NAMES_A_SERVER, rollout_warnings
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.plan.accelerate_environment import accelerate_environment
+from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
+from rlhf_cli.plan.devices import count_processes, may_have_other_gpus, num_gpus
+from rlhf_cli.plan.rollout_server_plan import vllm_problems
+from rlhf_cli.tables.strategies import STRATEGIES, StrategyRow
+
+_CONNECT_TIMEOUT_S = 2.0
+_VLLM_PORT = 8000
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found on this machine: what keeps the run from being started as it is asked for, what somebody should
+    know before, a line each, what accelerate makes of its file (variables of the ranks), and that file.
+    """
+
+    problems: tuple[UserError, ...]
+    warnings: tuple[str, ...]
+    accelerate_env: dict[str, str]
+    files: dict[str, Path]
+
+
+def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
+    """Hold `launch` against this machine. A file of accelerate's costs the seconds that accelerate takes to load."""
+    launch, problems = experiment.launch, _problems(experiment, origins)
+    files, variables = dict[str, Path](), dict[str, str]()
+    if launch.accelerate_config is not None:
+        files[ACCELERATE_KEY] = Path(launch.accelerate_config).expanduser().resolve()
+        try:
+            variables = accelerate_environment(files[ACCELERATE_KEY], where=origins.where(ACCELERATE_KEY))
+        except UserError as error:
+            problems.append(error)
+    warnings = (*rollout_warnings(experiment), *variable_warnings(launch))
+    return Machine(tuple(problems), warnings, variables, files)
+
+
+def _problems(experiment: Experiment, origins: Origins) -> list[UserError]:
+    return [
+        *_gpu_problems(experiment, origins),
+        *_strategy_problems(experiment, STRATEGIES[experiment.launch.strategy], origins),
+        *vllm_problems(experiment, origins),
+        *_unreachable_server(experiment, origins),
+        *contradicting_variables(experiment.launch, origins),
+    ]
+
+
+def runs_on_cpu(experiment: Experiment) -> bool:
+    """Return whether the ranks will train on a CPU, as far as that is known without torch."""
+    device = experiment.launch.device
+    return device == "cpu" or (device == "auto" and not num_gpus() and not may_have_other_gpus())
+
+
+def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    launch = experiment.launch
+    there = num_gpus()
+    if may_have_other_gpus() and not there:
+        return
+    if launch.device == "cuda" and not there:
+        yield ConfigError(
+            "there is no CUDA device here",
+            where=origins.where("launch.device"),
+            got="launch.device=cuda, and neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU",
+            expected="a GPU, or the CPU",
+            hint="launch=cpu",
+        )
+        return
+    training = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
+    training = 0 if runs_on_cpu(experiment) else training
+    wanted = training + launch.rollout_gpus
+    if wanted <= there:
+        return
+    key = "launch.rollout_gpus" if launch.rollout_gpus else "launch.processes"
+    wants = [f"{training} to train on"] * bool(training) + [f"{launch.rollout_gpus} for the vLLM server"] * bool(
+        launch.rollout_gpus
+    )
+    left = there - launch.rollout_gpus
+    fewer = f"launch.processes={left}"
+    if launch.accelerate_config is not None:
+        fewer = f"num_processes: {left} in {launch.accelerate_config}"
+    yield ConfigError(
+        "more GPUs are asked for than there are",
+        where=origins.where(key),
+        got=f"{' and '.join(wants)}: {wanted}",
+        expected=f"at most {there}, which nvidia-smi or CUDA_VISIBLE_DEVICES names",
+        hint=fewer if left > 0 else "launch.rollout=hf launch.rollout_gpus=0",
+    )
+
+
+def _strategy_problems(experiment: Experiment, row: StrategyRow, origins: Origins) -> Iterator[UserError]:
+    where = origins.where("launch.strategy")
+    if not row.runs_on_cpu and runs_on_cpu(experiment):
+        yield ConfigError(
+            f"launch.strategy={row.name} needs a GPU",
+            where=where,
+            got="a CPU, on which accelerate runs plain DDP in its place without a word",
+            expected="a GPU, or a strategy that a CPU has",
+            hint="launch.strategy=ddp",
+        )
+    if row.package is not None and importlib.util.find_spec(row.package) is None:
+        yield ConfigError(
+            f"launch.strategy={row.name} needs {row.package}, which is not installed",
+            where=where,
+            got=row.name,
+            hint=f"pip install {row.package}, or launch.strategy=fsdp2",
+        )
+    if experiment.launch.rollout.startswith("vllm") and runs_on_cpu(experiment):
+        yield ConfigError(
+            f"launch.rollout={experiment.launch.rollout} needs a GPU",
+            where=origins.where("launch.rollout"),
+            got="a CPU, from which TRL cannot send new weights to vLLM (NCCL)",
+            expected="a GPU, or the model itself as it generates",
+            hint="launch.rollout=hf",
+        )
+
+
+def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    launch, args = experiment.launch, experiment.trainer.args
+    if launch.rollout != "vllm_server" or launch.rollout_gpus:
+        return
+    key = next((f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None), None)
+    if key is None:
+        return  # the rules say that there is no server
+    url = args.get("vllm_server_base_url")
+    if isinstance(url, str):
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    else:
+        given = args.get("vllm_server_port", _VLLM_PORT)
+        host, port = str(args["vllm_server_host"]), given if isinstance(given, int) else _VLLM_PORT
+    reason = why_not_reached(host, port)
+    if reason is not None:
+        yield ConfigError(
+            "no vLLM server answers",
+            where=origins.where(key),
+            got=f"{host}:{port}: {reason}",
+            expected="a server that runs: docs/launch.md has the command",
+            hint="launch.rollout_gpus=1 without this argument, and the run starts its own",
+        )
+
+
+def why_not_reached(host: str, port: int) -> str | None:
+    """Return why nothing can be reached there within two seconds, None where something listens."""
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            return None
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,142 @@
+"""Plans the vLLM server of a run: the command, its environment, its GPUs, where it answers.
+
+The command is what `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py, `build_command`), which is itself
+deprecated: the development mode and the NCCL engine take new weights, the log-probabilities are those after temperature
+and cuts, and of as many tokens as are asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, ModelError, UserError
+
+LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
+"""Bound the versions of vLLM that fit torch 2.13 and transformers 5.23 by what they require, and TRL 1.16."""
+
+INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
+URL_VARIABLE = "RLHF_VLLM_URL"
+GROUP_PORT_VARIABLE = "RLHF_VLLM_GROUP_PORT"
+_SCALE_OUT_FROM = (0, 30)
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """A vLLM server of a run's own. `port` and `group_port` (for new weights) are 0 where they are chosen at the start,
+    and `argv` then has `--port 0`; `log` is what it writes to.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    gpus: tuple[str, ...]
+    port: int
+    group_port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Return where it answers."""
+        return f"http://{_HOST}:{self.port}"
+
+    def for_ranks(self) -> dict[str, str]:
+        """Return what the ranks have in their environment to find it."""
+        return {URL_VARIABLE: self.url, GROUP_PORT_VARIABLE: str(self.group_port)}
+
+
+def plan_server(
+    experiment: Experiment, run: Path, gpus: tuple[str, ...], *, port: int = 0, group_port: int = 0
+) -> ServerPlan:
+    """Plan the server of the run in folder `run` on `gpus`. A port of 0 stands for one that is chosen at the start;
+    `trainer.args.vllm_server_port` and `vllm_group_port` go before both.
+    """
+    args, model = experiment.trainer.args, experiment.model
+    given, group = args.get("vllm_server_port"), args.get("vllm_group_port")
+    port = given if isinstance(given, int) else port
+    group_port = group if isinstance(group, int) else group_port
+    argv = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model.path or "MODEL"),
+        *("--host", _HOST, "--port", str(port), "--tensor-parallel-size", str(len(gpus))),
+    ]
+    for option, value in (
+        ("--revision", model.revision),
+        ("--tokenizer", model.tokenizer),
+        ("--max-model-len", args.get("vllm_max_model_length")),
+        ("--gpu-memory-utilization", args.get("vllm_gpu_memory_utilization")),
+        ("--model-impl", args.get("vllm_model_impl")),
+    ):
+        argv += [] if value is None else [option, str(value)]
+    argv += ["--trust-remote-code"] if model.trust_remote_code else []
+    argv += ["--enable-scale-out"] if (installed_vllm() or BELOW_VLLM) >= _SCALE_OUT_FROM else []
+    argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_SERVER_DEV_MODE": "1"}
+    return ServerPlan(tuple(argv), env, gpus, port, group_port, run / "vllm-server.log")
+
+
+def installed_vllm() -> tuple[int, int] | None:
+    """Return (major, minor) of the vLLM that is installed, None where there is none."""
+    try:
+        version = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
+    """Return what keeps vLLM from generating here: it is not installed, of a version that does not fit, or has no
+    folder that it could serve.
+    """
+    launch = experiment.launch
+    if not launch.rollout.startswith("vllm"):
+        return []
+    where, problems, version = origins.where("launch.rollout"), list[UserError](), installed_vllm()
+    if version is None:
+        problems.append(
+            ConfigError(
+                "vLLM is not installed",
+                where=where,
+                got=f"launch.rollout={launch.rollout}",
+                expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
+                hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
+            )
+        )
+    elif not LEAST_VLLM <= version < BELOW_VLLM:
+        problems.append(
+            ConfigError(
+                "this version of vLLM does not fit",
+                where=where,
+                got=f"vllm {importlib.metadata.version('vllm')}",
+                expected="0.28 to 0.30: others want another torch than 2.13 or another transformers than 5.23",
+                hint=INSTALL_VLLM,
+            )
+        )
+    return [*problems, *_unserved(experiment, origins)] if launch.rollout_gpus else problems
+
+
+def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
+    model = experiment.model
+    if model.build is not None:
+        what, got = "an embedded model is not made for vLLM", "model.build"
+    elif model.path is not None and Path(os.path.expanduser(model.path), "adapter_config.json").is_file():
+        what, got = "vllm serve takes whole models, and this is an adapter", model.path
+    else:
+        return []
+    return [
+        ModelError(
+            what,
+            where=origins.where("model.build" if model.build is not None else "model.path"),
+            got=got,
+            expected="the folder or hub name of a whole model",
+            hint="model.path=FOLDER, or launch.rollout=hf",
+        )
+    ]

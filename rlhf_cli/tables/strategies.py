@@ -1,0 +1,126 @@
+"""List the strategies of `launch.strategy`, one row each: what a process holds, and what does not work with it.
+
+What does not work was judged by the source of TRL 1.16, accelerate 1.15 and transformers 5.23, and by what was run on a
+CPU (docs/launch.md). A row is changed here and nowhere else: the rules and the messages read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Feature = Literal[
+    "critic", "critic.share=lora", "model.quantize", "sync_ref_model", "a reward model", "rollout=continuous", "offload"
+]
+"""What an experiment may have that a strategy does not work with."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Say why a feature does not work with a strategy, and what to type instead."""
+
+    feature: Feature
+    why: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class StrategyRow:
+    """Describe one strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says what every process has of the
+    model, in words. `distributed_types` are the names that accelerate gives it on more than one process; on one process
+    a strategy that shards has the same name, and DDP is none at all. `package` has to be installed for it.
+    """
+
+    name: str
+    holds: str
+    distributed_types: frozenset[str]
+    zero_stage: int | None = None
+    package: str | None = None
+    runs_on_cpu: bool = True
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def shards(self) -> bool:
+        """Return whether a process holds less than all of weights, gradients and optimizer."""
+        return self.name != "ddp"
+
+
+_SHARED_BODY = Conflict(
+    "critic.share=lora",
+    "the critic's adapter is on the policy's body, which the strategy shards and calls only as a whole",
+    "critic.share=none, or launch.strategy=ddp",
+)
+_MOVING_REFERENCE = Conflict(
+    "sync_ref_model",
+    "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
+    "trainer.args.sync_ref_model=false, or launch.strategy=ddp",
+)
+_ZERO = (_SHARED_BODY, _MOVING_REFERENCE)
+_DEEPSPEED = frozenset({"DEEPSPEED"})
+
+_ROWS = (
+    StrategyRow(
+        "ddp",
+        "all of it",
+        frozenset({"NO", "MULTI_CPU", "MULTI_GPU"}),
+        conflicts=(Conflict("offload", "every process holds all of the model", "launch.strategy=fsdp2, or zero3"),),
+    ),
+    StrategyRow(
+        "fsdp2",
+        "a shard of weights, gradients and optimizer",
+        frozenset({"FSDP"}),
+        runs_on_cpu=False,
+        conflicts=(
+            Conflict(
+                "critic",
+                "its weights would be sharded too, and its checkpoints hold whole weights",
+                "launch.strategy=zero2, where it is trained in plain DDP beside the engine",
+            ),
+            _SHARED_BODY,
+            Conflict(
+                "model.quantize",
+                "accelerate leaves 4-bit weights out of the shards (bitsandbytes keeps them as uint8), so that every"
+                " GPU holds them all the same",
+                "launch.strategy=ddp",
+            ),
+            _MOVING_REFERENCE,
+            Conflict(
+                "rollout=continuous",
+                "each process would take another number of forward passes, and each pass waits for all processes",
+                "launch.rollout=hf, or launch.rollout=vllm",
+            ),
+        ),
+    ),
+    StrategyRow("zero1", "all of it but a shard of the optimizer", _DEEPSPEED, 1, "deepspeed", conflicts=_ZERO),
+    StrategyRow(
+        "zero2", "all weights, a shard of gradients and optimizer", _DEEPSPEED, 2, "deepspeed", conflicts=_ZERO
+    ),
+    StrategyRow(
+        "zero3",
+        "a shard of weights, gradients and optimizer",
+        _DEEPSPEED,
+        3,
+        "deepspeed",
+        conflicts=(
+            *_ZERO,
+            Conflict(
+                "critic",
+                "transformers loads every model in shards while ZeRO-3 is on, and the critic is trained whole",
+                "launch.strategy=zero2",
+            ),
+            Conflict(
+                "a reward model",
+                "transformers loads every model in shards while ZeRO-3 is on, and a reward model answers whole",
+                "launch.strategy=zero2, or fsdp2",
+            ),
+            Conflict(
+                "model.quantize",
+                "bitsandbytes keeps 4-bit weights as uint8, which ZeRO-3 cannot shard",
+                "launch.strategy=zero2",
+            ),
+        ),
+    ),
+)
+
+STRATEGIES: dict[str, StrategyRow] = {row.name: row for row in _ROWS}
+"""`launch.strategy` -> row."""

@@ -1,0 +1,101 @@
+"""A run refuses to be something else than was asked for: accelerate and transformers degrade without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import EXIT_CRASH, ConfigError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.as_asked import BuiltAs, refuse_unless_as_asked
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.runs.status import FAILED, read_status
+
+ALONE = BuiltAs("NO", 1, "no", "cpu")
+TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")
+
+AS_ASKED = [
+    ({}, ALONE),
+    ({"processes": 1, "device": "cpu", "precision": "float32"}, ALONE),
+    ({"processes": 2}, BuiltAs("MULTI_CPU", 2, "no", "cpu")),
+    ({"processes": 2, "precision": "bf16", "device": "cuda"}, TWO_GPUS),
+    ({"processes": 2, "nodes": 2}, BuiltAs("MULTI_GPU", 4, "bf16", "cuda")),
+    ({"strategy": "fsdp2"}, BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=2)),
+    ({"strategy": "zero2"}, BuiltAs("DEEPSPEED", 2, "bf16", "cuda", zero_stage=2)),
+    ({"strategy": "zero3", "precision": "fp16"}, BuiltAs("DEEPSPEED", 1, "fp16", "cuda", zero_stage=3)),
+]
+
+OTHERS = [
+    ({"processes": 2}, ALONE, "launch.processes", "2", "1"),
+    ({"processes": 2, "nodes": 2}, TWO_GPUS, "launch.processes", "4", "2"),
+    ({"strategy": "fsdp2"}, BuiltAs("MULTI_CPU", 2, "no", "cpu"), "launch.strategy", "fsdp2", "MULTI_CPU on cpu"),
+    ({"strategy": "fsdp2"}, ALONE, "launch.strategy", "fsdp2", "NO on cpu"),
+    (
+        {"strategy": "fsdp2"},
+        BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=1),
+        *("launch.strategy", "fsdp2", "FSDP 1 on cuda"),
+    ),
+    ({}, BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=2), "launch.strategy", "ddp", "FSDP 2 on cuda"),
+    (
+        {"strategy": "zero3"},
+        BuiltAs("DEEPSPEED", 2, "bf16", "cuda", zero_stage=2),
+        *("launch.strategy", "zero3", "ZeRO-2 on cuda"),
+    ),
+    ({"strategy": "zero2"}, TWO_GPUS, "launch.strategy", "zero2", "MULTI_GPU on cuda"),
+    ({"precision": "float32"}, TWO_GPUS, "launch.precision", "float32", "bf16"),
+    ({"precision": "bf16"}, ALONE, "launch.precision", "bf16", "float32"),
+    ({"device": "cuda"}, ALONE, "launch.device", "cuda", "cpu"),
+    ({"device": "cpu"}, TWO_GPUS, "launch.device", "cpu", "cuda"),
+]
+
+
+@pytest.mark.parametrize(("asked", "built"), AS_ASKED)
+def test_as_asked(asked: dict[str, object], built: BuiltAs) -> None:
+    refuse_unless_as_asked(Launch.model_validate(asked), built)
+
+
+@pytest.mark.parametrize(("asked", "built", "where", "expected", "got"), OTHERS)
+def test_something_else(asked: dict[str, object], built: BuiltAs, where: str, expected: str, got: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unless_as_asked(Launch.model_validate(asked), built)
+    error = caught.value
+    assert error.what == f"{where} is not what this run has become"
+    assert (error.where, error.expected) == (where, expected)
+    assert str(error.got).startswith(got)
+    assert error.exit_code == 2
+
+
+def test_one_process_does_not_spread_over_gpus() -> None:
+    """transformers makes DataParallel of one process that sees several GPUs: another batch than was planned."""
+    with pytest.raises(ConfigError) as caught:
+        refuse_unless_as_asked(Launch(), BuiltAs("NO", 1, "no", "cuda", num_data_parallel=4))
+    assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"
+
+
+@pytest.mark.slow
+def test_a_real_run_that_asks_for_fsdp_on_a_cpu(place: Path) -> None:
+    """accelerate drops FSDP on a CPU and trains plain DDP. A rank that is started as planned, past the check of this
+    machine that refuses it, ends before its first step.
+    """
+    words = ["exp=quickstart", "launch=cpu", "track=none", "run.name=one", "launch.strategy=fsdp2"]
+    words += ["model.build.warm_start=null", "trainer.args.max_steps=1"]
+    prepared = prepare(words)
+    folder = create_run(prepared.experiment, prepared.composed, files={})
+    plan = plan_launch(prepared.experiment, folder.path).at_ports(*free_ports(1))
+    assert not plan.in_this_process
+    (rank,) = plan.ranks
+    code = subprocess.run(
+        rank.argv, env=os.environ | rank.env, capture_output=True, timeout=300, check=False
+    ).returncode
+    assert code == EXIT_CRASH
+    status = read_status(folder)
+    assert status.state == FAILED
+    assert str(status.reason).startswith("launch.strategy is not what this run has become")
+    assert "got:      MULTI_CPU on cpu; on a CPU accelerate runs it in place of FSDP" in str(status.reason)
+    assert not folder.metrics.exists()

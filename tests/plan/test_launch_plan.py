@@ -1,0 +1,159 @@
+"""The processes of a run before they start: ranks, GPUs, ports, commands and environments, the vLLM server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan import rollout_server_plan
+from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from tests.support.machines import HaveGpus, have_gpus
+
+RUN = Path("/runs/a run")
+MODEL = ("model=local", "model.path=org/model")
+SERVER = (*MODEL, "launch.rollout=vllm_server")
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HaveGpus:
+    return have_gpus(tmp_path, monkeypatch)
+
+
+def planned(*words: str, resume: bool = False, accelerate_env: dict[str, str] | None = None) -> LaunchPlan:
+    experiment = prepare(["exp=quickstart", *words]).experiment
+    return plan_launch(experiment, RUN, resume=resume, accelerate_env=accelerate_env)
+
+
+class TestRanks:
+    def test_one_process_is_the_command_itself(self) -> None:
+        plan = planned("launch=cpu")
+        assert plan.in_this_process
+        assert (plan.world_size, plan.gpus, plan.server) == (1, (), None)
+
+    def test_two_on_a_cpu(self) -> None:
+        plan = planned("launch.processes=2", "launch.device=cpu")
+        assert not plan.in_this_process
+        assert [(rank.rank, rank.local_rank, rank.gpu) for rank in plan.ranks] == [(0, 0, None), (1, 1, None)]
+        one = plan.ranks[1]
+        assert one.argv == (sys.executable, "-m", "rlhf_cli.launch.worker", "/runs/a run")
+        place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        assert place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"} == {
+            name: value for name, value in one.env.items() if name not in ("PYTHONPATH", "OMP_NUM_THREADS")
+        }
+        assert {rank.env["MASTER_PORT"] for rank in plan.at_ports(4321).ranks} == {"4321"}
+        assert plan.shared.items() <= one.env.items()
+
+    def test_a_process_on_each_gpu(self, gpus: HaveGpus) -> None:
+        gpus(4)
+        plan = planned()
+        assert plan.gpus == ("0", "1", "2", "3")
+        assert {rank.env["CUDA_VISIBLE_DEVICES"] for rank in plan.ranks} == {"0,1,2,3"}
+
+    def test_the_gpus_that_are_visible(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        """CUDA counts those of CUDA_VISIBLE_DEVICES, in their order, up to the first that does not exist."""
+        gpus(4)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+        plan = planned()
+        assert plan.gpus == ("3", "1")
+        assert plan.ranks[0].env["CUDA_VISIBLE_DEVICES"] == "3,1"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7,1")
+        assert visible_gpus() == ("3",)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f,-1,0")
+        assert visible_gpus() == ("GPU-8f",)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert visible_gpus() == ()
+
+    def test_a_strategy_that_shards_has_ranks_even_alone(self, gpus: HaveGpus) -> None:
+        """Without LOCAL_RANK accelerate makes no process group, and shards nothing."""
+        gpus(1)
+        plan = planned("launch=fsdp2")
+        assert not plan.in_this_process
+        assert plan.ranks[0].env["LOCAL_RANK"] == "0"
+
+    def test_several_machines(self) -> None:
+        plan = plan_launch(
+            prepare(["exp=quickstart", "launch.processes=2", "launch.device=cpu"]).experiment.model_copy(
+                update={
+                    "launch": prepare(["exp=quickstart"]).experiment.launch.model_copy(
+                        update={"processes": 2, "nodes": 3, "device": "cpu"}
+                    )
+                }
+            ),
+            RUN,
+        )
+        assert (plan.world_size, plan.num_nodes, len(plan.ranks)) == (6, 3, 2)
+        assert {(rank.env["WORLD_SIZE"], rank.env["LOCAL_WORLD_SIZE"]) for rank in plan.ranks} == {("6", "2")}
+
+    def test_resume(self) -> None:
+        plan = planned("launch.processes=2", "launch.device=cpu", resume=True)
+        assert {rank.argv[-1] for rank in plan.ranks} == {"--resume"}
+        assert plan.resume_command.startswith("rlhf resume '")
+
+    def test_accelerate_s_variables_are_the_ranks(self) -> None:
+        plan = planned("launch=cpu", accelerate_env={"FSDP_VERSION": "2", "CUDA_VISIBLE_DEVICES": "5"})
+        assert plan.ranks[0].env["FSDP_VERSION"] == "2"
+
+    def test_the_command_is_what_a_shell_runs(self) -> None:
+        """The printed line, run by a shell, puts the variables and the arguments where they belong."""
+        program = "import os, sys; print(os.environ['PLACE'], sys.argv[1:])"
+        line = as_shell({"PLACE": "a b'c"}, (sys.executable, "-c", program, "x y", "$HOME"))
+        done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
+        assert done.stdout == "a b'c ['x y', '$HOME']\n"
+
+
+class TestServer:
+    def test_the_last_gpus_serve(self, gpus: HaveGpus) -> None:
+        gpus(4)
+        plan = planned(*SERVER, "launch.rollout_gpus=1", "trainer.args.per_device_train_batch_size=64")
+        assert plan.gpus == ("0", "1", "2")
+        assert plan.server is not None
+        assert plan.server.gpus == ("3",)
+        assert plan.server.env == {"CUDA_VISIBLE_DEVICES": "3", "VLLM_SERVER_DEV_MODE": "1"}
+        assert plan.ranks[0].env["CUDA_VISIBLE_DEVICES"] == "0,1,2"
+        assert not plan.in_this_process
+
+    def test_the_command_is_that_of_trl(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        """TRL's own `build_command` (trl vllm-serve) is the yardstick: what it imposes, and what names model, GPUs and
+        port, stands in ours; in vLLM 0.30 also the scale-out endpoints.
+        """
+        from trl.scripts import vllm_serve
+
+        gpus(2)
+        for version, has_scale_out in (((0, 29), False), ((0, 30), True)):
+            monkeypatch.setattr(rollout_server_plan, "installed_vllm", lambda version=version: version)
+            monkeypatch.setattr(vllm_serve, "is_vllm_available", lambda min_version, has=has_scale_out: has)
+            plan = planned(*SERVER, "launch.rollout_gpus=1").at_ports(1, server_port=8123, group_port=9)
+            assert plan.server is not None
+            asked = vllm_serve.ScriptArguments(model="org/model", host="127.0.0.1", port=8123)
+            theirs = vllm_serve.build_command(asked)
+            ours = list(plan.server.argv)
+            assert ours[: ours.index("org/model") + 1] == theirs[: theirs.index("org/model") + 1]
+            imposed = theirs[theirs.index("--uvicorn-log-level") + 2 :]
+            assert ours[-len(imposed) :] == imposed
+            for option in ("--host", "--port", "--tensor-parallel-size"):
+                assert ours[ours.index(option) + 1] == theirs[theirs.index(option) + 1]
+
+    def test_the_ranks_know_where_it_is(self, gpus: HaveGpus) -> None:
+        gpus(2)
+        plan = planned(*SERVER, "launch.rollout_gpus=1").at_ports(1, server_port=8123, group_port=4567)
+        assert plan.server is not None
+        assert plan.server.url == "http://127.0.0.1:8123"
+        env = plan.ranks[0].env
+        assert (env["RLHF_VLLM_URL"], env["RLHF_VLLM_GROUP_PORT"]) == ("http://127.0.0.1:8123", "4567")
+
+    def test_a_port_of_the_user_s_stays(self, gpus: HaveGpus) -> None:
+        gpus(2)
+        words = ("trainer.args.vllm_server_port=9000", "trainer.args.vllm_max_model_length=2048")
+        plan = planned(*SERVER, "launch.rollout_gpus=1", *words).at_ports(1, server_port=8123, group_port=4567)
+        assert plan.server is not None
+        assert plan.server.port == 9000
+        assert plan.server.argv[plan.server.argv.index("--max-model-len") + 1] == "2048"
+
+    def test_somebody_else_s_is_not_started(self, gpus: HaveGpus) -> None:
+        gpus(2)
+        assert planned(*SERVER, "trainer.args.vllm_server_base_url=http://host:8000").server is None

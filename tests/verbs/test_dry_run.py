@@ -1,0 +1,79 @@
+"""`rlhf train --dry-run`: what would be started, process by process, as commands; nothing is started or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.support.machines import have_gpus
+
+TWO = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["train", "--dry-run", "+exp=quickstart", "track=none", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, *TWO, "run.name=mine")
+    assert list(place.iterdir()) == []
+    lines = out.splitlines()
+    ranks = [line for line in lines if line.startswith("rank 1  ")]
+    assert len(ranks) == 1
+    assert ranks[0].startswith("rank 1  RANK=1 LOCAL_RANK=1 ")
+    assert ranks[0].endswith(f"-m rlhf_cli.launch.worker {place}/runs/quickstart/mine")
+    (shared,) = [line for line in lines if line.startswith("every rank  export ")]
+    assert "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=0" in shared
+    assert "log  runs/quickstart/mine/log.txt" in lines
+    assert "resume  rlhf resume runs/quickstart/mine" in lines
+    assert lines[-1] == "nothing was started or written"
+
+
+def test_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "launch=cpu")
+    assert "the command trains itself: no other process is started" in out
+    assert "rlhf_cli.launch.worker" not in out
+
+
+def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, capsys) -> None:
+    have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
+    monkeypatch.setattr("rlhf_cli.plan.rollout_server_plan.installed_vllm", lambda: (0, 29))
+    words = ("model=local", "model.path=org/model", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
+    lines = said(capsys, *words, "trainer.args.per_device_train_batch_size=32", "trainer.args.top_p=0.9").splitlines()
+    server, rank_0, rank_1 = (
+        next(line.split() for line in lines if line.startswith(name)) for name in ("vLLM server", "rank 0", "rank 1")
+    )
+    assert server[2:4] == ["2", "generates"]
+    assert rank_0[4:6] == ["0", "trains"]
+    assert rank_1[4:6] == ["1", "trains"]
+    assert any(line.startswith("launch: top_p=0.9: vLLM's") for line in lines)
+    (command,) = [line for line in lines if "vllm.entrypoints.cli.main serve org/model" in line]
+    assert command.startswith("vLLM server  CUDA_VISIBLE_DEVICES=2 VLLM_SERVER_DEV_MODE=1 ")
+    assert """--weight-transfer-config '{"backend": "nccl"}'""" in command
+
+
+def test_an_earlier_run_is_gone_on_with(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = place / "runs" / "quickstart" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}\n")
+    out = said(capsys, *TWO, "run.name=mine", "run.resume=auto")
+    assert f"worker {folder} --resume" in out
+
+
+def test_a_mistake_is_refused_as_ever(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--dry-run", "+exp=quickstart", "sed=3"]) == 2
+    assert main(["train", "--dry-run", "-m", "+exp=quickstart", "seed=1,2"]) == 2
+    assert "a sweep has no dry run" in capsys.readouterr().err
+
+
+def test_check_says_it_in_a_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "+exp=quickstart", "track=none", *TWO]) == 0
+    assert "launch: 2 ranks; `rlhf train --dry-run` shows the commands" in capsys.readouterr().out.splitlines()
