@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from typing import Literal
 
+from rlhf_cli.config.schema.launch_section import Launch
+
 _PROBE_TIMEOUT_S = 20
 
 
@@ -18,6 +20,15 @@ def count_processes(asked: int | Literal["auto"], device: str) -> int:
     if asked != "auto":
         return asked
     return 1 if device == "cpu" else max(1, num_gpus())
+
+
+def planned_processes(launch: Launch) -> int:
+    """Return the number of processes that a run will have: on this machine, or on the node that Slurm gives it."""
+    if launch.slurm is None:
+        return count_processes(launch.processes, launch.device)
+    if launch.processes != "auto":
+        return launch.processes
+    return max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1
 
 
 def num_gpus() -> int:

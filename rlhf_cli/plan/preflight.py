@@ -27,7 +27,7 @@ from rlhf_cli.models.model_folders import (
     read_policy,
 )
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.kl_horizon import check_kl_controller
 from rlhf_cli.plan.pair_rules import margin_problems
 from rlhf_cli.plan.policy_model import describe_policy
@@ -70,7 +70,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     """
     problems: list[UserError] = []
     trainer = trl_args.trainer(experiment.trainer.trl)
-    processes = count_processes(experiment.launch.processes, experiment.launch.device)
+    processes = planned_processes(experiment.launch)
     model = data = ""
     files: dict[str, Path] = {}
     columns: tuple[str, ...] = ()

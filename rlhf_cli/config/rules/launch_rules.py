@@ -17,7 +17,6 @@ _NOT_YET = (
     "accelerate_config",
     "rollout",
     "rollout_gpus",
-    "slurm",
     "must_save_by",
 )
 
