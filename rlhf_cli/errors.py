@@ -13,6 +13,8 @@
     ├── RankFailed            a training process died: its traceback is shown, exit code 1
     └── Preempted             stopped from outside, resumable: exit code 75
 
+    Interrupted               no error: Ctrl-C, or another signal, that is not to wait for anything
+
 A message answers the same questions in the same order: what is wrong, where, what was got, what was expected, what to
 type next. This module imports nothing of the project and is importable by all of it.
 """
@@ -130,6 +132,11 @@ class RankFailed(RlhfError):
 
 
 class Preempted(RlhfError):
-    """An error that says the run was stopped from outside and can be resumed."""
+    """An error that says the run was stopped from outside and can be resumed; `reason` is what stopped it."""
 
     exit_code = EXIT_PREEMPTED
+    reason: str | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised where a signal arrives that is not to wait for the end of a step; its argument names the signal."""

@@ -1,7 +1,7 @@
 """Runs one rank: reads the frozen config, assembles, trains, saves, writes how it ended.
 
-With one process this runs inside the command the user typed; with several, accelerate's launcher runs this module in
-each. Either way the run folder is all it is given.
+With one process this runs inside the command the user typed; with several, launch/ranks.py runs this module in each.
+Either way the run folder is all it is given.
 """
 
 from __future__ import annotations
@@ -20,8 +20,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import (
+    EXIT_CRASH,
+    EXIT_OK,
+    EXIT_PREEMPTED,
+    ConfigError,
+    GuardStopped,
+    Preempted,
+    RlhfError,
+    RunError,
+)
+from rlhf_cli.launch.lasting_output import lasting_output
+from rlhf_cli.launch.preemption import must_save_by, preempted
+from rlhf_cli.launch.ranks import PARENT
+from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.worker_log import logging_into
+from rlhf_cli.parent_death import die_with
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
@@ -52,12 +67,15 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
     rank = int(os.environ.get("RANK", "0"))
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
+            experiment = Experiment.model_validate(folder.read_config())
+            with _stoppable(folder, experiment.launch, rank) as stopping:
+                if rank == 0:
+                    claim(folder)
+                _train(folder, experiment, stopping, resume=resume)
+        except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
-                claim(folder)
-            _train(folder, resume=resume)
-        except KeyboardInterrupt:
-            if rank == 0:
-                update_status(folder, state=PREEMPTED, reason="interrupted at the keyboard")
+                reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
+                update_status(folder, state=PREEMPTED, reason=reason or "interrupted at the keyboard")
             raise
         except BaseException as error:
             _record_failure(folder, rank, error)
@@ -67,8 +85,22 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
                 update_status(folder, warnings=warnings_seen())
 
 
-def _train(folder: RunFolder, *, resume: bool) -> None:
-    experiment = Experiment.model_validate(folder.read_config())
+@contextlib.contextmanager
+def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stopping]:
+    """Open a context in which this rank can be stopped from outside."""
+
+    def say_late(reason: str) -> None:
+        if rank == 0:
+            late = f"{reason}; no step ended within {launch.grace_s:g} s"
+            update_status(folder, state=PREEMPTED, reason=late)
+            print(f"stopped: {late}; {preempted(folder)}", file=sys.stderr, flush=True)
+
+    stopping = Stopping(grace_s=launch.grace_s, must_save_by=must_save_by(launch), on_late=say_late)
+    with stopped_by_signals(stopping):
+        yield stopping
+
+
+def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, resume: bool) -> None:
     _refuse_other_world_size(folder, experiment)
 
     from transformers import PrinterCallback
@@ -76,6 +108,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
 
     from rlhf_cli.assemble.trainer import assemble
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
+    from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
 
     transformers_logging.disable_default_handler()
@@ -98,6 +131,8 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ShowProgress(bar))
+    stop = StopBetweenSteps(stopping)
+    trainer.add_callback(stop)
     with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -105,6 +140,8 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
             bar.stop()
             if trainer.additions.rewards is not None:
                 trainer.additions.rewards.stack.close()
+        if stop.has_stopped:
+            raise preempted(folder, stopping.reason or "another rank was asked to stop")
         _finish(folder, trainer, is_main=is_main)
 
 
@@ -239,16 +276,18 @@ def _environment() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the rank that accelerate's launcher started; returns the exit code, 75 where it was interrupted."""
+    """Run the rank that launch/ranks.py started; returns the exit code, 75 where it was stopped from outside."""
+    if PARENT in os.environ:
+        die_with(int(os.environ[PARENT]))
     parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.worker")
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)
-    folder = open_run(options.run)
     try:
-        run_rank(folder, resume=options.resume)
-    except KeyboardInterrupt:
-        return 75
+        with lasting_output():
+            run_rank(open_run(options.run), resume=options.resume)
+    except (KeyboardInterrupt, Preempted):
+        return EXIT_PREEMPTED
     except Exception:  # recorded in failure-rank<r>.json, which the parent shows
         return EXIT_CRASH
     return EXIT_OK

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pebble.concurrent import thread
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import Interrupted, RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.leaving import LEAVING, left
@@ -61,7 +61,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
         try:
             _compute(component, batch, rows, outcome, tools)
         except LEAVING as error:  # on_error is for rows that fail; this was meant to end everything
-            if tools.was_interrupted():
+            if tools.was_interrupted() or isinstance(error, Interrupted):
                 raise
             raise left(component.name, error) from error
     outcome.seconds = time.perf_counter() - began

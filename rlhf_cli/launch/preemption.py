@@ -1,0 +1,46 @@
+"""Says how a run that was stopped from outside can go on, and by when it has to be saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import Preempted
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import read_status
+
+_SLURM_END = "SLURM_JOB_END_TIME"
+
+
+def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
+    """Return the error that tells of a stopped run what is saved of it and how to go on, in one line.
+
+    `reason` is what stopped it, for its status.
+    """
+    error = Preempted(_saved(folder))
+    error.reason = reason
+    return error
+
+
+def _saved(folder: RunFolder) -> str:
+    checkpoint = folder.last_checkpoint()
+    go_on = f"`rlhf resume {os.path.relpath(folder.path)}`"
+    if checkpoint is None:
+        return f"nothing is saved yet; {go_on} begins again"
+    step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
+    lost = f" (it had come to step {reached})" if reached > step else ""
+    return f"saved step {step}{lost}; {go_on}"
+
+
+def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return when the run has to be saved, in seconds since the epoch: as `launch` says, or when Slurm ends the job,
+    whichever comes first; None for never.
+
+    Raises ValueError where `launch.must_save_by` is no time.
+    """
+    times = [datetime.fromisoformat(launch.must_save_by).timestamp()] if launch.must_save_by is not None else []
+    if environment.get(_SLURM_END, "").isdigit():
+        times.append(float(environment[_SLURM_END]))
+    return min(times, default=None)

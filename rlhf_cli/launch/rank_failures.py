@@ -1,0 +1,89 @@
+"""Says why a run of several ranks came to nothing: which of them failed first, of what, and what can be done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED
+from rlhf_cli.launch.ranks import Ended
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.running_reward import rewards_at_the_end
+
+_OF_SIGNALS = {
+    signal.SIGKILL: "most likely out of memory: the kernel kills without a word (`dmesg | tail` says so)",
+    signal.SIGSEGV: "it crashed in compiled code",
+    signal.SIGBUS: "it crashed in compiled code, or a disk or /dev/shm is full",
+    signal.SIGABRT: "a library gave up; log.txt holds its last words",
+}
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Why one rank failed. `at` is in seconds since the epoch; `traceback` is empty where it left none."""
+
+    rank: int
+    at: float
+    message: str
+    traceback: str = ""
+    exit_code: int = EXIT_CRASH
+    is_by_guard: bool = False
+
+
+def first_failure(folder: RunFolder, ended: Sequence[Ended]) -> RankFailure | None:
+    """Return the failure that brought the others about, None where no rank failed.
+
+    What a rank wrote itself counts from when it was raised, the end of one that said nothing from when it was seen.
+    """
+    told = {failure.rank: failure for failure in _told(folder)}
+    silent = [
+        RankFailure(one.rank, one.at, _how(one, folder))
+        for one in ended
+        if one.code not in (0, EXIT_PREEMPTED) and one.rank not in told
+    ]
+    return min([*told.values(), *silent], key=attrgetter("at"), default=None)
+
+
+def way_on(folder: RunFolder) -> str:
+    """Return what is left of a run that failed: its last checkpoint, how old that is, and how to go on from it."""
+    checkpoint = folder.last_checkpoint()
+    if checkpoint is None:
+        return "no checkpoint was saved"
+    age = _age(time.time() - checkpoint.stat().st_mtime)
+    return f"last good checkpoint: {checkpoint.name}, {age} old; `rlhf resume {os.path.relpath(folder.path)}`"
+
+
+def _told(folder: RunFolder) -> list[RankFailure]:
+    failures = [read_json(file) for file in folder.path.glob("failure-rank*.json")]
+    return [
+        RankFailure(
+            rank=int(str(one["rank"])),
+            at=float(str(one["time"])),
+            message=str(one["message"]),
+            traceback=str(one["traceback"]),
+            exit_code=int(str(one["exit_code"])),
+            is_by_guard=bool(one.get("is_by_guard")),
+        )
+        for one in failures
+    ]
+
+
+def _how(ended: Ended, folder: RunFolder) -> str:
+    reward = rewards_at_the_end(folder.path).get(ended.rank)
+    during = f" while reward {reward!r} ran" if reward else ""
+    if ended.code >= 0:
+        return f"ended with code {ended.code}{during} and did not say why; see {folder.log}"
+    number = -ended.code
+    known = next((text for one, text in _OF_SIGNALS.items() if one == number), None)
+    return f"was killed by signal {number} ({signal.Signals(number).name}){during}" + (f", {known}" if known else "")
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,165 @@
+"""Runs the ranks of this machine: starts a process each, hands signals on, and sees which ended first, and how.
+
+`accelerate launch` and torchrun are not used for it. They give ranks 30 s from a signal to its kill, which is too short
+to save in, leave orphans when they are killed themselves, do not say which signal ended a rank, and import torch. What
+they set up is a handful of variables, which accelerate reads in every rank as it does theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import IO
+
+from rlhf_cli.errors import EXIT_PREEMPTED
+from rlhf_cli.launch.stopping import handled
+
+PARENT = "RLHF_PARENT_PID"
+"""The variable that tells a rank which process has started it."""
+
+_LOOK_EVERY_S = 0.1
+_LAST_WORDS_S = 3.0
+"""So long after a rank failed the others may say what they saw of it; what hangs in a collective never will."""
+_SAVING_S = 10.0
+"""So much longer than the grace the ranks may take to leave, before they are killed."""
+
+
+@dataclass(frozen=True)
+class RankCommand:
+    """What starts one rank: the words of its command, and the variables it has beside those of this process."""
+
+    rank: int
+    argv: Sequence[str]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: its exit code, or the negative number of the signal that killed it; when, since the epoch."""
+
+    rank: int
+    code: int
+    at: float
+
+
+@dataclass
+class Ranks:
+    """The ranks while they run. `ended` are those that have, in their order; ranks that were killed here are not among
+    them. `asked` is whether somebody wanted them to stop.
+    """
+
+    processes: dict[int, subprocess.Popen[bytes]]
+    grace_s: float
+    ended: list[Ended] = field(default_factory=list)
+    asked: int = 0
+    _kill_at: float | None = None
+
+    def wait(self) -> list[Ended]:
+        """Return how the ranks ended, the first first.
+
+        Where one fails, the others have a moment for what they have to say; where they were asked to stop, their grace.
+        """
+        while self.processes:
+            self._look()
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                self.kill()
+                break
+            time.sleep(_LOOK_EVERY_S)
+        return self.ended
+
+    def ask(self, number: int = signal.SIGTERM) -> None:
+        """Ask every rank to stop; asked twice, they have but a moment."""
+        self.asked += 1
+        self._kill_within(self.grace_s + _SAVING_S if self.asked == 1 else _LAST_WORDS_S)
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                # SIGINT becomes SIGTERM: with a handler of its own it would be taken for a key pressed there.
+                process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+    def kill(self) -> None:
+        """End those that are left, and what they have started, now."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
+        self.processes.clear()
+
+    def _look(self) -> None:
+        for rank, process in list(self.processes.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.processes[rank]
+            self.ended.append(Ended(rank, code, time.time()))
+            if code not in (0, EXIT_PREEMPTED):
+                self._kill_within(_LAST_WORDS_S)
+            elif code == EXIT_PREEMPTED:
+                self._kill_within(_SAVING_S)
+
+    def _kill_within(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
+
+
+@contextlib.contextmanager
+def started(commands: Sequence[RankCommand], *, stderr: IO[str], grace_s: float) -> Iterator[Ranks]:
+    """Open a context in which the ranks run; on leaving it none of them does any more.
+
+    Each is in a session of its own, so that Ctrl-C at the terminal reaches this process alone, which hands it on.
+    """
+    ranks = Ranks({}, grace_s)
+
+    def ask(number: int, _: FrameType | None) -> None:
+        ranks.ask(number)
+
+    asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), ask)
+    with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
+        try:
+            for command in commands:
+                environment = {**os.environ, **command.environment, PARENT: str(os.getpid())}
+                ranks.processes[command.rank] = subprocess.Popen(
+                    command.argv, env=environment, stderr=stderr, start_new_session=True
+                )
+            yield ranks
+        finally:
+            ranks.kill()
+
+
+def rank_commands(
+    program: Sequence[str], *, processes: int, address: str = "127.0.0.1", port: int, node: int = 0, nodes: int = 1
+) -> list[RankCommand]:
+    """Return what starts each rank of this machine, the `node`-th of `nodes` with as many processes each.
+
+    `program` are the words that every rank runs; the first rank of all listens at `address`:`port`.
+    """
+    # A run from a checkout has the package on sys.path only because of the folder it was started in.
+    common = {
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "WORLD_SIZE": str(processes * nodes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+    return [
+        RankCommand(rank, program, {**common, "RANK": str(rank), "LOCAL_RANK": str(local)})
+        for local in range(processes)
+        for rank in (node * processes + local,)
+    ]
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port

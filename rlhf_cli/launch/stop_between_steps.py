@@ -1,0 +1,58 @@
+"""Ends training between two optimizer steps where any rank was asked to, on all ranks at the same one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rlhf_cli.launch.stopping import Stopping
+
+
+class StopBetweenSteps(TrainerCallback):
+    """A callback that saves and stops training once `stopping` is due. It is for every rank, after all others.
+
+    `has_stopped` says whether it did; training then ended before its last step, and whole.
+    """
+
+    def __init__(self, stopping: Stopping) -> None:
+        self.has_stopped = False
+        self._stopping = stopping
+        self._longest_step_s = 0.0
+        self._step_began = time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Let signals wait for the end of a step from now on."""
+        self._stopping.steps_begin()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note the time."""
+        self._step_began = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop where any rank is to."""
+        self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
+        self._stop_if_due(args, state, control)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop after an evaluation as after a step: it may have taken longer than one."""
+        if state.global_step > 0:
+            self._stop_if_due(args, state, control)
+
+    def _stop_if_due(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        if self.has_stopped or state.global_step >= state.max_steps:
+            return
+        if _on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+
+
+def _on_any_rank(flag: bool, device: torch.device) -> bool:
+    """Return whether the flag is set on any rank; all ranks have to ask at the same place."""
+    if not distributed.is_initialized():
+        return flag
+    gathered = torch.tensor(int(flag), device=device)
+    distributed.all_reduce(gathered, op=distributed.ReduceOp.MAX)
+    return bool(gathered.item())
