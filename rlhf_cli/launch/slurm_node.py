@@ -59,6 +59,7 @@ class RunInJob:
         """Train the run; where it was preempted, have Slurm start the job again. Exits with the code of the run."""
         signal.signal(signal.SIGUSR1, self._on_warning)
         signal.signal(signal.SIGTERM, self._on_cancel)
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it comes with every other; submitit would note it
         folder, job_id = open_run(Path(self.folder)), own_job_id()
         _wait_until_told(folder, job_id)
         before = read_status(folder)

@@ -36,15 +36,8 @@ def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
     `root` is the folder that runs will lie below, `count` how many jobs there will be. Raises ConfigError where
     submitit or Slurm is missing, where the nodes would not see the folder, and with what Slurm says against the job.
     """
-    _need_submitit()
+    _need_slurm()
     slurm = _section(launch)
-    if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
-        raise ConfigError(
-            f"Slurm is not on this machine: there is no {missing[0]}",
-            where="launch.slurm",
-            expected="a login node of a cluster that Slurm runs",
-            hint="launch=auto, to train on this machine",
-        )
     refuse_own_folder(root, slurm)
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "job.sh"
@@ -92,7 +85,10 @@ def log_file(job_id: str, folder: Path) -> Path:
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
-    """Return the script that sbatch would be given for `count` runs; nothing is written or submitted."""
+    """Return the script that sbatch would be given for `count` runs; nothing is written or submitted.
+
+    Raises ConfigError where submitit or Slurm is missing.
+    """
     executor = _executor(launch, folder, name)
     if count > 1:
         executor.parameters["map_count"] = count  # as submitit does for an array
@@ -102,7 +98,7 @@ def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) ->
 
 def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     slurm = _section(launch)
-    _need_submitit()
+    _need_slurm()
     from submitit import SlurmExecutor
 
     # `exec`: the shell of the script makes room for Python, which so is the process that Slurm's warning goes to.
@@ -147,7 +143,8 @@ def _section(launch: Launch) -> Slurm:
     return launch.slurm
 
 
-def _need_submitit() -> None:
+def _need_slurm() -> None:
+    """Raise ConfigError where submitit or one of Slurm's commands is missing."""
     try:
         import submitit  # noqa: F401
     except ImportError:
@@ -156,3 +153,10 @@ def _need_submitit() -> None:
             where="launch.slurm",
             hint="pip install 'rlhf-cli[slurm]'",
         ) from None
+    if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
+        raise ConfigError(
+            f"Slurm is not on this machine: there is no {missing[0]}",
+            where="launch.slurm",
+            expected="a login node of a cluster that Slurm runs",
+            hint="launch=auto, to train on this machine",
+        )
