@@ -29,6 +29,8 @@ NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scan
 PARTITION = "here"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
+_CHILDREN: list[subprocess.Popen[bytes]] = []
+"""What this very process has started: what ends is waited for by its parent."""
 _PIDS = "pids.json"
 
 _CONF = """# A Slurm of one machine, for tests.
@@ -56,7 +58,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=2,bf_interval=2
 MpiDefault=none
-ReturnToService=2
+ReturnToService=1
 KillWait=30
 MinJobAge=300
 MailProg=/bin/true
@@ -121,6 +123,8 @@ def bring_down(folder: Path) -> None:
     started: list[list[int]] = json.loads(file.read_text(encoding="utf-8"))
     for pid, began in reversed(started):
         _stop(pid, began)
+    for child in [child for child in _CHILDREN if child.poll() is not None]:
+        _CHILDREN.remove(child)
     file.unlink()
 
 
@@ -135,6 +139,7 @@ def _start(folder: Path, command: list[str], environment: dict[str, str]) -> Non
             env={**os.environ, **environment, "PATH": path},
             start_new_session=True,
         )
+    _CHILDREN.append(process)
     file = folder / _PIDS
     started = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     file.write_text(json.dumps([*started, [process.pid, _began(process.pid)]]), encoding="utf-8")
