@@ -54,6 +54,19 @@ def wait_until(capsys, folder: Path, done: Callable[[list[dict[str, object]]], b
     return found
 
 
+def end_of(job_id: object) -> str:
+    """Wait for the end of a job, which comes a moment after that of its run, and return Slurm's word for it."""
+    command = ["squeue", "--noheader", "--states=all", "--format=%T", "--jobs", str(job_id)]
+    until = time.monotonic() + _TIMEOUT_S
+    while (state := subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()) in (
+        "RUNNING",
+        "COMPLETING",
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.5)
+    return state
+
+
 def are(*states: str) -> Callable[[list[dict[str, object]]], bool]:
     return lambda rows: {str(row["state"]) for row in rows} <= set(states)
 
@@ -69,7 +82,7 @@ def test_a_run_is_submitted_and_finishes(slurm: Path, capsys: pytest.CaptureFixt
     assert "submitted to Slurm: job " in out
     assert read_status(folder).state in ("queued", "running")  # it returned at once
     (row,) = wait_until(capsys, folder.path, are("finished", "failed", "killed"))
-    assert (row["state"], row["step"]) == ("finished", 3)
+    assert (row["state"], row["step"], end_of(row["job_id"])) == ("finished", 3, "COMPLETED")
     assert f"submitted to Slurm: job {row['job_id']}\n" in out
     assert (folder.model / "model.safetensors").is_file()
     assert "finished after 3 steps" in (folder.path / "slurm" / f"{row['job_id']}_0_log.out").read_text()
@@ -98,8 +111,8 @@ def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.Captur
     words = ["trainer.args.max_steps=30", *slow(3), "run.name=cut"]
     assert main(["train", *ON_SLURM, *words, "launch.slurm.time=1:00", "launch.grace_s=8"]) == 0
     cut = run_folder(slurm, "cut")
-    (row,) = wait_until(capsys, cut.path, lambda rows: rows[0]["slurm_state"] in ("COMPLETED", "FAILED", "TIMEOUT"))
-    assert (row["state"], row["slurm_state"]) == ("finished", "COMPLETED")
+    (row,) = wait_until(capsys, cut.path, are("finished", "failed", "killed"))
+    assert (row["state"], end_of(row["job_id"])) == ("finished", "COMPLETED")
     attempts = [json.loads(line) for line in (cut.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
     assert len(attempts) >= 2, attempts
     assert attempts[0]["exit_code"] == 75
