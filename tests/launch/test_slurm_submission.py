@@ -207,7 +207,7 @@ def test_a_cluster_of_this_machine_alone_sees_its_folders(slurm: StandInSlurm, p
 def test_the_innermost_mount_decides(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
-        "/dev/a / ext4 rw 0 0\nnas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n"
+        "nas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n/dev/a / ext4 rw 0 0\n"
     )
     assert file_system(Path("/home/me"), mounts) == ("/", "ext4")
     assert file_system(Path("/shared disk/runs"), mounts) == ("/shared disk", "nfs")

@@ -1,4 +1,4 @@
-"""Runs that are left to a real Slurm: `make test-slurm`, two minutes on two cores."""
+"""Runs that are left to a real Slurm: `make test-slurm`, four minutes on two busy cores."""
 
 from __future__ import annotations
 
