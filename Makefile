@@ -36,6 +36,9 @@ test: $(STAMP)  ## style, types and the fast tests
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
+test-slurm: $(STAMP)  ## the tests that bring up a Slurm of this machine (Debian: slurm-wlm, munge)
+	$(BIN)/pytest -m slurm tests/slurm
+
 bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
 	$(BIN)/python scripts/bench/rewards.py
@@ -56,4 +59,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-slow bench examples mutants lock clean
+.PHONY: help setup demo check structure test test-slow test-slurm bench examples mutants lock clean

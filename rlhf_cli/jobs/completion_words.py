@@ -31,6 +31,8 @@ def candidates(line: str, verbs: Iterable[str]) -> list[str]:
         return _starting(current, list(groups()))
     if verb == "completion":
         return _starting(current, ["bash", "zsh"])
+    if verb == "status" and current.startswith("-"):
+        return _starting(current, ["--json"])
     if verb not in _VERBS_WITH_OVERRIDES:
         return []
     key, equals, _ = current.partition("=")

@@ -57,7 +57,7 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     Raises whatever ends the run, with a note that names the run folder.
     """
     try:
-        local.run(folder, resume=resume)
+        local.run(folder, console, resume=resume)
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # these say it themselves, or it is no help
             error.add_note(way_on(folder))

@@ -21,10 +21,12 @@ from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError, RunError, UserError
 from rlhf_cli.jobs.one_run import run_once
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
+from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.runs.run_folder import expand, write_json
+from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
 from rlhf_cli.runs.run_summary import summarise
 from rlhf_cli.runs.status import FINISHED
 from rlhf_cli.screen.comparison_table import show_comparison
@@ -51,13 +53,14 @@ def run(overrides: list[str]) -> int:
         },
     )
     exit_codes: list[int] = []
+    for_slurm: list[RunFolder] = []
 
     command_line = sys.argv
 
     def job(_: DictConfig) -> float:
         sys.argv = command_line  # the provenance holds what the user typed, not what Hydra was given
         config = HydraConfig.get()
-        code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num))
+        code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num), for_slurm)
         exit_codes.append(code)
         return objective
 
@@ -68,17 +71,28 @@ def run(overrides: list[str]) -> int:
     finally:
         sys.argv = command_line
         runs = [summarise(folder) for folder in expand([sweep_dir])] if any(sweep_dir.glob("*/config.yaml")) else []
-        if runs:
+        if runs and len(for_slurm) < len(runs):
             show_comparison(console, runs)
+        if for_slurm and sys.exc_info()[0] is None:
+            submit_sweep(console, for_slurm, sweep_dir)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
     return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
 
 
-def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) -> tuple[int, float]:
-    """Return (exit code, final total reward); a search such as Optuna works on the reward, NaN for a failed job."""
+def _run_job(
+    console: Console, overrides: list[str], sweep_dir: Path, job: str, for_slurm: list[RunFolder]
+) -> tuple[int, float]:
+    """Return (exit code, final total reward); a search such as Optuna works on the reward, NaN for a failed job.
+
+    A run that Slurm is to train is frozen and added to `for_slurm`; its reward is not known yet, so NaN.
+    """
     try:
         prepared = prepare(overrides)
         plan = preflight(prepared.experiment, prepared.composed)
+        if goes_to_slurm(prepared.experiment.launch):
+            folder = create_run(prepared.experiment, prepared.composed, files=plan.files, sweep_dir=sweep_dir, job=job)
+            for_slurm.append(folder)
+            return EXIT_OK, math.nan
         folder = run_once(console, prepared, plan, sweep_dir=sweep_dir, job=job)
     except Preempted:
         raise
@@ -108,6 +122,8 @@ def _check(overrides: list[str]) -> Path:
     first = [options[0] for options in values]
     prepared = prepare(first)
     preflight(prepared.experiment, prepared.composed)
+    if goes_to_slurm(prepared.experiment.launch):
+        check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
     names = {experiment_name(prepared.composed)}
     for index, options in enumerate(values):
         for option in options[1:]:

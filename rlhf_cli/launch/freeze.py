@@ -14,7 +14,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.runs.provenance import write_provenance
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
+from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Names the keys that may hold a local path."""
@@ -37,6 +37,13 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             where=str(folder.path),
             got=f"process {status.pid} on {status.host}, step {status.step}",
             hint="run.name=ANOTHER",
+        )
+    if status.state == QUEUED:
+        raise RunError(
+            f"run {experiment.run.name!r} is queued: Slurm will start it",
+            where=str(folder.path),
+            got=f"job {status.job_id}",
+            hint=f"run.name=ANOTHER; `rlhf status {folder.shown}` says whether it still waits",
         )
     if experiment.run.resume == "never" or not folder.config.is_file():
         say = {FINISHED: "it finished", KILLED: "it was killed"}.get(status.state, f"it is {status.state}")

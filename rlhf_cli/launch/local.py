@@ -2,56 +2,68 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from rlhf_cli.config.schema.launch_section import Launch
+from rich.console import Console
+
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
 from rlhf_cli.launch.preemption import preempted
 from rlhf_cli.launch.rank_failures import first_failure
-from rlhf_cli.launch.ranks import Ended, free_port, rank_commands, started
-from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.launch.ranks import Ended, started
+from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+from rlhf_cli.plan.accelerate_environment import accelerate_environment
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import markers, while_running
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 
-_WORKER = (sys.executable, "-m", "rlhf_cli.launch.worker")
+
+def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
+    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
+    experiment = Experiment.model_validate(folder.read_config())
+    file = experiment.launch.accelerate_config
+    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
+    plan = plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env)
+    if plan.in_this_process:
+        _in_this_process(folder, plan, resume=resume)
+        return
+    plan = plan.at_ports(*free_ports(3))
+    with rollout_server(plan.server, console):
+        run_ranks(folder, plan, grace_s=experiment.launch.grace_s)
 
 
-def run(folder: RunFolder, *, resume: bool, worker: Sequence[str] = _WORKER) -> None:
-    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process.
-
-    `worker` are the words that run one rank of several, before the run folder.
-    """
-    launch = Launch.model_validate(folder.read_config()["launch"])
-    processes = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
-    if processes == 1:
-        _in_this_process(folder, resume=resume)
-    else:
-        _in_ranks(folder, launch, [*worker, str(folder.path), *(["--resume"] if resume else [])], processes)
-
-
-def _in_this_process(folder: RunFolder, *, resume: bool) -> None:
-    from rlhf_cli.launch.worker import run_rank  # torch comes with it
-
+def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> None:
+    # A process that sees several GPUs would train on all of them, by DataParallel.
+    gpus = {name: value for name, value in plan.ranks[0].env.items() if name == "CUDA_VISIBLE_DEVICES"}
+    before = {name: os.environ.get(name) for name in gpus}
+    os.environ.update(gpus)
     try:
+        from rlhf_cli.launch.worker import run_rank  # torch comes with it
+
         run_rank(folder, resume=resume)
     except KeyboardInterrupt:
         raise preempted(folder) from None
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _in_ranks(folder: RunFolder, launch: Launch, program: Sequence[str], processes: int) -> None:
+def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
+    """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
     for stale in (*folder.path.glob("failure-rank*.json"), *markers(folder.path)):
         stale.unlink()
-    commands = rank_commands(program, processes=processes, port=free_port())
-    with folder.log.open("a", encoding="utf-8") as log, started(commands, stderr=log, grace_s=launch.grace_s) as ranks:
+    with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()
-    is_whole = len(ended) == processes and all(one.code == 0 for one in ended)
+    is_whole = len(ended) == len(plan.ranks) and all(one.code == 0 for one in ended)
     if is_whole and read_status(folder).state == FINISHED:
         return
     if ranks.asked or any(one.code == EXIT_PREEMPTED for one in ended):
         if read_status(folder).state != PREEMPTED:
-            late = f"it did not end within {launch.grace_s:g} s of being asked to"
+            late = f"it did not end within {grace_s:g} s of being asked to"
             update_status(folder, state=PREEMPTED, reason=late)
         raise preempted(folder)
     raise _failure(folder, ended)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import IO
 
 from rlhf_cli.errors import EXIT_PREEMPTED
 from rlhf_cli.launch.stopping import handled
+from rlhf_cli.plan.launch_plan import RankPlan
 
 PARENT = "RLHF_PARENT_PID"
 """The variable that tells a rank which process has started it."""
@@ -30,15 +29,6 @@ _LAST_WORDS_S = 3.0
 """So long after a rank failed the others may say what they saw of it; what hangs in a collective never will."""
 _SAVING_S = 10.0
 """So much longer than the grace the ranks may take to leave, before they are killed."""
-
-
-@dataclass(frozen=True)
-class RankCommand:
-    """What starts one rank: the words of its command, and the variables it has beside those of this process."""
-
-    rank: int
-    argv: Sequence[str]
-    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def started(commands: Sequence[RankCommand], *, stderr: IO[str], grace_s: float) -> Iterator[Ranks]:
+def started(plans: Sequence[RankPlan], *, stderr: IO[str], grace_s: float) -> Iterator[Ranks]:
     """Open a context in which the ranks run; on leaving it none of them does any more.
 
     Each is in a session of its own, so that Ctrl-C at the terminal reaches this process alone, which hands it on.
@@ -124,42 +114,11 @@ def started(commands: Sequence[RankCommand], *, stderr: IO[str], grace_s: float)
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
         try:
-            for command in commands:
-                environment = {**os.environ, **command.environment, PARENT: str(os.getpid())}
-                ranks.processes[command.rank] = subprocess.Popen(
-                    command.argv, env=environment, stderr=stderr, start_new_session=True
+            for plan in plans:
+                environment = {**os.environ, **plan.env, PARENT: str(os.getpid())}
+                ranks.processes[plan.rank] = subprocess.Popen(
+                    plan.argv, env=environment, stderr=stderr, start_new_session=True
                 )
             yield ranks
         finally:
             ranks.kill()
-
-
-def rank_commands(
-    program: Sequence[str], *, processes: int, address: str = "127.0.0.1", port: int, node: int = 0, nodes: int = 1
-) -> list[RankCommand]:
-    """Return what starts each rank of this machine, the `node`-th of `nodes` with as many processes each.
-
-    `program` are the words that every rank runs; the first rank of all listens at `address`:`port`.
-    """
-    # A run from a checkout has the package on sys.path only because of the folder it was started in.
-    common = {
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "WORLD_SIZE": str(processes * nodes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
-    return [
-        RankCommand(rank, program, {**common, "RANK": str(rank), "LOCAL_RANK": str(local)})
-        for local in range(processes)
-        for rank in (node * processes + local,)
-    ]
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

@@ -17,6 +17,9 @@ from types import FrameType
 
 from rlhf_cli.errors import EXIT_PREEMPTED, Interrupted
 
+_ONE_WISH_S = 1.0
+"""Signals within so short a time are one wish: Slurm tells a rank, and its parent, which hands that on, as well."""
+_KEY = "Ctrl-C"
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -34,6 +37,7 @@ class Stopping:
         self._must_save_by = must_save_by
         self._on_late = on_late
         self._waits_for_step = False
+        self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []
         if must_save_by is not None:
             self._leave_in(max(0.0, must_save_by - time.time()), f"it had to be saved by {_clock(must_save_by)}")
@@ -51,8 +55,12 @@ class Stopping:
 
     def ask(self, reason: str) -> None:
         """Ask for an end at the next step, as the first signal does. Raises Interrupted where there is none to wait
-        for, and when it is asked a second time.
+        for, and when it is asked a second time. What comes right after another, and is no key, is that other's echo.
         """
+        is_echo = reason != _KEY and time.monotonic() < self._asked_at + _ONE_WISH_S
+        self._asked_at = time.monotonic()
+        if is_echo:
+            return
         is_first, self.reason = self.reason is None, reason
         if not (is_first and self._waits_for_step):
             raise Interrupted(reason)
@@ -84,7 +92,7 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
     """
 
     def ask(number: int, _: FrameType | None) -> None:
-        stopping.ask("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        stopping.ask(_KEY if number == signal.SIGINT else signal.Signals(number).name)
 
     with handled(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}):
         try:

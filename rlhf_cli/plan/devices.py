@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from rlhf_cli.config.schema.launch_section import Launch
+
 _PROBE_TIMEOUT_S = 20
 _NO_NVIDIA = Path("/dev/kfd")
 """Is there where the GPUs are AMD's: nvidia-smi does not count those."""
@@ -23,6 +25,16 @@ def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: 
     if asked != "auto":
         return asked
     return 1 if device == "cpu" else max(1, num_gpus() - rollout_gpus)
+
+
+def planned_processes(launch: Launch) -> int:
+    """Return the number of processes that a run will have: on these machines, or on the node that Slurm gives it."""
+    if launch.slurm is None:
+        here = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
+        return launch.nodes * here
+    if launch.processes != "auto":
+        return launch.processes
+    return max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1
 
 
 def num_gpus() -> int:

@@ -27,7 +27,7 @@ from rlhf_cli.models.model_folders import (
     read_policy,
 )
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.kl_horizon import check_kl_controller
 from rlhf_cli.plan.launch_problems import Machine, look_at_machine
 from rlhf_cli.plan.pair_rules import margin_problems
@@ -72,8 +72,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     """
     problems: list[UserError] = []
     trainer = trl_args.trainer(experiment.trainer.trl)
-    launch = experiment.launch
-    processes = launch.nodes * count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
+    processes = planned_processes(experiment.launch)
     model = data = ""
     files: dict[str, Path] = {}
     columns: tuple[str, ...] = ()

@@ -17,6 +17,8 @@ import rlhf_cli
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 
 _WEIGHTS = ("*.safetensors", "*.bin")
+_NO_WEIGHTS = "training_args.bin"
+"""Holds the paths of the run that saved the model, so it differs where the weights do not."""
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 
@@ -57,7 +59,7 @@ def weights_hash(model: Path) -> str | None:
 
     Two folders whose tokenizers, cards or configurations differ have the same where their weights are the same.
     """
-    files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern))
+    files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern) if file.name != _NO_WEIGHTS)
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())

@@ -14,6 +14,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.running_reward import while_running
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
+QUEUED = "queued"
+"""A scheduler has it, under `job_id`, and no process of it lives yet."""
 KILLED = "killed"
 """This state is never written: a reader concludes it from a status of `running` whose process is gone."""
 
@@ -22,7 +24,8 @@ KILLED = "killed"
 class Status:
     """The state of one run, as status.json holds it.
 
-    `step` and `max_steps` count optimizer steps; `updated_at` is in seconds since the epoch. What is not known is None.
+    `step` and `max_steps` count optimizer steps; `updated_at` is in seconds since the epoch; `job_id` is Slurm's name
+    of the job, `123` or `123_4`. What is not known is None.
     """
 
     state: str
@@ -34,6 +37,7 @@ class Status:
     warnings: int = 0
     pid: int | None = None
     host: str | None = None
+    job_id: str | None = None
     updated_at: float = 0.0
 
 
@@ -58,8 +62,21 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
 def claim(folder: RunFolder) -> None:
     """Record that this very process now works on the run."""
     update_status(
-        folder, state=RUNNING, pid=os.getpid(), host=socket.gethostname(), reason=None, failing_rank=None, warnings=0
+        folder,
+        state=RUNNING,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        job_id=own_job_id(),
+        reason=None,
+        failing_rank=None,
+        warnings=0,
     )
+
+
+def own_job_id() -> str | None:
+    """Return Slurm's name of the job that this process belongs to, `123` or, in an array, `123_4`; None outside."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 @cache

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_section import Slurm
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.preflight import Plan
@@ -34,6 +35,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     for name, line in _launch(experiment):
         facts.add_row(name, line)
+    if experiment.launch.slurm is not None:
+        facts.add_row("slurm", _slurm(experiment.launch.slurm))
     facts.add_row("wandb", plan.tracking.mode)
     if folder is not None:
         facts.add_row("run folder", Text(folder, overflow="fold"))
@@ -126,6 +129,13 @@ def _launch(experiment: Experiment) -> list[tuple[str, str]]:
         gpus = " on a GPU of its own" if launch.rollout_gpus == 1 else gpus
         lines.append(("rollout", launch.rollout + gpus))
     return lines
+
+
+def _slurm(slurm: Slurm) -> str:
+    """Return what is asked of Slurm; what is not said is the cluster's default."""
+    names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
+    asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
+    return ", ".join(asked) or "the cluster's defaults"
 
 
 def _rewards(experiment: Experiment, plan: Plan) -> Table:

@@ -8,6 +8,7 @@ VERBS = {
     "score": "the rewards of an experiment on completions from a file",
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
+    "status": "what has become of runs: state, step, time left, Slurm's job",
     "resume": "go on with an interrupted run",
     "completion": "a completion script for bash or zsh",
 }

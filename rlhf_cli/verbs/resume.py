@@ -9,8 +9,10 @@ from rich.console import Console
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.one_run import go_on, show_run_folder
 from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
+from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.runs.status import FINISHED, KILLED, RUNNING, read_status
+from rlhf_cli.runs.status import FINISHED, KILLED, QUEUED, RUNNING, own_job_id, read_status
 
 
 def run(argv: list[str]) -> int:
@@ -26,8 +28,20 @@ def run(argv: list[str]) -> int:
         return EXIT_OK
     if status.state == RUNNING:
         raise RunError("the run is being trained right now", where=str(folder.path), got=f"process {status.pid}")
-    prepare_from(folder, [])  # a config.yaml that somebody edited is judged like any other
+    if status.state == QUEUED and status.job_id != own_job_id():
+        raise RunError(
+            "the run is queued: Slurm will start it",
+            where=str(folder.path),
+            got=f"job {status.job_id}",
+            hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
+        )
+    prepared = prepare_from(folder, [])  # a config.yaml that somebody edited is judged like any other
     reason = f": {status.reason}" if status.state == KILLED else ""
-    console.print(f"{folder.label} was {status.state} at step {status.step}{reason}")
+    if status.state != QUEUED:
+        console.print(f"{folder.label} was {status.state} at step {status.step}{reason}")
+    if is_for_slurm(folder):
+        check_slurm(prepared.experiment.launch, folder.path)
+        submit_frozen(console, folder)
+        return EXIT_OK
     go_on(console, folder, resume=True)
     return EXIT_OK

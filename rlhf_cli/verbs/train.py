@@ -3,7 +3,8 @@ rlhf train -m +exp=NAME a.b=1,2,3       sweep: one run for every combination, th
 
 An override is key=value (rewards.correct.weight=2, trainer.args.learning_rate=1e-5, seed=7), a group choice
 (trainer=rloo, data=gsm8k, track=none) or ~key to leave something out. `rlhf list` shows the groups, `rlhf show`
-with the same words shows the configuration they make, `rlhf check` what they would run.
+with the same words shows the configuration they make, `rlhf check` what they would run. With launch=slurm the run, or
+the sweep as an array, is left to Slurm: `rlhf status` says what becomes of it.
 
   -m, --multirun   sweep over comma-separated values
   --dry-run        show what would be started, process by process, and start nothing
@@ -11,12 +12,16 @@ with the same words shows the configuration they make, `rlhf check` what they wo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import run_once, show_plan, show_run_folder
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
 from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.status import FINISHED, read_status
 
@@ -42,6 +47,10 @@ def run(argv: list[str]) -> int:
     plan = preflight(prepared.experiment, prepared.composed)
     if DRY_RUN in argv:
         show_plan(console, prepared, plan, earlier=earlier)
+        return EXIT_OK
+    if goes_to_slurm(prepared.experiment.launch):
+        check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
+        submit_once(console, prepared, plan, earlier=earlier)
         return EXIT_OK
     run_once(console, prepared, plan, earlier=earlier)
     return EXIT_OK

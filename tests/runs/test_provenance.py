@@ -53,6 +53,8 @@ def test_weights_are_the_same_whatever_lies_beside_them(tmp_path: Path) -> None:
     base = weights_hash(folder(tmp_path / "one", {**weights, "README.md": "a card", "config.json": "{}"}))
     assert base is not None
     assert weights_hash(folder(tmp_path / "two", weights)) == base
+    assert weights_hash(folder(tmp_path / "saved", {**weights, "training_args.bin": "paths of the run"})) == base
+    assert weights_hash(folder(tmp_path / "bin", {**weights, "adapter_model.bin": "more"})) != base
     assert weights_hash(folder(tmp_path / "three", {**weights, "model-00002-of-00002.safetensors": "z"})) != base
     assert weights_hash(folder(tmp_path / "none", {"config.json": "{}"})) is None
     assert weights_hash(tmp_path / "gone") is None

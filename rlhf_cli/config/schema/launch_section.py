@@ -18,24 +18,34 @@ def _seconds(value: object) -> object:
     return float(value)
 
 
+def _job_time(value: object) -> object:
+    """Return how long a job may take as sbatch reads it. A number is refused: YAML reads 4:00:00 as 14400."""
+    if isinstance(value, int | float):
+        raise ValueError("hours:minutes:seconds, in quotes: YAML reads 4:00:00 without them as the number 14400")
+    return value
+
+
 class Slurm(Section):
     """What is asked of Slurm for one run: sbatch's own words, null for the cluster's default.
 
     `time` is the longest that a job may take, as sbatch reads it (`4:00:00`, `2-00:00:00`); a run that needs longer is
     saved, requeued and goes on. `setup` are lines of shell that run before ours on every node (`module load cuda`).
-    `extra` are options of sbatch that have no key here. `max_parallel` is how many jobs of a sweep's array run at once.
+    `extra` are options of sbatch that have no key here, `true` for one without a value. `max_parallel` is how many jobs
+    of a sweep's array run at once. `shared_folder` says that the nodes see `run.root` although its file system looks
+    like one of this machine alone.
     """
 
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time: str | None = None
+    time: Annotated[str | None, BeforeValidator(_job_time)] = None
     gpus_per_node: Annotated[int, Field(ge=0)] | None = None
     cpus_per_task: Annotated[int, Field(gt=0)] | None = None
     mem_gb: Annotated[float, Field(gt=0)] | None = None
     max_parallel: Annotated[int, Field(gt=0)] = 16
     setup: list[str] = Field(default_factory=list)
-    extra: dict[str, str | int] = Field(default_factory=dict)
+    extra: dict[str, str | int | bool] = Field(default_factory=dict)
+    shared_folder: bool = False
 
 
 class Launch(Section):

@@ -1,0 +1,125 @@
+"""Says what has become of runs: by their own last words, and by what Slurm says of those it has."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_cli.launch.slurm_queue import Job, ask_slurm
+from rlhf_cli.runs.found_runs import runs_in
+from rlhf_cli.runs.pace import Pace, pace
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_state import UNREADABLE, Overview, RunState
+from rlhf_cli.runs.status import FINISHED, KILLED, PREEMPTED, QUEUED, RUNNING, Status, read_status
+
+_JOB_NAME = "rlhf:"
+_OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
+_SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
+"""Reasons of Slurm's that only mean that a job waits for its turn."""
+
+
+def overview(places: list[Path], *, mine: bool = False) -> Overview:
+    """Return a row for every run below `places`; with `mine` also for every job in Slurm's line that is this user's.
+
+    Raises RunError for a place without runs.
+    """
+    folders = list(dict.fromkeys(folder for place in places for folder in runs_in(place)))
+    read: dict[RunFolder, Status | str] = {folder: _read(folder) for folder in folders}
+    with_job = {status.job_id for status in read.values() if isinstance(status, Status) and _asks_slurm(status)}
+    answer = ask_slurm([job_id for job_id in with_job if job_id is not None], mine=mine)
+    rows = []
+    for folder, status in read.items():
+        if isinstance(status, str):
+            rows.append(_row(folder, Status(UNREADABLE, reason=status), None))
+            continue
+        job = answer.jobs.get(status.job_id or "")
+        knows = answer.problem is None
+        rows.append(_row(folder, conclude(status, job) if job or knows else status, job))
+    seen = {row.job_id for row in rows}
+    if mine:
+        rows += [_elsewhere(job_id, job) for job_id, job in answer.jobs.items() if _is_elsewhere(job_id, job, seen)]
+    return Overview(rows, answer.problem)
+
+
+def conclude(status: Status, job: Job | None) -> Status:
+    """Return a status in which what Slurm says of the run's job is taken in; `job` is None where Slurm knows none.
+
+    A run that is finished or failed by its own words stays so.
+    """
+    if status.job_id is None or not _asks_slurm(status):
+        return status
+    if job is None:
+        # Slurm forgets a job some minutes after its end.
+        gone = {QUEUED, RUNNING, KILLED}
+        reason = f"Slurm has no job {status.job_id} any more{_before_it_began(status)}"
+        return _with(status, KILLED, status.reason or reason) if status.state in gone else status
+    if job.waits:
+        goes_on = f"goes on from {status.last_checkpoint}" if status.last_checkpoint else ""
+        waits_for = "" if job.reason in _SAYS_NOTHING else job.reason
+        return _with(status, QUEUED, ", ".join(part for part in (goes_on, waits_for) if part) or None)
+    if job.has_ended:
+        by_slurm = f"Slurm: {job.state}{_before_it_began(status)}"
+        if status.state == PREEMPTED:
+            # It saved itself in time; that its own exit code fails the job is nothing new.
+            is_news = job.state not in _OF_OURSELVES
+            parts = [part for part in (status.reason, by_slurm if is_news else None) if part]
+            return _with(status, PREEMPTED, "; ".join(parts) or None)
+        return _with(status, KILLED, by_slurm)
+    if status.state == QUEUED:
+        return _with(status, RUNNING, "starting")
+    return status
+
+
+def _asks_slurm(status: Status) -> bool:
+    return status.job_id is not None and status.state in (QUEUED, RUNNING, KILLED, PREEMPTED)
+
+
+def _before_it_began(status: Status) -> str:
+    return ", before it began" if status.state == QUEUED else ""
+
+
+def _with(status: Status, state: str, reason: str | None) -> Status:
+    return replace(status, state=state, reason=reason)
+
+
+def _read(folder: RunFolder) -> Status | str:
+    """Return the status of a run, or what is wrong with its file: one damaged run must not hide the others."""
+    try:
+        return read_status(folder)
+    except (OSError, ValueError, TypeError) as error:
+        return f"status.json: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+
+
+def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:
+    try:
+        seen = pace(folder)
+    except OSError:
+        seen = Pace(None, None)
+    left = None
+    if status.state in (RUNNING, QUEUED) and status.max_steps is not None and seen.s_per_step is not None:
+        left = max(0, status.max_steps - status.step) * seen.s_per_step
+    return RunState(
+        run=folder.shown,
+        state=status.state,
+        step=status.step,
+        max_steps=status.max_steps,
+        s_per_step=seen.s_per_step,
+        time_left_s=left,
+        log_age_s=seen.log_age_s,
+        last_checkpoint=status.last_checkpoint,
+        job_id=status.job_id,
+        slurm_state=job.state if job else None,
+        reason=None if status.state == FINISHED else status.reason,
+    )
+
+
+def _is_elsewhere(job_id: str, job: Job, seen: set[str | None]) -> bool:
+    """Return whether a job is one of ours, of a folder that was not looked into, and not over."""
+    return job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended
+
+
+def _elsewhere(job_id: str, job: Job) -> RunState:
+    state = QUEUED if job.waits else RUNNING
+    reason = job.reason if job.reason not in _SAYS_NOTHING else f"of {getpass.getuser()}, in another folder"
+    return RunState(run=job.comment or job.name, state=state, job_id=job_id, slurm_state=job.state, reason=reason)

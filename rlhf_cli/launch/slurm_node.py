@@ -1,0 +1,197 @@
+"""Runs inside a job of Slurm: starts the run as anybody would, tells it when its time is over, has it put back in line.
+
+The job's batch process is this one. Slurm tells it alone, by SIGUSR1, that the job's time is nearly over
+(`--signal=B:USR1@`): the processes of a run also are interpreters that have just been started and helpers of libraries,
+which that signal would kill. It is handed to `rlhf resume`, once that listens. What cancels a job, SIGTERM, Slurm sends
+to all of them, so it is not handed on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from rlhf_cli.errors import EXIT_OK, EXIT_PREEMPTED
+from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
+
+_POLL_S = 0.2
+_TOLD_TIMEOUT_S = 30.0
+_SLURM_TIMEOUT_S = 60.0
+_MOST_WITHOUT_PROGRESS = 2
+SLURM_FOLDER = "slurm"
+"""What Slurm wrote about a run or a sweep lies under this name in its folder."""
+_ATTEMPTS = "attempts.jsonl"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of a run by Slurm, as attempts.jsonl holds it. Times are in seconds since the epoch."""
+
+    job_id: str | None
+    host: str
+    started_at: float
+    ended_at: float
+    step_at_start: int
+    step_at_end: int
+    exit_code: int
+    was_warned: bool
+    was_cancelled: bool
+
+
+class RunInJob:
+    """A run folder that is trained in the job which this is called in. Pickled for the job, it is a path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self._was_warned = False
+        self._was_cancelled = False
+
+    def __call__(self) -> None:
+        """Train the run; where it was preempted, have Slurm start the job again. Exits with the code of the run."""
+        signal.signal(signal.SIGUSR1, self._on_warning)
+        signal.signal(signal.SIGTERM, self._on_cancel)
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it comes with every other; submitit would note it
+        folder, job_id = open_run(Path(self.folder)), own_job_id()
+        _wait_until_told(folder, job_id)
+        before = read_status(folder)
+        if before.state in (RUNNING, KILLED):
+            # A node that fails, or a job of more importance, ends a job without a word, and Slurm starts it again.
+            update_status(folder, state=PREEMPTED, reason="Slurm ended the job and started it again")
+        started_at = time.time()
+        code = self._train(folder)
+        after = read_status(folder)
+        if code < 0 and after.state in (RUNNING, KILLED):
+            update_status(folder, state=FAILED, reason=_killed_by(-code))
+        attempt = Attempt(
+            job_id=job_id,
+            host=os.uname().nodename,
+            started_at=started_at,
+            ended_at=time.time(),
+            step_at_start=before.step,
+            step_at_end=after.step,
+            exit_code=code,
+            was_warned=self._was_warned,
+            was_cancelled=self._was_cancelled,
+        )
+        attempts = _add_attempt(folder, attempt)
+        if code == EXIT_PREEMPTED and not self._was_cancelled:
+            _go_on_later(folder, attempts)
+        if code != EXIT_OK:
+            sys.exit(128 - code if code < 0 else code)
+
+    def _train(self, folder: RunFolder) -> int:
+        """Return the exit code of the run, negative where a signal ended it."""
+        with subprocess.Popen(
+            node_command(folder),
+            env={**os.environ, **_end_time()},
+            # Until the run listens to it, the signal must not kill it.
+            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+        ) as child:
+            is_told = False
+            while child.poll() is None:
+                if self._was_warned and not is_told and _listens(child.pid, signal.SIGUSR1):
+                    child.send_signal(signal.SIGUSR1)
+                    is_told = True
+                time.sleep(_POLL_S)
+        return child.returncode
+
+    def _on_warning(self, number: int, frame: FrameType | None) -> None:
+        self._was_warned = True
+
+    def _on_cancel(self, number: int, frame: FrameType | None) -> None:
+        self._was_cancelled = True
+
+
+def node_command(folder: RunFolder) -> list[str]:
+    """Return what a job starts on its node. A job of several nodes would start this by srun, a task a node."""
+    return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
+
+
+def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
+    """Wait until who submitted the job has written its id into status.json: two who write at once lose a word.
+
+    Where that does not happen in time, the id is written here.
+    """
+    until = time.monotonic() + _TOLD_TIMEOUT_S
+    while read_status(folder).job_id != job_id:
+        if time.monotonic() > until:
+            update_status(folder, job_id=job_id)
+            return
+        time.sleep(_POLL_S)
+
+
+def _listens(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _end_time() -> dict[str, str]:
+    """Return SLURM_JOB_END_TIME, in seconds since the epoch; nothing where it is set or the job has no end.
+
+    Slurm sets it from 23.02 on.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if "SLURM_JOB_END_TIME" in os.environ or job_id is None:
+        return {}
+    try:
+        said = _slurm("squeue", "--noheader", "--jobs", job_id, "--format=%e").stdout.strip()
+        return {"SLURM_JOB_END_TIME": str(int(datetime.fromisoformat(said).timestamp()))}
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return {}
+
+
+def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
+    """Put the job back in line, unless it comes no further: then it would be started for ever."""
+    here = os.path.join(folder.path, "")
+    latest = attempts[-_MOST_WITHOUT_PROGRESS:]
+    if len(latest) == _MOST_WITHOUT_PROGRESS and all(one.step_at_end <= one.step_at_start for one in latest):
+        reason = (
+            f"{len(latest)} jobs in a row ended at step {latest[-1].step_at_end}, where they had begun: "
+            "launch.slurm.time is too short for a step; not put back in line"
+        )
+        update_status(folder, reason=reason)
+        print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
+        return
+    try:
+        done = _slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    else:
+        # Slurm ends this job at once, and with it, maybe, the command that asked for it.
+        problem = done.stderr.strip() if done.returncode > 0 else ""
+    if problem:
+        update_status(folder, reason=f"saved, and Slurm did not put the job back in line: {problem}")
+        print(f"not put back in line: {problem}; rlhf resume {here}", flush=True)
+        return
+    print("saved; Slurm has the job back in line, and it goes on by itself", flush=True)
+
+
+def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_TIMEOUT_S, check=False)
+
+
+def _add_attempt(folder: RunFolder, attempt: Attempt) -> list[Attempt]:
+    file = folder.path / SLURM_FOLDER / _ATTEMPTS
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(asdict(attempt)) + "\n")
+    return [Attempt(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _killed_by(number: int) -> str:
+    likely = ", most likely out of memory" if number == signal.SIGKILL else ""
+    return f"killed by signal {number}{likely}"

@@ -1,0 +1,162 @@
+"""Hands frozen runs to Slurm: writes what sbatch is given, asks it beforehand whether it would take it, submits.
+
+submitit (https://github.com/facebookincubator/submitit) writes the script, pickles what the job calls and makes arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_cli.config.schema.launch_section import Launch, Slurm
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.launch.sbatch_refusals import refusal
+from rlhf_cli.launch.shared_folders import refuse_own_folder
+from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import FAILED, QUEUED, update_status
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+
+_SBATCH_TIMEOUT_S = 60.0
+_NEVER = 1_000_000
+"""submitit counts how often a job ran out of time; a run is put back in line by us."""
+
+
+def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
+    """Refuse what could not be submitted, before a folder is made: asks `sbatch --test-only`.
+
+    `root` is the folder that runs will lie below, `count` how many jobs there will be. Raises ConfigError where
+    submitit or Slurm is missing, where the nodes would not see the folder, and with what Slurm says against the job.
+    """
+    _need_slurm()
+    slurm = _section(launch)
+    refuse_own_folder(root, slurm)
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "job.sh"
+        script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
+        try:
+            done = subprocess.run(
+                ["sbatch", "--test-only", str(script)],
+                capture_output=True,
+                text=True,
+                timeout=_SBATCH_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise refusal(f"sbatch did not answer within {_SBATCH_TIMEOUT_S:g} s", slurm) from None
+    if done.returncode != 0:
+        raise refusal(done.stderr, slurm)
+
+
+def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
+    """Submit frozen runs, several as one array, and return their job ids, `123` or `123_4`, which status.json gets.
+
+    `folder` is that of the run or of the sweep: what Slurm and submitit write lies below it. Raises ConfigError with
+    what Slurm says against the job; the runs have failed then, and can be resumed.
+    """
+    executor = _executor(launch, folder, name)
+    for run in runs:
+        # The id comes later: the job waits for it before it writes.
+        update_status(run, state=QUEUED, reason=None, job_id=None, pid=None, host=None)
+    from submitit.core.utils import FailedJobError
+
+    try:
+        jobs = executor.submit_array([RunInJob(run.path) for run in runs])
+    except FailedJobError as error:
+        for run in runs:
+            update_status(run, state=FAILED, reason=f"not submitted: {error}")
+        raise refusal(str(error), _section(launch)) from None
+    for run, job in zip(runs, jobs, strict=True):
+        update_status(run, job_id=job.job_id)
+    return [job.job_id for job in jobs]
+
+
+def log_file(job_id: str, folder: Path) -> Path:
+    """Return the file that a job of the run or sweep in `folder` prints into."""
+    return folder / SLURM_FOLDER / f"{job_id}_0_log.out"
+
+
+def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
+    """Return the script that sbatch would be given for `count` runs; nothing is written or submitted.
+
+    Raises ConfigError where submitit or Slurm is missing.
+    """
+    executor = _executor(launch, folder, name)
+    if count > 1:
+        executor.parameters["map_count"] = count  # as submitit does for an array
+    text: str = executor._make_submission_file_text(executor._submitit_command_str, "0")
+    return text
+
+
+def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
+    slurm = _section(launch)
+    _need_slurm()
+    from submitit import SlurmExecutor
+
+    # `exec`: the shell of the script makes room for Python, which so is the process that Slurm's warning goes to.
+    python = f"exec {shlex.quote(sys.executable)}"
+    executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
+    gpus = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
+    memory = {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
+    executor.update_parameters(
+        job_name=name,
+        partition=slurm.partition,
+        account=slurm.account,
+        qos=slurm.qos,
+        time=slurm.time,
+        nodes=launch.nodes,
+        cpus_per_task=slurm.cpus_per_task,
+        comment=str(folder),
+        setup=[*slurm.setup, *_python_path()],
+        array_parallelism=slurm.max_parallel,
+        wckey=None,
+        stderr_to_stdout=True,
+        use_srun=False,
+        additional_parameters={
+            # To the batch process alone: see slurm_node.
+            "signal": f"B:USR1@{round(launch.grace_s)}",
+            "requeue": True,
+            **{key.lstrip("-"): value for key, value in slurm.extra.items() if value is not False},
+        },
+        **gpus,
+        **memory,
+    )
+    return executor
+
+
+def _python_path() -> list[str]:
+    """Return the line that lets the job find the package where this process does, be it a checkout."""
+    entries = os.pathsep.join(entry for entry in sys.path if entry)
+    return [f"export PYTHONPATH={shlex.quote(entries)}"]
+
+
+def _section(launch: Launch) -> Slurm:
+    assert launch.slurm is not None
+    return launch.slurm
+
+
+def _need_slurm() -> None:
+    """Raise ConfigError where submitit or one of Slurm's commands is missing."""
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "submitit, which submits to Slurm, is not installed",
+            where="launch.slurm",
+            hint="pip install 'rlhf-cli[slurm]'",
+        ) from None
+    if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
+        raise ConfigError(
+            f"Slurm is not on this machine: there is no {missing[0]}",
+            where="launch.slurm",
+            expected="a login node of a cluster that Slurm runs",
+            hint="launch=auto, to train on this machine",
+        )

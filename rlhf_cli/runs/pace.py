@@ -1,0 +1,55 @@
+"""Says how fast a run goes and when it last said anything, from the end of metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+
+from rlhf_cli.runs.run_folder import RunFolder
+
+_TAIL_BYTES = 1 << 16
+_EVENTS = 20
+"""The pace is that of so many log events: a run whose completions grow is slower now than it was on average."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a run goes. `s_per_step` is None before a second step was logged, `log_age_s` before anything was."""
+
+    s_per_step: float | None
+    log_age_s: float | None
+
+
+def pace(folder: RunFolder) -> Pace:
+    """Return the pace of a run, read from the last lines of its metrics.
+
+    What is no log event of ours is passed over. Raises OSError for a file that cannot be read.
+    """
+    file = folder.metrics
+    if not file.is_file():
+        return Pace(None, None)
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+        lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    points = [point for line in lines if (point := _point(line)) is not None]
+    age_s = max(0.0, time.time() - file.stat().st_mtime)
+    if not points:
+        return Pace(None, age_s)
+    (first_step, first_s), (last_step, last_s) = points[-_EVENTS:][0], points[-1]
+    steps = last_step - first_step
+    return Pace((last_s - first_s) / steps if steps > 0 else None, age_s)
+
+
+def _point(line: str) -> tuple[int, float] | None:
+    """Return (step, training seconds) of a line; None for one that is cut, damaged, or sums up the whole training."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or "train_runtime" in event:
+        return None
+    step, time_s = event.get("step"), event.get("time_s")
+    if not isinstance(step, int) or not isinstance(time_s, int | float):
+        return None
+    return step, float(time_s)

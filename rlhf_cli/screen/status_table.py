@@ -1,0 +1,63 @@
+"""Prints what has become of runs, a row each."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.runs.run_state import Overview, RunState
+
+_STATE_STYLE = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "killed": "red",
+    "unreadable": "red",
+    "preempted": "yellow",
+}
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+
+
+def show_overview(console: Console, overview: Overview) -> None:
+    """Print a row a run, the columns that no run has anything to say in left out, and why Slurm could not be asked."""
+    rows = overview.rows
+    columns = {
+        "run": [Text(row.run) for row in rows],
+        "state": [Text(row.state, _STATE_STYLE.get(row.state, "")) for row in rows],
+        "step": [Text(_steps(row)) for row in rows],
+        "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
+        "left": [Text(_span(row.time_left_s)) for row in rows],
+        "logged": [Text("" if row.log_age_s is None else f"{_span(row.log_age_s)} ago") for row in rows],
+        "saved": [Text((row.last_checkpoint or "").replace("checkpoint-", "step ")) for row in rows],
+        "job": [Text(" ".join(part for part in (row.job_id, row.slurm_state) if part)) for row in rows],
+        "reason": [Text((row.reason or "").partition("\n")[0]) for row in rows],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
+    table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
+    for name in shown:
+        is_number = name in ("step", "s/step", "left", "logged", "saved")
+        is_long = name in ("run", "reason")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=not is_long, overflow="fold")
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
+    console.print(table)
+    if overview.notice is not None:
+        console.print(f"[yellow]Slurm was not asked:[/] {overview.notice}", highlight=False)
+
+
+def _steps(row: RunState) -> str:
+    return f"{row.step}/{row.max_steps}" if row.max_steps is not None else str(row.step or "")
+
+
+def _span(span_s: float | None) -> str:
+    """Return a time in the two units that matter: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    if span_s is None:
+        return ""
+    if span_s < _MINUTE_S:
+        return f"{span_s:.0f} s"
+    if span_s < _HOUR_S:
+        return f"{span_s // _MINUTE_S:.0f} min"
+    if span_s < _DAY_S:
+        return f"{span_s // _HOUR_S:.0f} h {span_s % _HOUR_S // _MINUTE_S:.0f} min"
+    return f"{span_s // _DAY_S:.0f} d {span_s % _DAY_S // _HOUR_S:.0f} h"

@@ -1,0 +1,213 @@
+"""Brings a Slurm up on this one machine, for tests: munged, slurmctld and slurmd in a folder, no system service.
+
+    python scripts/slurm/one_machine.py up FOLDER       starts them; prints the line that points Slurm's commands there
+    python scripts/slurm/one_machine.py down FOLDER     stops what `up` started in FOLDER, and nothing else
+
+Everything (configuration, munge's key and socket, logs, pids) lies in FOLDER, whose path is best short: a socket's path
+has at most 107 characters. The daemons belong to whoever calls, root or not. Two CPUs are offered, however many there
+are; nothing is confined or accounted for, and there is no database, so `sacct` knows nothing. Debian's packages:
+slurm-wlm, munge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
+PARTITION = "here"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_CHILDREN: list[subprocess.Popen[bytes]] = []
+"""What this very process has started: what ends is waited for by its parent."""
+_PIDS = "pids.json"
+
+_CONF = """# A Slurm of one machine, for tests.
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CryptoType=crypto/munge
+# A job that is requeued waits until credentials of its first start have expired.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+StateSaveLocation={folder}/controller
+SlurmdSpoolDir={folder}/node
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=2,bf_interval=2
+MpiDefault=none
+ReturnToService=1
+KillWait=30
+MinJobAge=300
+MailProg=/bin/true
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+PartitionName={partition} Nodes={host} Default=YES MaxTime=60 DefaultTime=10 State=UP
+"""
+
+
+def missing() -> list[str]:
+    """Return the programs of Slurm and munge that are not installed here."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return [name for name in NEEDED if shutil.which(name, path=path) is None]
+
+
+def bring_up(folder: Path) -> dict[str, str]:
+    """Start a Slurm in `folder`, wait until its node is idle, and return the environment that its commands need.
+
+    Raises RuntimeError with the daemons' last words where it does not come up; what was started is stopped then.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name in ("controller", "node"):
+        (folder / name).mkdir(exist_ok=True)
+    host = socket.gethostname().partition(".")[0]
+    values = {"host": host, "folder": folder, "user": getpass.getuser(), "partition": PARTITION}
+    ports = {"controller_port": _free_port(), "node_port": _free_port()}
+    (folder / "slurm.conf").write_text(_CONF.format(**values, **ports), encoding="utf-8")
+    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", encoding="utf-8")
+    key = folder / "munge.key"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o600)
+    environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+    munge = [f"--{name}={folder}/munge.{file}" for name, file in _MUNGE_FILES.items()]
+    try:
+        # Where the folder's parents can be written to by others, as those of a test can, munged asks for --force.
+        _start(folder, ["munged", "--foreground", "--force", "--num-threads=2", *munge], environment)
+        _wait_for((folder / "munge.socket").exists, folder, "munged does not answer")
+        _start(folder, ["slurmctld", "-D", "-c"], environment)
+        _start(folder, ["slurmd", "-D", "-c", "-N", host], environment)
+        _wait_for(lambda: "idle" in _node_states(environment), folder, "the node does not come up")
+    except BaseException:
+        bring_down(folder)
+        raise
+    return environment
+
+
+_MUNGE_FILES = {
+    "key-file": "key",
+    "socket": "socket",
+    "pid-file": "pid",
+    "log-file": "log",
+    "seed-file": "seed",
+}
+
+
+def bring_down(folder: Path) -> None:
+    """Stop the processes that `bring_up` started in `folder`, the last first; those that are gone are left alone."""
+    file = folder.resolve() / _PIDS
+    if not file.is_file():
+        return
+    started: list[list[int]] = json.loads(file.read_text(encoding="utf-8"))
+    for pid, began in reversed(started):
+        _stop(pid, began)
+    for child in [child for child in _CHILDREN if child.poll() is not None]:
+        _CHILDREN.remove(child)
+    file.unlink()
+
+
+def _start(folder: Path, command: list[str], environment: dict[str, str]) -> None:
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    with (folder / f"{command[0]}.out").open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment, "PATH": path},
+            start_new_session=True,
+        )
+    _CHILDREN.append(process)
+    file = folder / _PIDS
+    started = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    file.write_text(json.dumps([*started, [process.pid, _began(process.pid)]]), encoding="utf-8")
+
+
+def _stop(pid: int, began: int | None) -> None:
+    """End a process that is still the one that was started: a pid is given to another one day."""
+    if _began(pid) != began:
+        return
+    for number, patience_s in ((signal.SIGTERM, _STOP_TIMEOUT_S), (signal.SIGKILL, _STOP_TIMEOUT_S)):
+        os.kill(pid, number)
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            if _began(pid) != began:
+                return
+            time.sleep(0.05)
+
+
+def _began(pid: int) -> int | None:
+    """Return when a process was started, in clock ticks since the machine was; None for none, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def _node_states(environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+    return done.stdout
+
+
+def _wait_for(condition: object, folder: Path, problem: str) -> None:
+    assert callable(condition)
+    until = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < until:
+        if condition():
+            return
+        time.sleep(0.2)
+    logs = [*sorted(folder.glob("*.out")), *sorted(folder.glob("*.log"))]
+    tails = "\n".join(f"{log.name}: {log.read_text(errors='replace')[-800:]}" for log in logs)
+    raise RuntimeError(f"{problem}\n{tails}")
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def main(argv: list[str]) -> int:
+    """Bring the Slurm of a folder up or down; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["up", "down"])
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args(argv)
+    if options.what == "down":
+        bring_down(options.folder)
+        return 0
+    if absent := missing():
+        print(f"not installed: {', '.join(absent)}; apt-get install slurm-wlm munge", file=sys.stderr)
+        return 2
+    for name, value in bring_up(options.folder).items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

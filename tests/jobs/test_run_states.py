@@ -1,0 +1,124 @@
+"""What is said of a run: its own last words, and Slurm's where it has ended without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.jobs.run_states import conclude, overview
+from rlhf_cli.launch.slurm_queue import Job, ask_slurm
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import Status, update_status
+from tests.support.stand_in_slurm import StandInSlurm, stand_in
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSlurm:
+    return stand_in(tmp_path / "slurm-commands", monkeypatch)
+
+
+def queued_run(place: Path, name: str, job_id: str | None, state: str = "queued") -> RunFolder:
+    folder = RunFolder(place / "runs" / "exp" / name)
+    folder.path.mkdir(parents=True)
+    folder.config.write_text("launch: {}\n")
+    update_status(folder, state=state, job_id=job_id)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "shown", "reason"),
+    [
+        ("queued", Job("PENDING", "Priority"), "queued", None),
+        ("queued", Job("PENDING", "PartitionTimeLimit"), "queued", "PartitionTimeLimit"),
+        ("queued", Job("RUNNING"), "running", "starting"),
+        ("queued", Job("CANCELLED"), "killed", "Slurm: CANCELLED, before it began"),
+        ("queued", None, "killed", "Slurm has no job 7 any more, before it began"),
+        ("running", Job("RUNNING"), "running", None),
+        ("running", Job("COMPLETING"), "running", None),
+        ("running", Job("TIMEOUT"), "killed", "Slurm: TIMEOUT"),
+        ("running", Job("NODE_FAIL"), "killed", "Slurm: NODE_FAIL"),
+        ("running", Job("OUT_OF_MEMORY"), "killed", "Slurm: OUT_OF_MEMORY"),
+        ("running", Job("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
+        ("running", None, "killed", "Slurm has no job 7 any more"),
+        ("preempted", Job("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
+        ("preempted", Job("CANCELLED"), "preempted", "Slurm: CANCELLED"),
+        ("preempted", Job("FAILED"), "preempted", None),  # by its own exit code
+        ("preempted", None, "preempted", None),
+        # Its own last word, whatever became of the job that it lay in.
+        ("finished", Job("TIMEOUT"), "finished", None),
+        ("failed", Job("CANCELLED"), "failed", None),
+    ],
+)
+def test_what_slurm_says_of_a_run(state: str, job: Job | None, shown: str, reason: str | None) -> None:
+    saved = None if state == "queued" else "checkpoint-4"
+    concluded = conclude(Status(state, job_id="7", last_checkpoint=saved), job)
+    assert (concluded.state, concluded.reason) == (shown, reason)
+
+
+def test_a_run_that_slurm_never_had_is_as_it_says() -> None:
+    assert conclude(Status("running"), None) == Status("running")
+
+
+def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
+    slurm.says("squeue", "7|RUNNING|None|rlhf:a|/a\n8_1|PENDING|Resources|rlhf:s|/s\n8_0|TIMEOUT|TimeLimit|rlhf:s|/s\n")
+    for name, job_id in (("a", "7"), ("b", "8_0"), ("c", "8_1")):
+        queued_run(place, name, job_id)
+    seen = overview([place / "runs"])
+    assert [(row.run, row.state, row.slurm_state) for row in seen.rows] == [
+        ("runs/exp/a", "running", "RUNNING"),
+        ("runs/exp/b", "killed", "TIMEOUT"),
+        ("runs/exp/c", "queued", "PENDING"),
+    ]
+    assert seen.notice is None
+    (call,) = slurm.calls
+    assert "--jobs 7,8" in call
+
+
+def test_what_squeue_has_forgotten_sacct_may_know(slurm: StandInSlurm) -> None:
+    slurm.says("squeue", error="slurm_load_jobs error: Invalid job id specified\n")
+    slurm.says("sacct", "7|CANCELLED by 1000\n9|COMPLETED\n")
+    assert ask_slurm(["7"]).jobs == {"7": Job("CANCELLED")}
+    slurm.says("sacct", error="Slurm accounting storage is disabled\n")
+    assert ask_slurm(["7"]) == ask_slurm(["8"])
+    assert ask_slurm(["7"]).jobs == {}
+    assert ask_slurm(["7"]).problem is None
+
+
+def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path) -> None:
+    slurm.says("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+    queued_run(place, "a", "7")
+    seen = overview([place / "runs"])
+    assert seen.rows[0].state == "queued"
+    assert "Unable to contact" in str(seen.notice)
+
+
+def test_runs_without_a_job_need_no_slurm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    queued_run(place, "a", None, state="preempted")
+    assert overview([place / "runs"], mine=True).notice is None
+    queued_run(place, "b", "7")
+    seen = overview([place / "runs"], mine=True)
+    assert [row.state for row in seen.rows] == ["preempted", "queued"]
+    assert "squeue is not on this machine" in str(seen.notice)
+
+
+def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:
+    """Jobs of other programs, of folders that are listed anyway, and what has ended are left out."""
+    lines = (
+        "7|PENDING|Priority|rlhf:exp/a|/here\n"
+        "9|PENDING|QOSMaxJobsPerUserLimit|rlhf:exp/other|/elsewhere/runs/exp/other\n"
+        "10|RUNNING|None|rlhf:exp/third|/elsewhere/runs/exp/third\n"
+        "11|CANCELLED|None|rlhf:exp/gone|/elsewhere/runs/exp/gone\n"
+        "12|RUNNING|None|jupyter|(null)\n"
+    )
+    slurm.says("squeue", lines)
+    queued_run(place, "a", "7")
+    rows = overview([place / "runs"], mine=True).rows
+    assert [(row.run, row.state) for row in rows] == [
+        ("runs/exp/a", "queued"),
+        ("/elsewhere/runs/exp/other", "queued"),
+        ("/elsewhere/runs/exp/third", "running"),
+    ]
+    assert rows[1].reason == "QOSMaxJobsPerUserLimit"
+    assert len(overview([place / "runs"]).rows) == 1

@@ -1,0 +1,33 @@
+"""A real Slurm of this one machine, brought up once for all tests of this folder and down after them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.slurm.one_machine import bring_down, bring_up, missing
+
+
+@pytest.fixture(scope="session")
+def daemons() -> Iterator[dict[str, str]]:
+    """The environment that points Slurm's commands at it; skips where Slurm or munge is not installed."""
+    if absent := missing():
+        pytest.skip(f"not installed here: {', '.join(absent)} (apt-get install slurm-wlm munge)")
+    folder = Path(tempfile.mkdtemp(prefix="rlhf-slurm-"))  # short: munge's socket lies in it
+    try:
+        yield bring_up(folder)
+    finally:
+        bring_down(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(daemons: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty working directory of a user on the one node of a cluster."""
+    for name, value in daemons.items():
+        monkeypatch.setenv(name, value)
+    return place

@@ -1,0 +1,174 @@
+"""Runs that are left to a real Slurm: `make test-slurm`, four minutes on two busy cores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import read_status
+from tests.support.small_runs import SMALL
+
+pytestmark = [pytest.mark.slurm]
+
+ON_SLURM = [*(word for word in SMALL if not word.startswith("launch=")), "launch=slurm", "launch.device=cpu"]
+_TIMEOUT_S = 300
+
+SLOW = """\
+import os, time
+
+def slow(completions, *, seconds, **kwargs):
+    if "SLURM_JOB_ID" in os.environ and "SLURM_RESTART_COUNT" not in os.environ:
+        time.sleep(seconds)
+    return [float(len(text)) for text in completions]
+"""
+"""A reward that takes its time in a job's first attempt alone, and is worth the same in each."""
+
+
+def slow(seconds: float) -> list[str]:
+    return ["rewards.slow.fn=./slow.py:slow", f"rewards.slow.args.seconds={seconds}"]
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert main(["status", "--json", *words]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def wait_until(capsys, folder: Path, done: Callable[[list[dict[str, object]]], bool]) -> list[dict[str, object]]:
+    """Wait as a user would, by `rlhf status`."""
+    until = time.monotonic() + _TIMEOUT_S
+    while not done(found := rows(capsys, str(folder))):
+        logs = [*folder.glob("slurm/*.out"), *folder.glob("../slurm/*.out")]
+        assert time.monotonic() < until, [found, *(log.read_text() for log in logs)]
+        time.sleep(0.5)
+    return found
+
+
+def end_of(job_id: object) -> str:
+    """Wait for the end of a job, which comes a moment after that of its run, and return Slurm's word for it."""
+    command = ["squeue", "--noheader", "--states=all", "--format=%T", "--jobs", str(job_id)]
+    until = time.monotonic() + _TIMEOUT_S
+    while (state := subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()) in (
+        "RUNNING",
+        "COMPLETING",
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.5)
+    return state
+
+
+def are(*states: str) -> Callable[[list[dict[str, object]]], bool]:
+    return lambda rows: {str(row["state"]) for row in rows} <= set(states)
+
+
+def run_folder(slurm: Path, name: str) -> RunFolder:
+    return RunFolder(slurm / "runs" / "quickstart" / name)
+
+
+def test_a_run_is_submitted_and_finishes(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *ON_SLURM, "run.name=one"]) == 0
+    folder = run_folder(slurm, "one")
+    out = capsys.readouterr().out
+    assert "submitted to Slurm: job " in out
+    assert read_status(folder).state in ("queued", "running")  # it returned at once
+    (row,) = wait_until(capsys, folder.path, are("finished", "failed", "killed"))
+    assert (row["state"], row["step"], end_of(row["job_id"])) == ("finished", 3, "COMPLETED")
+    assert f"submitted to Slurm: job {row['job_id']}\n" in out
+    assert (folder.model / "model.safetensors").is_file()
+    assert "finished after 3 steps" in (folder.path / "slurm" / f"{row['job_id']}_0_log.out").read_text()
+
+
+def test_a_sweep_is_one_array(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The models of two seeds differ, and each is that of the seed alone."""
+    assert main(["train", "-m", *ON_SLURM, "run.name=swept", "seed=1,2"]) == 0
+    sweep = run_folder(slurm, "swept").path
+    found = wait_until(capsys, sweep, are("finished", "failed", "killed"))
+    assert [row["state"] for row in found] == ["finished", "finished"]
+    (first, one), (second, two) = (str(row["job_id"]).split("_") for row in found)
+    assert first == second
+    assert (one, two) == ("0", "1")
+    hashes = [weights_hash(sweep / job / "model") for job in ("0", "1")]
+    assert len({*hashes}) == 2
+
+
+def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A minute is all the first attempt has, and its rewards alone would take 90 s, after some 10 to start.
+
+    Slurm looks for jobs that come to their end every 30 s, and so tells this one to save 8 to 38 s before. What comes
+    of two attempts has the weights of a run that nobody interrupted.
+    """
+    (slurm / "slow.py").write_text(SLOW)
+    words = ["trainer.args.max_steps=30", *slow(3), "run.name=cut"]
+    assert main(["train", *ON_SLURM, *words, "launch.slurm.time=1:00", "launch.grace_s=8"]) == 0
+    cut = run_folder(slurm, "cut")
+    (row,) = wait_until(capsys, cut.path, are("finished", "failed", "killed"))
+    assert (row["state"], end_of(row["job_id"])) == ("finished", "COMPLETED")
+    attempts = [json.loads(line) for line in (cut.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
+    assert len(attempts) >= 2, attempts
+    assert attempts[0]["exit_code"] == 75
+    assert 0 < attempts[0]["step_at_end"] < 30
+    assert attempts[1]["step_at_start"] == attempts[0]["step_at_end"]
+    assert main(["train", *SMALL, *words, "run.name=whole"]) == 0
+    whole = run_folder(slurm, "whole")
+    assert weights_hash(cut.model) == weights_hash(whole.model)
+    assert series(read_metrics(cut.metrics), "grad_norm") == series(read_metrics(whole.metrics), "grad_norm")
+
+
+def test_what_is_cancelled_says_so(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While it trains it saves first; while it waits nothing of it is there yet."""
+    (slurm / "slow.py").write_text(SLOW)
+    words = ["trainer.args.max_steps=300", *slow(1)]
+    assert main(["train", *ON_SLURM, *words, "run.name=one"]) == 0
+    assert main(["train", *ON_SLURM, "run.name=two", "+launch.slurm.extra.hold=true"]) == 0
+    one, two = run_folder(slurm, "one"), run_folder(slurm, "two")
+    (row,) = wait_until(capsys, one.path, lambda rows: int(str(rows[0]["step"])) >= 1)
+    (waiting,) = rows(capsys, str(two.path))
+    assert (waiting["state"], waiting["reason"]) == ("queued", "JobHeldUser")
+    for cancelled in (row, waiting):
+        subprocess.run(["scancel", str(cancelled["job_id"])], check=True)
+    (row,) = wait_until(capsys, one.path, lambda rows: rows[0]["slurm_state"] == "CANCELLED")
+    assert row["state"] == "preempted"
+    assert "SIGTERM" in str(row["reason"])
+    assert "Slurm: CANCELLED" in str(row["reason"])
+    assert row["last_checkpoint"] == f"checkpoint-{row['step']}"
+    (waiting,) = rows(capsys, str(two.path))
+    assert (waiting["state"], waiting["reason"]) == ("killed", "Slurm: CANCELLED, before it began")
+
+
+def test_after_a_node_failed_the_run_goes_on(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node that is down ends its jobs without a word; Slurm starts them again, and they take their runs over."""
+    (slurm / "slow.py").write_text(SLOW)
+    words = ["trainer.args.max_steps=6", "trainer.args.save_steps=2", *slow(2)]
+    assert main(["train", *ON_SLURM, *words, "run.name=one"]) == 0
+    folder = run_folder(slurm, "one")
+    wait_until(capsys, folder.path, lambda rows: rows[0]["last_checkpoint"] is not None)
+    node = subprocess.run(["sinfo", "-h", "-o", "%n"], capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=pulled"], check=True)
+    (row,) = rows(capsys, str(folder.path))
+    assert row["slurm_state"] in ("PENDING", "NODE_FAIL", "COMPLETING", "REQUEUED")
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=True)
+    (row,) = wait_until(capsys, folder.path, are("finished", "failed"))
+    assert (row["state"], row["step"]) == ("finished", 6)
+
+
+def test_a_partition_that_is_not_there(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *ON_SLURM, "launch.slurm.partition=hre"]) == 2
+    error = capsys.readouterr().err
+    assert "Slurm has no such partition" in error
+    assert "launch.slurm.partition=here" in error
+    assert not (slurm / "runs").exists()
+
+
+def test_a_job_that_no_node_can_hold(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *ON_SLURM, "launch.slurm.cpus_per_task=99"]) == 2
+    assert "no node of Slurm is large enough" in capsys.readouterr().err
