@@ -23,6 +23,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
+from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
@@ -54,7 +55,8 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
         try:
             if rank == 0:
                 claim(folder)
-            _train(folder, resume=resume)
+            with naming_full_disk(folder):
+                _train(folder, resume=resume)
         except KeyboardInterrupt:
             if rank == 0:
                 update_status(folder, state=PREEMPTED, reason="interrupted at the keyboard")
@@ -64,7 +66,8 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             raise
         finally:
             if rank == 0:
-                update_status(folder, warnings=warnings_seen())
+                with contextlib.suppress(OSError):  # what ended the run is the news, not that the disk is full
+                    update_status(folder, warnings=warnings_seen())
 
 
 def _train(folder: RunFolder, *, resume: bool) -> None:
@@ -220,7 +223,8 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         "exit_code": getattr(error, "exit_code", EXIT_CRASH),
         "is_by_guard": isinstance(error, GuardStopped),
     }
-    write_json(folder.path / f"failure-rank{rank}.json", content)
+    with contextlib.suppress(OSError):  # on a full disk the message at the terminal is what there is
+        write_json(folder.path / f"failure-rank{rank}.json", content)
     if rank == 0:
         update_status(folder, state=FAILED, reason=content["message"], failing_rank=rank)
 

@@ -40,6 +40,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
     for warning in truncation_warnings(experiment):
         console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
+    if plan.space_notice is not None:
+        console.print(f"[yellow]disk:[/] {plan.space_notice}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
 
