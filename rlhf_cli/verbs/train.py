@@ -6,6 +6,8 @@ An override is key=value (rewards.correct.weight=2, trainer.args.learning_rate=1
 with the same words shows the configuration they make, `rlhf check` what they would run.
 
   -m, --multirun   sweep over comma-separated values
+  --allow KEY      with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
+  --take-over      with run.resume=auto: go on with a run that another machine left without a word
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.one_run import run_once, show_run_folder
+from rlhf_cli.jobs.one_run import resume_once, run_once
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.resume_options import resume_options
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.runs.status import FINISHED, read_status
 
 
 def run(argv: list[str]) -> int:
@@ -28,12 +31,12 @@ def run(argv: list[str]) -> int:
 
         return sweep.run(overrides)
     console = Console()
-    prepared = prepare(overrides)
+    options, words = resume_options(overrides)
+    prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
-    if earlier is not None and read_status(earlier).state == FINISHED:
-        console.print(f"nothing to do: run {prepared.experiment.run.name} has finished")
-        show_run_folder(console, earlier)
+    if earlier is not None:
+        resume_once(console, resumed(earlier, prepared, options.allowed), take_over=options.take_over)
         return EXIT_OK
     plan = preflight(prepared.experiment, prepared.composed)
-    run_once(console, prepared, plan, earlier=earlier)
+    run_once(console, prepared, plan)
     return EXIT_OK
