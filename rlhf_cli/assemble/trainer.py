@@ -60,6 +60,7 @@ def assemble(
         measured=row.measured,
         left_out=pairs.left_out if pairs is not None else {},
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
+        may_lose_state=experiment.run.resume_weights_only,
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo_parts(experiment, policy),
     )

@@ -9,12 +9,17 @@ from rich.console import Console
 
 from rlhf_cli.errors import GuardStopped, Preempted, UserError
 from rlhf_cli.jobs.prepare import Prepared
+from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
+from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
 from rlhf_cli.launch import local
-from rlhf_cli.launch.freeze import create_run, experiment_name, planned_folder
+from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
 from rlhf_cli.launch.rank_failures import way_on
+from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import KILLED, QUEUED, read_status
+from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start
 
@@ -24,20 +29,19 @@ def run_once(
     prepared: Prepared,
     plan: Plan,
     *,
-    earlier: RunFolder | None = None,
     sweep_dir: Path | None = None,
     job: str = "",
 ) -> RunFolder:
-    """Run a checked experiment to its end and return its folder.
+    """Run a checked experiment to its end and return its folder; a job of a sweep lies in `sweep_dir`/`job`.
 
-    `earlier` is a run folder to go on with; a job of a sweep lies in `sweep_dir`/`job`. Raises whatever ends the run,
-    with a note that names the run folder.
+    Raises whatever ends the run, with a note that names the run folder.
     """
     experiment, composed = prepared.experiment, prepared.composed
-    folder = earlier or create_run(experiment, composed, files=plan.files, sweep_dir=sweep_dir, job=job)
-    title = experiment_name(composed) + (f", job {job}" if job else "")
-    show_start(console, experiment, plan, title=title, folder=folder.shown)
-    go_on(console, folder, resume=earlier is not None)
+    folder = create_run(experiment, composed, files=plan.files, sweep_dir=sweep_dir, job=job)
+    with only_writer(folder):
+        title = experiment_name(composed) + (f", job {job}" if job else "")
+        show_start(console, experiment, plan, title=title, folder=folder.shown)
+        go_on(console, folder, resume=False)
     return folder
 
 
@@ -49,6 +53,33 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
     show_start(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
     show_launch(console, launch)
     console.print("nothing was started or written")
+
+
+def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
+    """Go on with a run from its newest checkpoint to its end, with what was typed frozen into it.
+
+    Where it has finished that is said and nothing is touched. Raises what `only_writer` raises, and whatever ends the
+    run.
+    """
+    folder, status = run.folder, run.status
+    if run.is_done or run.plan is None:
+        say_finished(console, folder)
+        return
+    with only_writer(folder, take_over=take_over) as taken_over:
+        changes = shown_changes(run)
+        if run.taken or run.files:
+            freeze_again(folder, run.prepared.experiment, files=run.plan.files, note=noted(run))
+        if is_for_slurm(folder):
+            check_slurm(run.prepared.experiment.launch, folder.path)
+            submit_frozen(console, folder)
+            return
+        show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
+        reason = f": {status.reason}" if status.state == KILLED else ""
+        if status.state != QUEUED:
+            console.print(f"{folder.label} was {status.state} at step {status.step}{reason}", highlight=False)
+        for line in [*([taken_over] if taken_over else []), *changes]:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        go_on(console, folder, resume=True)
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
@@ -66,6 +97,12 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it
 
     show_end(console, folder)
+    show_run_folder(console, folder)
+
+
+def say_finished(console: Console, folder: RunFolder) -> None:
+    """Print that there is nothing to do, and where the run lies."""
+    console.print(f"nothing to do: the run has finished, at step {read_status(folder).step}", highlight=False)
     show_run_folder(console, folder)
 
 

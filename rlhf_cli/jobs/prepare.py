@@ -27,10 +27,14 @@ Adjust = Callable[[JsonTree, Origins], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment that still knows how it was composed: where each of its values came from."""
+    """A checked experiment that still knows how it was composed: where each of its values came from.
+
+    `as_written` is the same with `run:NAME` and `auto` as they were written.
+    """
 
     experiment: Experiment
     composed: Composed
+    as_written: Experiment
 
 
 def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
@@ -52,4 +56,4 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     if adjust is not None:
         adjust(composed.tree, composed.origins)
     experiment = with_truncation_mode(expand_primary(judge(composed)))
-    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed)
+    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)

@@ -79,11 +79,10 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
     candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
     if (root / name / "config.yaml").is_file():
         candidates.append(RunFolder((root / name).resolve()))
-    finished = [run for run in candidates if read_status(run).state == FINISHED and run.model.is_dir()]
+    states_of = {run: _state(run) for run in sorted(candidates, key=lambda run: run.path)}
+    finished = [run for run, state in states_of.items() if state == FINISHED and run.model.is_dir()]
     if not finished:
-        states = ", ".join(
-            f"{run.path.name} {read_status(run).state}" for run in sorted(candidates, key=lambda r: r.path)
-        )
+        states = ", ".join(f"{run.path.name} {state}" for run, state in states_of.items())
         raise RunError(
             f"no run of {name!r} has finished",
             where=where,
@@ -92,3 +91,11 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
             hint=f"rlhf train +exp={name.partition('/')[0]}",
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
+
+
+def _state(run: RunFolder) -> str:
+    """Return what state a run is in; one whose status cannot be read is no reason not to find another."""
+    try:
+        return read_status(run).state
+    except RunError:
+        return "with an unreadable status.json"

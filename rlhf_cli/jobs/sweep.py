@@ -27,9 +27,9 @@ from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
-from rlhf_cli.runs.run_summary import summarise
+from rlhf_cli.runs.run_summary import summarise, summarise_readable
 from rlhf_cli.runs.status import FINISHED
-from rlhf_cli.screen.comparison_table import show_comparison
+from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
 
 _HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
 """Keeps Hydra from writing logs and a `.hydra` of its own: the run folder holds it all."""
@@ -70,9 +70,11 @@ def run(overrides: list[str]) -> int:
         hydra.main(config_path=str(shipped_dir()), config_name=CONFIG_NAME, version_base="1.3")(job)()
     finally:
         sys.argv = command_line
-        runs = [summarise(folder) for folder in expand([sweep_dir])] if any(sweep_dir.glob("*/config.yaml")) else []
+        folders = expand([sweep_dir]) if any(sweep_dir.glob("*/config.yaml")) else []
+        runs, problems = summarise_readable(folders)
         if runs and len(for_slurm) < len(runs):
             show_comparison(console, runs)
+        show_left_out(console, problems)
         if for_slurm and sys.exc_info()[0] is None:
             submit_sweep(console, for_slurm, sweep_dir)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)

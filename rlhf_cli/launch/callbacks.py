@@ -42,6 +42,7 @@ class Recorder(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the name of the newest checkpoint to status.json, null while there is none."""
+        self._metrics.flush()
         checkpoint = self._folder.last_checkpoint()
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, JsonValue
-from rlhf_cli.runs.provenance import write_provenance
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.provenance import rewrite_config, write_provenance
+from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
@@ -23,15 +24,26 @@ _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
     """Return the run folder this experiment would go on with, None when it starts anew.
 
-    Raises RunError when a run of that name exists and is not to be resumed, or is being trained right now.
+    Raises RunError when a run of that name exists and is not to be resumed, its status cannot be read, or a process of
+    this machine trains it. What can be known of another machine is for who locks it to say (runs/writer_lock.py).
     """
     if experiment.run.name is None:
         return None
     folder = RunFolder(_parent(experiment, composed).resolve() / experiment.run.name)
     if not folder.path.exists():
         return None
+    if not folder.config.is_file():
+        if experiment.run.resume == "auto" and _is_unbegun(folder.path):
+            return None
+        raise RunError(
+            "a folder of that name exists already, and it is no run",
+            where=str(folder.path),
+            got="no config.yaml in it",
+            expected="a name that is free",
+            hint=f"run.name={experiment.run.name}-2",
+        )
     status = read_status(folder)
-    if status.state == RUNNING:
+    if status.state == RUNNING and status.host == socket.gethostname():
         raise RunError(
             f"run {experiment.run.name!r} is being trained right now",
             where=str(folder.path),
@@ -45,8 +57,12 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             got=f"job {status.job_id}",
             hint=f"run.name=ANOTHER; `rlhf status {folder.shown}` says whether it still waits",
         )
-    if experiment.run.resume == "never" or not folder.config.is_file():
-        say = {FINISHED: "it finished", KILLED: "it was killed"}.get(status.state, f"it is {status.state}")
+    if experiment.run.resume == "never":
+        say = {
+            FINISHED: "it finished",
+            KILLED: "it was killed",
+            RUNNING: f"process {status.pid} on {status.host} trained it",
+        }.get(status.state, f"it is {status.state}")
         raise RunError(
             f"run {experiment.run.name!r} exists already",
             where=str(folder.path),
@@ -69,8 +85,9 @@ def create_run(
     name = job or experiment.run.name or _fresh_name(parent)
     folder = RunFolder(parent.resolve() / name)
     try:
-        # Hydra's launcher makes the folder of a job itself.
-        folder.path.mkdir(parents=True, exist_ok=bool(job) and not folder.config.exists())
+        # Hydra's launcher makes the folder of a job itself, and a kill may have come before the first file.
+        is_unbegun = bool(job) or _is_unbegun(folder.path)
+        folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
     except FileExistsError:
         raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
     except OSError as error:
@@ -81,8 +98,7 @@ def create_run(
             expected="a folder that can be written to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
-    frozen = absolute_paths(experiment.model_dump(mode="json"))
-    folder.config.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(folder.config, frozen_text(experiment), durable=True)
     write_provenance(
         folder,
         choices=composed.choices,
@@ -97,6 +113,22 @@ def create_run(
 def planned_folder(experiment: Experiment, composed: Composed) -> Path:
     """Return the folder a run would have; the name of one without a name is made of the time it starts at."""
     return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
+
+
+def freeze_again(folder: RunFolder, experiment: Experiment, *, files: dict[str, Path], note: JsonTree) -> None:
+    """Write the experiment that a run goes on with in the place of the one it was begun with; see `rewrite_config`."""
+    rewrite_config(folder, frozen_text(experiment), files=files, note=note)
+
+
+def frozen_text(experiment: Experiment) -> str:
+    """Return config.yaml: the whole experiment, every local path absolute."""
+    frozen = absolute_paths(experiment.model_dump(mode="json"))
+    return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
+
+
+def _is_unbegun(folder: Path) -> bool:
+    """Return whether a folder holds nothing but what a process leaves that was killed before its first file."""
+    return folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def absolute_paths(tree: JsonTree) -> JsonTree:

@@ -39,6 +39,7 @@ from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
+from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
@@ -72,7 +73,8 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             with _stoppable(folder, experiment.launch, rank) as stopping:
                 if rank == 0:
                     claim(folder)
-                _train(folder, experiment, stopping, resume=resume)
+                with naming_full_disk(folder):
+                    _train(folder, experiment, stopping, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
                 reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
@@ -83,7 +85,8 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             raise
         finally:
             if rank == 0:
-                update_status(folder, warnings=warnings_seen())
+                with contextlib.suppress(OSError):  # what ended the run is the news, not that the disk is full
+                    update_status(folder, warnings=warnings_seen())
 
 
 @contextlib.contextmanager
@@ -259,7 +262,8 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         "exit_code": getattr(error, "exit_code", EXIT_CRASH),
         "is_by_guard": isinstance(error, GuardStopped),
     }
-    write_json(folder.path / f"failure-rank{rank}.json", content)
+    with contextlib.suppress(OSError):  # on a full disk the message at the terminal is what there is
+        write_json(folder.path / f"failure-rank{rank}.json", content)
     if rank == 0:
         update_status(folder, state=FAILED, reason=content["message"], failing_rank=rank)
 

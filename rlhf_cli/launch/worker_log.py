@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 
 from rlhf_cli.runs.run_folder import RunFolder
@@ -15,7 +16,7 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
 
     Yields a function that returns how many different warnings there were.
     """
-    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    handler = _LogFile(folder.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
     warned: set[str] = set()
 
@@ -39,4 +40,14 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
         logging.captureWarnings(False)
         root.setLevel(level)
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that finds no room on the disk stays silent: what else is wrong then is said at the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Pass over an error of the system's; another one is a bug, and is shown."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)

@@ -26,6 +26,7 @@ from rlhf_cli.models.model_folders import (
     describe_reward_model,
     read_policy,
 )
+from rlhf_cli.plan.checkpoint_space import space_problems
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.kl_horizon import check_kl_controller
@@ -62,10 +63,14 @@ class Plan:
     files: dict[str, Path]
     """Names the reward code, the data files and accelerate's, for the hashes in the provenance."""
     machine: Machine
+    space_notice: str | None = None
+    """Says that not all checkpoints will fit on the disk; None where they do, or where nobody can say."""
 
 
-def preflight(experiment: Experiment, composed: Composed) -> Plan:
+def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None) -> Plan:
     """Check an experiment as far as that is possible without torch, and return what it would do.
+
+    `folder` is that of a run that goes on, None for a new one, which will lie somewhere in `run.root`.
 
     Raises Problems, or the single UserError where there is only one: a data file, a column, a reward function, a model
     folder, batch sizes that do not divide, a run folder that cannot be written to.
@@ -89,6 +94,8 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
             files["trainer.class"] = file.resolve()
     except UserError as error:
         problems.append(error)
+    if experiment.aggregate not in AGGREGATES and (code := source_file(experiment.aggregate)) is not None:
+        files["aggregate"] = code
     required: dict[str, list[str]] = {}
     for name, reward in experiment.rewards.items():
         try:
@@ -125,7 +132,9 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
     stage, stage_problems = check_stage(
         experiment, trainer, columns, processes=processes, num_rows=num_rows, origins=composed.origins
     )
-    problems += [*stage_problems, *_unwritable_root(experiment.run.root)]
+    known = stage.steps if stage is not None else batches.steps if batches is not None else None
+    no_space, space_notice = space_problems(experiment, known, folder)
+    problems += [*stage_problems, *_unwritable(folder, experiment.run.root), *no_space]
     here = look_at_machine(experiment, composed.origins)
     problems += here.problems
     files |= here.files
@@ -145,6 +154,7 @@ def preflight(experiment: Experiment, composed: Composed) -> Plan:
         tracking=plan_tracking(experiment.track.mode),
         files=files,
         machine=here,
+        space_notice=space_notice,
     )
 
 
@@ -263,27 +273,25 @@ def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str]) -> li
 
 
 def _local_files(experiment: Experiment) -> dict[str, Path]:
-    files = {}
+    files: dict[str, Path] = {}
     for source in [*training_sources(experiment.data), *eval_sources(experiment.data)]:
-        for path in (source.path,) if isinstance(source.path, str) else source.path or ():
-            local = Path(path).expanduser()
-            if local.exists():
-                files[source.name] = local.resolve()
+        local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
+        files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
     return files
 
 
-def _unwritable_root(root: str) -> list[UserError]:
-    folder = Path(root).expanduser().resolve()
+def _unwritable(run: Path | None, root: str) -> list[UserError]:
+    folder = run or Path(root).expanduser().resolve()
     while not folder.exists():
         folder = folder.parent
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return []
     return [
         RunError(
-            "the run folder cannot be made",
-            where="run.root",
+            "the run folder cannot be made" if run is None else "the run folder cannot be written to",
+            where="run.root" if run is None else str(folder),
             got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
             expected="a folder that can be written to",
-            hint="run.root=SOMEWHERE_ELSE",
+            hint="run.root=SOMEWHERE_ELSE" if run is None else f"cp -r {folder} SOMEWHERE_ELSE, and resume that",
         )
     ]

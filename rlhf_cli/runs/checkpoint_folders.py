@@ -93,8 +93,13 @@ def commit(staged: Path) -> Path:
         # A folder cannot be renamed onto one that is not empty. Killed between the two renames, `finish_commit` makes
         # the second.
         final.rename(place / _REPLACED)
-    staged.rename(final)
-    _flush(place.parent)
+    try:
+        staged.rename(final)
+    except OSError:
+        if not final.exists() and (place / _REPLACED).exists():
+            (place / _REPLACED).rename(final)  # who removes what was staged would remove the older one with it
+        raise
+    flush(place.parent)
     shutil.rmtree(place)
     return final
 
@@ -109,7 +114,7 @@ def finish_commit(folder: Path) -> None:
         staged, final = (checkpoint_folder(place, int(step)) for place in (replaced.parent, folder))
         if not final.exists() and problem_with(staged) is None:
             staged.rename(final)
-            _flush(folder)
+            flush(folder)
 
 
 def write_manifest(folder: Path) -> None:
@@ -121,10 +126,10 @@ def write_manifest(folder: Path) -> None:
     }
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"files": content}, indent=2) + "\n", encoding="utf-8")
-    _flush(manifest)
+    flush(manifest)
     for inner in [path for path in folder.rglob("*") if path.is_dir()]:
-        _flush(inner)
-    _flush(folder)
+        flush(inner)
+    flush(folder)
 
 
 def _hashed(file: Path, *, flush: bool = False) -> str:
@@ -134,7 +139,7 @@ def _hashed(file: Path, *, flush: bool = False) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Flush a file or a folder to the disk: a rename may reach it before the content it names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

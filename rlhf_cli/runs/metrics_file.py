@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rlhf_cli.json_values import finite_or_none
+from rlhf_cli.runs.checkpoint_folders import flush
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
+from rlhf_cli.runs.run_folder import unreadable, write_text
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
@@ -43,18 +44,48 @@ class MetricsWriter:
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(event) + "\n")
 
+    def flush(self) -> None:
+        """Flush the file to the disk: the events before a checkpoint belong to it."""
+        if self._path.is_file():
+            flush(self._path)
+
 
 def read_metrics(path: Path) -> list[Event]:
-    """Return every whole event; a last line cut by a kill is left out. A file that is not there has none."""
-    if not path.is_file():
+    """Return every whole event; a last line cut by a kill is left out. A file that is not there has none.
+
+    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event.
+    """
+    try:
+        lines = path.read_bytes().rstrip(b"\0").split(b"\n")
+    except FileNotFoundError:
         return []
-    events = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    except OSError as error:
+        raise unreadable(path, str(error)) from error
+    events: list[Event] = []
+    last = next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
+    for number, line in enumerate(lines[:last], start=1):
+        event = _event(line)
+        if event is not None:
+            events.append(event)
+        elif line.strip() and (number < last or _is_complete(line)):
+            shown = line[:40].decode("utf-8", errors="backslashreplace")
+            raise unreadable(path, f"line {number}: {shown!r}")
     return events
+
+
+def _event(line: bytes) -> Event | None:
+    """Return the event of a line, None where it is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in ("step", "time_s"))
+    return event if is_ours else None
+
+
+def _is_complete(line: bytes) -> bool:
+    """Return whether a line that is no event was not merely cut off: what we write begins with a brace."""
+    return not line.startswith(b"{") or line.rstrip().endswith(b"}")
 
 
 def rewind(path: Path, step: int) -> None:
@@ -62,9 +93,7 @@ def rewind(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = [event for event in read_metrics(path) if _number(event, "step") <= step and "train_runtime" not in event]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, "".join(json.dumps(event) + "\n" for event in kept), durable=True)
 
 
 def _number(event: Event, name: str) -> float:

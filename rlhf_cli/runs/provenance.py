@@ -6,19 +6,26 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import secrets
 import shlex
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import rlhf_cli
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
+
+PENDING_CONFIG = "config_to_be"
+"""Names the hash of a configuration that is about to be written: between two files a process can be killed."""
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"
 """Holds the paths of the run that saved the model, so it differs where the weights do not."""
+_WANDB_ID_BYTES = 5
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 
@@ -44,14 +51,32 @@ def write_provenance(
             "cpus": os.cpu_count(),
         },
         "git": git_state(Path.cwd()),
+        "wandb_id": secrets.token_hex(_WANDB_ID_BYTES),
         "sha256": {"config": sha256(folder.config), **{name: sha256(path) for name, path in files.items()}},
     }
-    write_json(folder.provenance, content)
+    write_json(folder.provenance, content, durable=True)
 
 
 def add_to_provenance(folder: RunFolder, **seen: object) -> None:
     """Add what only the worker sees: the world size, the devices, the dtype."""
-    write_json(folder.provenance, {**read_json(folder.provenance), **seen})
+    write_json(folder.provenance, {**read_json(folder.provenance), **seen}, durable=True)
+
+
+def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
+    """Replace the frozen configuration of a run that goes on, and note the hashes of what it goes on with.
+
+    `note` is appended to the list `resumed` of the provenance. Killed at any moment it leaves a configuration whose
+    hash is known.
+    """
+    known = read_json(folder.provenance)
+    hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
+    to_be = hashlib.sha256(content.encode()).hexdigest()
+    write_json(folder.provenance, {**known, "sha256": {**hashes, PENDING_CONFIG: to_be}}, durable=True)
+    write_text(folder.config, content, durable=True)
+    before = known.get("resumed")
+    entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": shlex.join(["rlhf", *sys.argv[1:]]), **note}
+    resumed = [*(before if isinstance(before, list) else []), entry]
+    write_json(folder.provenance, {**known, "sha256": {**hashes, "config": to_be}, "resumed": resumed}, durable=True)
 
 
 def weights_hash(model: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import yaml
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree
-from rlhf_cli.runs.checkpoint_folders import checkpoints_in
+from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
@@ -91,8 +92,13 @@ class RunFolder:
         return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
 
     def read_config(self) -> JsonTree:
-        """Read the frozen configuration."""
-        content: JsonTree = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        """Read the frozen configuration. Raises RunError where it is no YAML, or not that of an experiment."""
+        try:
+            content = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise unreadable(self.config, _said(error)) from error
+        if not isinstance(content, dict):
+            raise unreadable(self.config, "nothing" if content is None else f"a {type(content).__name__}")
         return content
 
     def last_checkpoint(self) -> Path | None:
@@ -132,16 +138,75 @@ def expand(paths: list[Path]) -> list[RunFolder]:
     return runs
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Replace a JSON file in one step, so that a reader never sees half of it."""
+def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:
+    """Replace a JSON file in one step, so that a reader never sees half of it; see `write_text`."""
+    write_text(path, json.dumps(content, indent=2) + "\n", durable=durable)
+
+
+def write_text(path: Path, content: str, *, durable: bool = False) -> None:
+    """Replace a file in one step. `durable`: it is on the disk when this returns, and a power cut cannot take it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # half of it, on a full disk
+        raise
+    if durable:
+        flush(path.parent)
+
+
+def overwrite(path: Path, content: str) -> None:
+    """Write over a file where it lies: on a full disk there is no room for another, and this one has its own."""
+    with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
+        stream.write(content)
+        stream.truncate()
 
 
 def read_json(path: Path) -> JsonTree:
-    """Return the content of a JSON file, or {} when there is none yet."""
-    if not path.is_file():
+    """Return the content of a JSON file, or {} when there is none yet.
+
+    Raises RunError where it is no JSON, or JSON of another shape: cut, empty, overwritten.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
-    content: JsonTree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # a UnicodeDecodeError and a JSONDecodeError are ValueErrors
+        raise unreadable(path, _said(error)) from error
+    if not isinstance(content, dict):
+        raise unreadable(path, f"a {type(content).__name__}, where an object belongs")
     return content
+
+
+_WAYS_OUT = {
+    "config.yaml": "the run cannot go on without it; the command that made it is in provenance.json",
+    "provenance.json": "move it away: the run goes on, and data and reward code are not held against what they were",
+    "status.json": "move it away: `rlhf resume` goes on from the newest checkpoint that is whole",
+    "metrics.jsonl": "take that line out, or move the file away: the metrics so far are then gone, the checkpoints not",
+}
+
+
+def unreadable(path: Path, got: str) -> RunError:
+    """Return the error that says that a file of a run folder cannot be read, and what can be done without it."""
+    size = path.stat().st_size if path.is_file() else None
+    return RunError(
+        f"{path.name.partition(':')[0]} cannot be read",
+        where=os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path),
+        got="an empty file" if size == 0 else got,
+        expected="what a run wrote there: a process that was killed, a full disk or an editor may have cut it",
+        hint=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),
+    )
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"no text (byte {error.start} is {error.object[error.start]:#04x})"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error).splitlines()[0]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import section
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import Status, read_status
 from rlhf_cli.runs.training_measures import few_measures
 
-_NEVER_A_DIFFERENCE = ("run.name", "run.root", "run.resume")
+_NEVER_A_DIFFERENCE = ("run.name", "run.root", "run.resume", "run.resume_weights_only")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class RunSummary:
 
 
 def summarise(folder: RunFolder) -> RunSummary:
-    """Read one run folder and return its row."""
+    """Read one run folder and return its row. Raises RunError where one of its files cannot be read."""
     events = read_metrics(folder.metrics)
     names = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
     spans = {name: start_and_end(series(events, metric)[1]) for name, metric in names.items()}
@@ -44,6 +45,17 @@ def summarise(folder: RunFolder) -> RunSummary:
         measures={measure.label: (measure.start, measure.end) for measure in few},
         starting_model=_starting_model(folder),
     )
+
+
+def summarise_readable(folders: Iterable[RunFolder]) -> tuple[list[RunSummary], list[RunError]]:
+    """Return the rows of the runs that can be read, and what is wrong with each of the others."""
+    rows, problems = [], []
+    for folder in folders:
+        try:
+            rows.append(summarise(folder))
+        except RunError as error:
+            problems.append(error)
+    return rows, problems
 
 
 def starting_models(runs: list[RunSummary]) -> dict[str, list[int]]:

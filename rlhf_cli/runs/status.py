@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
+from rlhf_cli.runs.run_folder import RunFolder, overwrite, read_json, unreadable, write_json
 from rlhf_cli.runs.running_reward import while_running
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
@@ -18,6 +21,7 @@ QUEUED = "queued"
 """A scheduler has it, under `job_id`, and no process of it lives yet."""
 KILLED = "killed"
 """This state is never written: a reader concludes it from a status of `running` whose process is gone."""
+_LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Status:
     """The state of one run, as status.json holds it.
 
     `step` and `max_steps` count optimizer steps; `updated_at` is in seconds since the epoch; `job_id` is Slurm's name
-    of the job, `123` or `123_4`. What is not known is None.
+    of the job, `123` or `123_4`. `pid`, `host`, `start_ticks` and `boot` say which process the main one is
+    (process_identity.py). What is not known is None.
     """
 
     state: str
@@ -38,13 +43,24 @@ class Status:
     pid: int | None = None
     host: str | None = None
     job_id: str | None = None
+    start_ticks: int | None = None
+    boot: str | None = None
     updated_at: float = 0.0
 
 
 def read_status(folder: RunFolder) -> Status:
-    """Return the run's state; a `running` run whose process is dead on this machine is reported as killed."""
-    status = _status().validate_python({"state": CREATED, **read_json(folder.status)})
-    if status.state == RUNNING and status.host == socket.gethostname() and not _is_alive(status.pid):
+    """Return the run's state; a `running` run whose process is dead on this machine is reported as killed.
+
+    A process that has the pid of the dead one by now, and a machine that has booted since, deceive nobody. Raises
+    RunError where status.json cannot be read.
+    """
+    try:
+        status = _status().validate_python({"state": CREATED, **read_json(folder.status)})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
+    if status.state == RUNNING and not _may_live(status):
         return replace(
             status, state=KILLED, reason=f"process {status.pid} is gone without a last word{while_running(folder.path)}"
         )
@@ -52,25 +68,33 @@ def read_status(folder: RunFolder) -> Status:
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:
-    """Merge `changes` into status.json, stamp them with the time and return the new state."""
-    content = {**read_json(folder.status), **changes, "updated_at": time.time()}
+    """Merge `changes` into status.json, stamp them with the time and return the new state.
+
+    The last word of a run is flushed to the disk: after a power cut nobody would start a finished run again.
+    """
+    content = {**_known(folder), **changes, "updated_at": time.time()}
     status = _status().validate_python(content)
-    write_json(folder.status, asdict(status))
+    try:
+        write_json(folder.status, asdict(status), durable=status.state in _LAST_WORDS)
+    except OSError:
+        if status.state not in _LAST_WORDS or not folder.status.is_file():
+            raise
+        overwrite(folder.status, json.dumps(asdict(status), indent=2) + "\n")
     return status
 
 
 def claim(folder: RunFolder) -> None:
     """Record that this very process now works on the run."""
-    update_status(
-        folder,
-        state=RUNNING,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        job_id=own_job_id(),
-        reason=None,
-        failing_rank=None,
-        warnings=0,
-    )
+    begins = {"reason": None, "failing_rank": None, "warnings": 0}
+    update_status(folder, state=RUNNING, **asdict(this_process()), job_id=own_job_id(), **begins)
+
+
+def _known(folder: RunFolder) -> JsonTree:
+    """Return what status.json holds. One that somebody damaged while the run trains is no reason to end the run."""
+    try:
+        return read_json(folder.status)
+    except RunError:
+        return {"state": RUNNING, **asdict(this_process())}
 
 
 def own_job_id() -> str | None:
@@ -84,13 +108,7 @@ def _status() -> TypeAdapter[Status]:
     return TypeAdapter(Status)
 
 
-def _is_alive(pid: int | None) -> bool:
-    if pid is None:
+def _may_live(status: Status) -> bool:
+    if status.pid is None or status.host is None:
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return ProcessIdentity(status.pid, status.host, status.start_ticks, status.boot).is_alive() is not False

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -55,8 +56,8 @@ def plan_tracking(mode: Mode) -> TrackingPlan:
 def tracked(folder: RunFolder, config: JsonTree, mode: Mode) -> Iterator[None]:
     """Keep a wandb run open around a training run, on the main process. `config` is the resolved experiment, nested.
 
-    TRL's and transformers' callbacks log into the wandb run that is open. Its id is the run folder's, so that a resumed
-    run goes on in it.
+    TRL's and transformers' callbacks log into the wandb run that is open. Its id is in the run's provenance, so that a
+    resumed run goes on in it, wherever its folder lies by then.
     """
     if mode == "none":
         yield
@@ -80,7 +81,7 @@ def tracked(folder: RunFolder, config: JsonTree, mode: Mode) -> Iterator[None]:
         "notes": track["notes"],
         "config": {**config, "provenance": provenance},
         "dir": str(folder.path),
-        "id": hashlib.sha256(str(folder.path).encode()).hexdigest()[:10],
+        "id": _run_id(folder, provenance),
         "resume": "allow",
     }
     quiet = wandb.Settings(silent=True, console="off", init_timeout=30)
@@ -102,6 +103,16 @@ def mirror_table(name: str, step: int, rows: Sequence[Mapping[str, object]]) -> 
         return
     table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
     wandb.log({name: table, "train/global_step": step})
+
+
+def _run_id(folder: RunFolder, provenance: JsonTree) -> str:
+    """Return wandb's id of this run; of one that was begun before ids were kept, what it was called then: its path."""
+    known = provenance.get("wandb_id")
+    if isinstance(known, str):
+        return known
+    of_path = hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]
+    add_to_provenance(folder, wandb_id=of_path)  # so that it may be moved from now on
+    return of_path
 
 
 def _has_login(host: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_summary import RunSummary, differences, starting_models
 
@@ -97,3 +99,11 @@ def _short(key: str, keys: list[str]) -> str:
         if sum(other.endswith("." + short) for other in keys) == 1:
             return short
     return key
+
+
+def show_left_out(console: Console, problems: Sequence[RunError]) -> None:
+    """Print why runs are not in the table; nothing where all are."""
+    if problems:
+        console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
+        for problem in problems:
+            console.print(str(problem), markup=False, highlight=False, soft_wrap=True)

@@ -48,6 +48,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):
         console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
+    if plan.space_notice is not None:
+        console.print(f"[yellow]disk:[/] {plan.space_notice}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
 

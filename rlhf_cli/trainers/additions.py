@@ -101,13 +101,15 @@ class Additions:
     `table_log` takes what TRL prints. `measured` are the columns of a prepared row: what it begins with, and the texts
     of which the longest counts; None where TRL prepares no rows. `left_out` counts rows that were refused beforehand,
     name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
-    with the end-of-sequence token; None where none is trained.
+    with the end-of-sequence token; None where none is trained. `may_lose_state`: a checkpoint without its optimizer,
+    schedule or random state is gone on from by its weights alone, and refused otherwise.
     """
 
     table_log: Path | None = None
     measured: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ends_with_eos: bool | None = None
+    may_lose_state: bool = False
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None
 

@@ -17,6 +17,7 @@ import torch
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class RolloutState(TypedDict):
 class ExactResume(TrlTrainer):
     """Mixed into a TRL trainer that buffers its rollouts (`_step`, `_buffered_inputs`), it saves and restores them."""
 
+    additions: Additions
     _train_sampler: RepeatSampler | None = None
     _pending_loss: tuple[torch.Tensor, int] | None = None
 
@@ -69,6 +71,9 @@ class ExactResume(TrlTrainer):
         if checkpoint is None:
             return
         rank, device = self.accelerator.process_index, self.accelerator.device
+        if self.additions.may_lose_state and not Path(checkpoint, _rollout_file(rank)).is_file():
+            _skip_epochs(self._train_sampler, int(self.state.epoch or 0))
+            return  # the next step begins with a rollout
         with _readable(Path(checkpoint, _rollout_file(rank)), "rollout state") as file:
             state: RolloutState = torch.load(file, map_location=_place(device), weights_only=True)
         _refuse_another_world_size(state["world_size"], self.accelerator.num_processes, checkpoint)

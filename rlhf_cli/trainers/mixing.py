@@ -9,6 +9,7 @@ from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.resumed_state import ResumedState
 from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.row_lengths import WithLengths
 from rlhf_cli.trainers.watched_rounds import WatchedRounds
@@ -34,7 +35,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     if additions.measured is not None:
         ours = (WithLengths, *ours)
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
-    bases = (BuiltWhole, WholeCheckpoints, *ours, trl_trainer)
+    bases = (BuiltWhole, WholeCheckpoints, *ours, ResumedState, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 

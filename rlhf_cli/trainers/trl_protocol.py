@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from torch import Tensor
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader
     from transformers import (
         PreTrainedModel,
         PreTrainedTokenizerBase,
         TrainerCallback,
+        TrainerControl,
         TrainerState,
         TrainingArguments,
     )
@@ -65,6 +67,9 @@ if TYPE_CHECKING:
         train_dataset: Dataset
         eval_dataset: Dataset | None
         data_collator: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+        optimizer: Optimizer
+        lr_scheduler: LRScheduler
+        control: TrainerControl
         is_deepspeed_enabled: bool
         is_fsdp_enabled: bool
         current_gradient_accumulation_steps: int
@@ -132,6 +137,7 @@ if TYPE_CHECKING:
         def _load_rng_state(self, checkpoint: str | None) -> None: ...
         def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset: ...
         def _push_from_checkpoint(self, checkpoint_folder: str) -> None: ...
+        def _run_epoch(self, *args: Any, **named: Any) -> None: ...
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None: ...
         def _save_checkpoint(self, model: Any, trial: Any) -> None: ...
 

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from torch.nn import Parameter
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.runs.checkpoint_folders import (
@@ -17,9 +18,11 @@ from rlhf_cli.runs.checkpoint_folders import (
     checkpoints_in,
     clear_staging,
     commit,
+    newest_whole,
     problem_with,
     staging_place,
 )
+from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
@@ -52,10 +55,15 @@ class WholeCheckpoints(TrlTrainer):
             self._name_best(folder, staged)
             if writes:
                 commit(staged)
-        except BaseException:
+        except BaseException as error:
+            written = bytes_below(place)
             if writes:
                 shutil.rmtree(place, ignore_errors=True)
-            raise
+            if not is_full(error):
+                raise
+            kept = newest_whole(folder)[0]
+            needed = bytes_below(kept) if kept is not None else _bytes_needed(self)
+            raise no_room(folder / staged.name, needed=max(needed, written), kept=kept, error=error) from error
         finally:
             self._staging = None
         if writes:
@@ -98,3 +106,18 @@ class WholeCheckpoints(TrlTrainer):
             best_model_checkpoint=self.state.best_model_checkpoint,
             use_mtime=False,
         )
+
+
+def _bytes_needed(trainer: TrlTrainer) -> int:
+    """Return what a first checkpoint takes: the weights that are saved, and twice those that are trained (Adam's)."""
+    sizes = [(parameter.numel() * parameter.element_size(), parameter.requires_grad) for parameter in _saved(trainer)]
+    trained: int = sum(size for size, is_trained in sizes if is_trained)
+    saved: int = sum(size for size, _ in sizes)
+    return saved if trainer.args.save_only_model else saved + 2 * trained
+
+
+def _saved(trainer: TrlTrainer) -> list[Parameter]:
+    """Return the parameters that a checkpoint holds: of an adapter those that are trained."""
+    parameters = list(trainer.model.parameters())
+    has_adapter = hasattr(trainer.model, "peft_config")
+    return [parameter for parameter in parameters if parameter.requires_grad] if has_adapter else parameters

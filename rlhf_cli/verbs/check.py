@@ -1,5 +1,6 @@
 """rlhf check +exp=NAME [overrides]     everything that can be known before a run: keys, types, values, data files,
-columns, reward functions, model folder, batch arithmetic. Imports no torch and writes nothing.
+columns, reward functions, model folder, batch arithmetic, room for checkpoints; with run.resume=auto what a run that
+goes on would refuse. Imports no torch and writes nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.resume_options import resume_options
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
@@ -17,10 +20,12 @@ from rlhf_cli.screen.start_panel import show_start
 
 def run(argv: list[str]) -> int:
     """Check an experiment and show what it would do; returns the exit code."""
-    prepared = prepare(argv)
+    options, words = resume_options(argv)
+    prepared = prepare(words)
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed)
-    existing_run(experiment, composed)
+    if (earlier := existing_run(experiment, composed)) is not None:
+        resumed(earlier, prepared, options.allowed)
     console = Console()
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None)

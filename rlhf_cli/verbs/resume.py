@@ -1,4 +1,12 @@
-"""rlhf resume RUN                      go on with an interrupted run from its last whole checkpoint"""
+"""rlhf resume RUN [key=value ...]     go on with an interrupted run from its last whole checkpoint
+
+key=value changes the run from here on. What leaves the result alone is taken and shown: more steps where no schedule
+hangs on them, when to save, log and evaluate, track, guards, launch's times. What does not is refused, all at once.
+
+  --allow KEY      go on although this key (or section) is another one; or `data`, `code`, `config`, for files that
+                   have changed since the run was begun; repeatable
+  --take-over      go on with a run that another machine left without a word, where its process is gone
+"""
 
 from __future__ import annotations
 
@@ -7,27 +15,29 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.jobs.one_run import go_on, show_run_folder
+from rlhf_cli.jobs.one_run import resume_once, say_finished
 from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
-from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.jobs.resume_options import resume_options
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.runs.status import FINISHED, KILLED, QUEUED, RUNNING, own_job_id, read_status
+from rlhf_cli.runs.status import FINISHED, QUEUED, own_job_id, read_status
 
 
 def run(argv: list[str]) -> int:
-    """Go on with the run that `argv` names; returns the exit code. Raises RunError while that run is being trained."""
-    if len(argv) != 1:
-        raise RunError("one run is resumed at a time", got=" ".join(argv) or "nothing", hint="rlhf resume RUN")
-    folder = open_run(Path(argv[0]))
-    console = Console()
+    """Go on with the run that `argv` names; returns the exit code.
+
+    Raises RunError where something else was typed than the run was begun with, and while it is being trained.
+    """
+    options, words = resume_options(argv)
+    named = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
+    if len(named) != 1:
+        raise RunError("one run is resumed at a time", got=" ".join(named) or "nothing", hint="rlhf resume RUN")
+    words.remove(named[0])
+    folder, console = open_run(Path(named[0])), Console()
     status = read_status(folder)
-    if status.state == FINISHED:
-        console.print(f"nothing to do: the run has finished, at step {status.step}")
-        show_run_folder(console, folder)
+    if not words and not options.allowed and status.state == FINISHED:
+        say_finished(console, folder)  # nothing was typed that it could be judged by
         return EXIT_OK
-    if status.state == RUNNING:
-        raise RunError("the run is being trained right now", where=str(folder.path), got=f"process {status.pid}")
     if status.state == QUEUED and status.job_id != own_job_id():
         raise RunError(
             "the run is queued: Slurm will start it",
@@ -35,13 +45,5 @@ def run(argv: list[str]) -> int:
             got=f"job {status.job_id}",
             hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
         )
-    prepared = prepare_from(folder, [])  # a config.yaml that somebody edited is judged like any other
-    reason = f": {status.reason}" if status.state == KILLED else ""
-    if status.state != QUEUED:
-        console.print(f"{folder.label} was {status.state} at step {status.step}{reason}")
-    if is_for_slurm(folder):
-        check_slurm(prepared.experiment.launch, folder.path)
-        submit_frozen(console, folder)
-        return EXIT_OK
-    go_on(console, folder, resume=True)
+    resume_once(console, resumed(folder, prepare_from(folder, words), options.allowed), take_over=options.take_over)
     return EXIT_OK

@@ -8,6 +8,8 @@ the sweep as an array, is left to Slurm: `rlhf status` says what becomes of it.
 
   -m, --multirun   sweep over comma-separated values
   --dry-run        show what would be started, process by process, and start nothing
+  --allow KEY      with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
+  --take-over      with run.resume=auto: go on with a run that another machine left without a word
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.one_run import run_once, show_plan, show_run_folder
+from rlhf_cli.jobs.one_run import resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.resume_options import resume_options
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.runs.status import FINISHED, read_status
 
 DRY_RUN = "--dry-run"
 
@@ -38,19 +41,23 @@ def run(argv: list[str]) -> int:
 
         return sweep.run(overrides)
     console = Console()
-    prepared = prepare(overrides)
+    options, words = resume_options(overrides)
+    prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
-    if earlier is not None and read_status(earlier).state == FINISHED:
-        console.print(f"nothing to do: run {prepared.experiment.run.name} has finished")
-        show_run_folder(console, earlier)
+    if earlier is not None:
+        going_on = resumed(earlier, prepared, options.allowed)
+        if DRY_RUN in argv and going_on.plan is not None:
+            show_plan(console, going_on.prepared, going_on.plan, earlier=earlier)
+        else:
+            resume_once(console, going_on, take_over=options.take_over)
         return EXIT_OK
     plan = preflight(prepared.experiment, prepared.composed)
     if DRY_RUN in argv:
-        show_plan(console, prepared, plan, earlier=earlier)
+        show_plan(console, prepared, plan)
         return EXIT_OK
     if goes_to_slurm(prepared.experiment.launch):
         check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
-        submit_once(console, prepared, plan, earlier=earlier)
+        submit_once(console, prepared, plan)
         return EXIT_OK
-    run_once(console, prepared, plan, earlier=earlier)
+    run_once(console, prepared, plan)
     return EXIT_OK

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.runs import tracking
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs as reward_runs
 from tests.support.small_runs import SMALL
 
@@ -103,3 +106,31 @@ def test_a_reward_models_samples_are_a_table(workplace: Path) -> None:
     assert [dict(zip(table["columns"], row, strict=True)) for row in table["data"]] == told
     assert {"chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(table["columns"])
     assert "samples" in json.dumps(of_type(records(folder), "history"))
+
+
+def test_a_run_that_was_moved_goes_on_in_the_same_wandb_run(train, workplace: Path) -> None:
+    """The id was a hash of the folder's path once: a moved run began a second one in wandb."""
+    code, folder = train("track=wandb_offline", "trainer.args.lr_scheduler_type=constant")
+    assert code == 0
+    began = of_type(records(folder), "run")[0]["run_id"]
+    assert began == read_json(folder.provenance)["wandb_id"]
+    moved = RunFolder(workplace / "elsewhere" / "moved")
+    moved.path.parent.mkdir()
+    folder.path.rename(moved.path)
+    shutil.rmtree(moved.path / "wandb")
+    assert main(["resume", str(moved.path), "trainer.args.max_steps=4"]) == 0
+    assert of_type(records(moved), "run")[0]["run_id"] == began
+    logged = [event for event in of_type(records(moved), "history") if "train/reward" in json.dumps(event)]
+    assert len(logged) == 1  # step 4, after the three that the first recording has
+
+
+def test_a_run_from_before_ids_were_kept_has_the_one_of_its_path(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "old")
+    folder.path.mkdir()
+    write_json(folder.provenance, {"seed": 0})
+    expected = hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]
+    assert tracking._run_id(folder, read_json(folder.provenance)) == expected
+    assert read_json(folder.provenance) == {"seed": 0, "wandb_id": expected}
+    folder.path.rename(tmp_path / "new")
+    moved = RunFolder(tmp_path / "new")
+    assert tracking._run_id(moved, read_json(moved.provenance)) == expected

@@ -104,7 +104,14 @@ class TestRunFolder:
 
     def test_a_folder_that_is_no_run(self, refused: Refused, write: Write) -> None:
         write("runs/quickstart/first/notes.txt", "mine")
-        assert refused(*self.NAMED, "run.resume=auto").what == "run 'first' exists already"
+        error = refused(*self.NAMED, "run.resume=auto")
+        assert error.what == "a folder of that name exists already, and it is no run"
+        assert error.hint == "run.name=first-2"
+
+    def test_a_folder_that_a_kill_left_before_its_first_file_is_begun_anew(self, place: Path) -> None:
+        (place / "runs/quickstart/first").mkdir(parents=True)
+        (place / "runs/quickstart/first/.config.yaml.4711").touch()
+        planned(*self.NAMED, "run.resume=auto")
 
     @pytest.mark.parametrize("root", ["taken", "taken/below/it"])
     def test_a_root_that_is_a_file(self, refused: Refused, write: Write, root: str) -> None:

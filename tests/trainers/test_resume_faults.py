@@ -109,14 +109,26 @@ class TestFaults:
 
         save = Trainer._save_scaler
 
-        def full(self: Any, output_dir: str) -> None:
+        def broken(self: Any, output_dir: str) -> None:
             if self.state.global_step == 2:
-                raise OSError(28, "No space left on device")
+                raise OSError(5, "Input/output error")
             save(self, output_dir)
 
-        monkeypatch.setattr(Trainer, "_save_scaler", full)
+        monkeypatch.setattr(Trainer, "_save_scaler", broken)
         code, folder = train("trainer.args.save_steps=1")
         assert code == 1
         assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-1"]
         assert problem_with(folder.checkpoints / "checkpoint-1") is None
-        assert "No space left" in read_status(folder).reason
+        assert "Input/output error" in read_status(folder).reason
+
+    def test_killed_after_the_last_checkpoint_and_before_the_model(self, whole, workplace: Path, capsys) -> None:
+        """A step more than were asked for would be another model: here the learning rate does not end at 0, nor an
+        epoch (of four steps) with the run.
+        """
+        run = whole("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=7")
+        folder = cut(run, 7, workplace / "cut")
+        assert main(["resume", str(folder.path)]) == 0
+        assert is_same(folder, run)
+        status = read_status(folder)
+        assert (status.state, status.step) == ("finished", 7)
+        assert "step 8" not in capsys.readouterr().out

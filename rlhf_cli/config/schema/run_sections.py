@@ -48,9 +48,12 @@ class Guards(Section):
 class Run(Section):
     """The run folder, which lies in `root`/EXPERIMENT and is called `name`; null names it after the time it was made.
 
-    `resume: auto` goes on with a run of that name that has not finished; `never` refuses.
+    `resume: auto` goes on with a run of that name that has not finished; `never` refuses. `resume_weights_only` goes on
+    from the weights alone where a checkpoint lacks its optimizer, schedule or random state; without it such a
+    checkpoint is refused, for what follows is another run.
     """
 
     root: str = "runs"
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     resume: Literal["never", "auto"] = "never"
+    resume_weights_only: bool = False

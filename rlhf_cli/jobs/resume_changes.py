@@ -1,0 +1,174 @@
+"""Holds what was typed for a run that goes on against what it was frozen with, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.resume_conditions import CONDITIONS
+from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.launch.freeze import absolute_paths
+from rlhf_cli.tables.resume_keys import row_of
+
+_NOT_THERE = "not set"
+_MEASURED = ("offset", "with_eos")
+_HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
+_LONGEST = 60
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return _NOT_THERE
+
+
+ABSENT = _Absent()
+"""Stands where a key has no value."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key whose typed value is not the frozen one; ABSENT for none. `path` holds the parts of the key."""
+
+    path: tuple[str, ...]
+    old: JsonValue | _Absent
+    new: JsonValue | _Absent
+
+    @property
+    def key(self) -> str:
+        """Return the dotted key."""
+        return ".".join(self.path)
+
+    def describe(self) -> str:
+        """Return `trainer.args.max_steps: 100 -> 200`."""
+        return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A change, whether it is taken, whether `--allow` could let it be, and why."""
+
+    change: Change
+    is_taken: bool
+    may_be_named: bool
+    reason: str
+
+
+def changes_between(frozen: JsonTree, typed: Experiment, as_written: Experiment) -> list[Change]:
+    """Return what differs, in the order of the configuration.
+
+    `typed` is what was typed with runs and measured means in place of `run:NAME` and `auto`; `as_written` still has
+    these words, and such a word is no change where what is frozen is what it stood for: meanwhile another run of that
+    name may have finished.
+    """
+    new = absolute_paths(typed.model_dump(mode="json"))
+    found = _different(frozen, new, ())
+    words = as_written.model_dump(mode="json")
+    return [change for change in found if not _still_means(_at(words, change.path), change)]
+
+
+def judged(
+    changes: Iterable[Change], allowed: Collection[str], experiment: Experiment, ran_as: int | None
+) -> list[Verdict]:
+    """Return what becomes of each change. `experiment` is the typed one, `allowed` are the keys or sections that
+    `--allow` names, `ran_as` is the number of processes the run had, None where it has not begun.
+    """
+    return [_verdict(change, allowed, experiment, ran_as) for change in changes]
+
+
+def is_shown(change: Change) -> bool:
+    """Return whether a user is to be told; by its name and folder the run was found, and it lies where it lies."""
+    return change.key not in _HOW_IT_WAS_FOUND
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Changes to be made to the frozen tree before it is judged, with the command line as their place."""
+
+    changes: tuple[Change, ...]
+
+    def __call__(self, tree: JsonTree, origins: Origins) -> None:
+        """Make the changes in `tree`, in place."""
+        for change in self.changes:
+            *parents, name = change.path
+            node = tree
+            for part in parents:
+                below = node.setdefault(part, {})
+                if not isinstance(below, dict):
+                    below = node[part] = {}
+                node = below
+            if isinstance(change.new, _Absent):
+                node.pop(name, None)
+            else:
+                node[name] = change.new
+        origins.add_command_line(change.key for change in self.changes)
+
+
+def refusal(
+    verdicts: Iterable[Verdict], *, where: str, go_on: str, step: int, allowable: Iterable[str] = ()
+) -> RunError:
+    """Return the error that names everything that is refused, with both values and the ways out.
+
+    `go_on` is the command that goes on as it was, `allowable` are names for `--allow` that are wanted besides.
+    """
+    refused = [verdict for verdict in verdicts if not verdict.is_taken]
+    lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
+    names = [*(verdict.change.key for verdict in refused if verdict.may_be_named), *allowable]
+    ways = [f"{go_on} goes on with what it was begun with"]
+    if names:
+        ways.append(" ".join(f"--allow {name}" for name in names) + f" takes the new from step {step} on")
+    if any(not verdict.may_be_named for verdict in refused):
+        ways.append("what cannot be allowed is for a new run: rlhf train ... model.path=CHECKPOINT")
+    return RunError(
+        "going on with this would not be the run that was begun",
+        where=where,
+        got="\n".join(lines),
+        expected="what it was begun with (the value before the arrow)",
+        hint="\n".join(ways),
+    )
+
+
+def _verdict(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> Verdict:
+    row = row_of(change.key)
+    effect, reason = row.effect, row.reason
+    if row.only_if is not None and (why_not := CONDITIONS[row.only_if](experiment, ran_as)) is not None:
+        effect, reason = ("never" if row.else_never else "by name"), why_not
+    if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
+        return Verdict(change, True, True, f"allowed; {reason}")
+    return Verdict(change, effect == "taken", effect != "never", reason)
+
+
+def _different(old: JsonValue | _Absent, new: JsonValue | _Absent, path: tuple[str, ...]) -> Iterator[Change]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*old, *new)):
+            yield from _different(old.get(name, ABSENT), new.get(name, ABSENT), (*path, name))
+    elif old != new:
+        yield Change(path, old, new)
+
+
+def _at(tree: JsonTree, path: tuple[str, ...]) -> JsonValue:
+    node: JsonValue = tree
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _still_means(word: JsonValue, change: Change) -> bool:
+    """Return whether what was written still stands for what is frozen: `run:NAME` for a run of that name, `auto`."""
+    if word == "auto" and change.path[-1] in _MEASURED:
+        return True
+    if not isinstance(word, str) or not word.startswith("run:") or not isinstance(change.old, str):
+        return False
+    name = Path(word.removeprefix("run:")).parts
+    run = Path(change.old).parent.parts  # .../NAME/RUN/model
+    return run[-len(name) :] == name or run[-len(name) - 1 : -1] == name
+
+
+def _shown(value: JsonValue | _Absent) -> str:
+    if isinstance(value, dict) and ("fn" in value or "model" in value):
+        return str(value.get("fn") or value.get("model"))
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

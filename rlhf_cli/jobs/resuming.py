@@ -1,0 +1,160 @@
+"""Prepares a run that goes on: what was typed is taken, or refused all at once, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.prepare import Prepared, prepare_from
+from rlhf_cli.jobs.resume_changes import (
+    Apply,
+    Change,
+    Verdict,
+    changes_between,
+    is_shown,
+    judged,
+    refusal,
+)
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.runs.changed_files import ChangedFile, changed_files
+from rlhf_cli.runs.checkpoint_folders import checkpoints_in
+from rlhf_cli.runs.checkpoint_state import missing_state, refuse_missing
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.status import FINISHED, Status, read_status
+
+_LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that is to go on, with what was typed in it.
+
+    `taken` are the changes, `files` those that are other ones now and were allowed, `notices` are lines for the user.
+    `is_done` says that it has finished and nothing that was typed makes it longer.
+    """
+
+    folder: RunFolder
+    status: Status
+    prepared: Prepared
+    plan: Plan | None
+    taken: tuple[Verdict, ...]
+    files: tuple[ChangedFile, ...]
+    notices: tuple[str, ...]
+    is_done: bool
+
+
+def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
+    """Return the run in `folder` with what was typed: taken where it leaves the result alone or `allowed` names it.
+
+    Raises RunError that names every key and file that is refused, with both values; and whatever `prepare_from` and
+    `preflight` raise, and RunError for a file of the folder that cannot be read.
+    """
+    status = read_status(folder)
+    frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
+    provenance = read_json(folder.provenance)
+    read_metrics(folder.metrics)  # a damaged one is told before anything is loaded
+    changes = changes_between(frozen, typed.experiment, typed.as_written)
+    ran_as = provenance.get("world_size")
+    verdicts = judged(changes, allowed, typed.experiment, ran_as if isinstance(ran_as, int) else None)
+    step = _newest_step(folder)
+    verdicts = [_not_shorter(verdict, step) for verdict in verdicts]
+    taken = tuple(verdict for verdict in verdicts if verdict.is_taken)
+    prepared = prepare_from(folder, [], adjust=Apply(tuple(verdict.change for verdict in taken)))
+    is_done = status.state == FINISHED and not any(_is_longer(verdict.change, status.step) for verdict in taken)
+    if is_done:
+        _refuse(folder, verdicts, [], allowed, step)
+        return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
+    plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
+    other = [file for file in changed_files(folder, provenance, plan.files) if not _is_meant(file, taken)]
+    _refuse(folder, verdicts, other, allowed, step)
+    if status.state == FINISHED and step < status.step:
+        raise RunError(
+            "the run has finished and kept no checkpoint of its end to go on from",
+            where=str(folder.checkpoints),
+            got=f"checkpoint-{step}" if step else "no checkpoint",
+            expected=f"checkpoint-{status.step}",
+            hint=f"rlhf train ... model.path={folder.model} starts a new run from its weights",
+        )
+    notices = []
+    if not provenance:
+        notices.append("there is no provenance.json: whether data or reward code have changed cannot be said")
+    if step:
+        _look_at_newest(folder, may_lose=prepared.experiment.run.resume_weights_only)
+    return Resumed(folder, status, prepared, plan, taken, tuple(other), tuple(notices), is_done=False)
+
+
+def shown_changes(run: Resumed) -> list[str]:
+    """Return a line for every change that is taken, old and new and why, and for every file that is another one."""
+    lines = [f"{verdict.change.describe()}  ({verdict.reason})" for verdict in run.taken if is_shown(verdict.change)]
+    return [*lines, *(f"{file.describe()}  (allowed)" for file in run.files), *run.notices]
+
+
+def noted(run: Resumed) -> JsonTree:
+    """Return what the provenance keeps of this: the step, what changed, which files are others now."""
+    return {
+        "step": _newest_step(run.folder),
+        "changes": {verdict.change.key: verdict.change.describe() for verdict in run.taken if is_shown(verdict.change)},
+        "files": {file.name: [file.before, file.now] for file in run.files},
+    }
+
+
+def _refuse(
+    folder: RunFolder, verdicts: list[Verdict], files: list[ChangedFile], allowed: Collection[str], step: int
+) -> None:
+    """Raise RunError for everything that is not taken, keys and files together."""
+    not_allowed = [file for file in files if file.kind not in allowed]
+    if all(verdict.is_taken for verdict in verdicts) and not not_allowed:
+        return
+    kinds = list(dict.fromkeys(file.kind for file in not_allowed))
+    error = refusal(
+        verdicts,
+        where=f"{folder.shown}, which is at step {step}",
+        go_on=f"rlhf resume {folder.shown}",
+        step=step,
+        allowable=kinds,
+    )
+    if not_allowed:
+        lines = [str(error.got)] if error.got else []
+        error.got = "\n".join([*lines, *(file.describe() for file in not_allowed)])
+        if all(verdict.is_taken for verdict in verdicts):
+            error.expected = "the files it was begun with"
+            error.hint = "put them back, or\n" + str(error.hint).partition("\n")[2]
+    raise error
+
+
+def _is_meant(file: ChangedFile, taken: tuple[Verdict, ...]) -> bool:
+    """Return whether the file is another one because a change that is taken names another."""
+    section = file.name.partition("[")[0]
+    return any(verdict.change.key == section or verdict.change.key.startswith(f"{section}.") for verdict in taken)
+
+
+def _not_shorter(verdict: Verdict, step: int) -> Verdict:
+    """Return the verdict; a last step that lies behind the run is none to go on to."""
+    new = verdict.change.new
+    if verdict.change.key == _LENGTH[0] and isinstance(new, int) and 0 < new < step:
+        reason = f"its newest checkpoint is of step {step} already"
+        return replace(verdict, is_taken=False, may_be_named=False, reason=reason)
+    return verdict
+
+
+def _is_longer(change: Change, step: int) -> bool:
+    new, old = change.new, change.old
+    if change.key not in _LENGTH or not isinstance(new, int | float):
+        return False
+    return new > step if change.key == _LENGTH[0] else isinstance(old, int | float) and new > old
+
+
+def _newest_step(folder: RunFolder) -> int:
+    found = checkpoints_in(folder.checkpoints)
+    return found[-1][0] if found else 0
+
+
+def _look_at_newest(folder: RunFolder, *, may_lose: bool) -> None:
+    """Refuse in a second what the ranks would refuse once they have loaded a model."""
+    newest: Path = checkpoints_in(folder.checkpoints)[-1][1]
+    if (missing := missing_state(newest)) and not may_lose:
+        refuse_missing(newest, missing)

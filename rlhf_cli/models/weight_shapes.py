@@ -1,0 +1,59 @@
+"""Says how large the weights of a model are, tensor by tensor, without loading one. No torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.models.model_folders import TINY_VOCABULARY
+
+_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_LONGEST_HEADER = 100_000_000
+"""What safetensors itself refuses to exceed, in bytes."""
+
+
+@dataclass(frozen=True)
+class WeightShape:
+    """A tensor of a model: its name, its shape, and how many bytes an element of it takes where it is stored."""
+
+    name: str
+    shape: tuple[int, ...]
+    element_bytes: float
+
+    @property
+    def numel(self) -> int:
+        """Return the number of its elements."""
+        return math.prod(self.shape)
+
+
+def stored_shapes(folder: Path) -> list[WeightShape] | None:
+    """Return the tensors of a model folder by the headers of its safetensors files; None where it has none of these."""
+    shapes = []
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with file.open("rb") as stream:
+                length = int.from_bytes(stream.read(8), "little")
+                header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
+            shapes += [
+                WeightShape(name, tuple(entry["shape"]), _DTYPE_BYTES.get(entry["dtype"], 1))
+                for name, entry in header.items()
+                if name != "__metadata__"
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # whoever loads it says what is wrong with it
+    return shapes or None
+
+
+def tiny_shapes(hidden_size: int, num_layers: int) -> list[WeightShape]:
+    """Return the tensors of the embedded Llama, whose MLP is four times as wide, and whose head is its embedding."""
+    h = hidden_size
+    shapes = {"model.embed_tokens.weight": (TINY_VOCABULARY, h), "model.norm.weight": (h,)}
+    for layer in range(num_layers):
+        place = f"model.layers.{layer}"
+        shapes |= {f"{place}.self_attn.{name}_proj.weight": (h, h) for name in "qkvo"}
+        shapes |= {f"{place}.mlp.{name}_proj.weight": (4 * h, h) for name in ("gate", "up")}
+        shapes |= {f"{place}.mlp.down_proj.weight": (h, 4 * h)}
+        shapes |= {f"{place}.{name}_layernorm.weight": (h,) for name in ("input", "post_attention")}
+    return [WeightShape(name, shape, 4) for name, shape in shapes.items()]

@@ -1,0 +1,55 @@
+"""Holds the files a run reads against the hashes it was begun with: data, reward code, its own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
+from rlhf_cli.runs.run_folder import RunFolder
+
+DATA, CODE, CONFIG = "data", "code", "config"
+"""The words that `--allow` takes for each kind of file."""
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file that is another one now. `name` is its key in the provenance; a hash is None where it is gone."""
+
+    name: str
+    kind: str
+    path: Path
+    before: str
+    now: str | None
+
+    def describe(self) -> str:
+        """Return its name, its path and both hashes in short."""
+        now = "gone" if self.now is None else self.now[:_SHOWN]
+        return f"{self.name} ({self.path}): sha256 {self.before[:_SHOWN]} -> {now}"
+
+
+def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path]) -> list[ChangedFile]:
+    """Return the files whose content is not what it was when the run was begun.
+
+    `files` name -> file or folder, as `write_provenance` was given them. A file whose hash nobody noted is not judged.
+    """
+    noted = section(provenance, "sha256")
+    found = []
+    for name, path in {CONFIG: folder.config, **files}.items():
+        before = noted.get(name)
+        if not isinstance(before, str):
+            continue
+        now = sha256(path)
+        if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
+            found.append(ChangedFile(name, _kind(name), path, before, now))
+    return found
+
+
+def _kind(name: str) -> str:
+    if name == CONFIG:
+        return CONFIG
+    return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE

@@ -1,0 +1,33 @@
+"""Looks whether a checkpoint holds all that a run needs to go on exactly: transformers goes on without, in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.checkpoint_folders import MANIFEST
+
+_STATE = {
+    "the optimizer's state": ("optimizer.pt", "optimizer.bin", "optimizer*/", "global_step*/", "rank*-optimizer.pt"),
+    "the learning rate's schedule": ("scheduler.pt",),
+    "the state of the random numbers": ("rng_state*.pth",),
+}
+"""Maps what it is -> the names under which transformers, FSDP and DeepSpeed write it; any of them will do."""
+
+
+def missing_state(checkpoint: Path) -> list[str]:
+    """Return which parts of the state are not in a checkpoint, by names alone; none where it was not finished."""
+    if not (checkpoint / MANIFEST).is_file():
+        return []  # it does not verify, and an older one will be taken
+    return [what for what, names in _STATE.items() if not any(any(checkpoint.glob(name)) for name in names)]
+
+
+def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
+    """Raise the RunError that says what a checkpoint lacks, and how to go on all the same."""
+    raise RunError(
+        f"the checkpoint lacks {' and '.join(missing)}: what follows would be another run",
+        where=str(checkpoint),
+        expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
+        hint="run.resume_weights_only=true goes on from the weights: optimizer, schedule and random numbers start anew",
+    )

@@ -1,0 +1,98 @@
+"""Recognises that there is no room left where something is written, and says how much there would have to be."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_cli.errors import RlhfError, RunError
+from rlhf_cli.runs.run_folder import RunFolder
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_IN_WORDS = re.compile(
+    rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)|PytorchStreamWriter failed|inline_container"
+)
+"""safetensors says the number of the system's error, torch that its writer failed, and neither raises an OSError."""
+_BLOCK = 512
+"""stat(2) counts in blocks of so many bytes, whatever the file system's are."""
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error, or one that it followed from, says that a disk, a quota or a file's limit is reached."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _FULL:
+            return True
+        if _IN_WORDS.search(str(seen)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:
+    """Return the error that names the path and the bytes needed and free, None where nobody can say how many.
+
+    `kept` is the checkpoint that is still there, None where there is none.
+    """
+    free = free_bytes(path)
+    wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
+    return RunError(
+        "the disk is full" if not _is_limit(error) else "a file may not get that large here",
+        where=str(path),
+        got=f"{free} bytes ({size(free)}) free; {_first_line(error)}",
+        expected=f"{wanted} for what was being written, which is removed again",
+        hint="make room, then `rlhf resume`"
+        + (f": {kept.name} is whole and the run goes on from it" if kept is not None else "")
+        + "; trainer.args.save_total_limit=1 keeps one checkpoint only",
+    )
+
+
+@contextmanager
+def naming_full_disk(run: RunFolder) -> Iterator[None]:
+    """Open a context in which a run writes. Raises RunError in the place of an error that says that there is no room;
+    what has been named already stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RlhfError) or not is_full(error):
+            raise
+        named = error.filename if isinstance(error, OSError) else None
+        path = Path(named) if isinstance(named, str) else run.path
+        raise no_room(path, needed=None, kept=run.last_checkpoint(), error=error) from error
+
+
+def free_bytes(path: Path) -> int:
+    """Return how many bytes may be written at a path, or where it will lie; a quota is not counted."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def bytes_below(folder: Path) -> int:
+    """Return what all files below a folder take on the disk, 0 where there is none."""
+    stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
+    return sum(max(stat.st_size, getattr(stat, "st_blocks", 0) * _BLOCK) for stat in stats)
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes as people say it: 512 bytes, 4.1 GB, in powers of 1000 as disks are sold."""
+    for unit in _UNITS:
+        if num_bytes < 1000 or unit == _UNITS[-1]:
+            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError("the last unit returns")
+
+
+def _is_limit(error: BaseException) -> bool:
+    return (isinstance(error, OSError) and error.errno == errno.EFBIG) or f"(os error {errno.EFBIG})" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

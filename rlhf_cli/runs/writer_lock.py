@@ -1,0 +1,145 @@
+"""Lets one process at a time write into a run folder: a lock that ends with the process, and beside it who holds it.
+
+The lock is the operating system's (flock), so a process that is killed leaves none behind. The record says to a second
+one who the first is, and to whoever finds the folder later whether that one can still be there: a folder that another
+machine left without a word may be in use, for not every network's file system carries locks from machine to machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from filelock import FileLock, Timeout
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.status import RUNNING, read_status
+
+_LOCK, _RECORD = ".writer.lock", ".writer.json"
+_SLURM_JOB = "SLURM_JOB_ID"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes into a run folder, since when (seconds since the epoch), and in which job of Slurm, None for none."""
+
+    process: ProcessIdentity
+    since: float
+    slurm_job: str | None = None
+
+    def describe(self) -> str:
+        """Return who it is and since when, in a line."""
+        return f"{self.process.describe()}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
+
+
+@contextmanager
+def only_writer(folder: RunFolder, *, take_over: bool = False) -> Iterator[str | None]:
+    """Hold the run folder, which is there already, inside the `with` block; yield a line where it was taken over.
+
+    Raises RunError where another process holds it, where one of another machine may (`take_over` says that it does
+    not), and where the folder cannot be written to.
+    """
+    lock = FileLock(folder.path / _LOCK)
+    try:
+        try:
+            lock.acquire(timeout=0)
+            taken_over = _taken_over(folder, take_over=take_over)
+            ours = Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))
+            write_json(
+                folder.path / _RECORD, {**asdict(ours.process), "since": ours.since, "slurm_job": ours.slurm_job}
+            )
+        except Timeout:
+            raise _busy(folder, read_writer(folder)) from None
+        except OSError as error:
+            raise RunError(
+                "the run folder cannot be written to",
+                where=str(folder.path),
+                got=error.strerror or str(error),
+                expected="a folder in which a run can write its checkpoints and metrics",
+                hint=f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that",
+            ) from error
+        yield taken_over
+    finally:
+        if lock.is_locked:
+            _forget(folder)
+            lock.release()
+
+
+def read_writer(folder: RunFolder) -> Writer | None:
+    """Return who says of himself that he writes into the folder; None for nobody, or where it cannot be read."""
+    try:
+        content = read_json(folder.path / _RECORD)
+        pid, host, since = content["pid"], content["host"], content["since"]
+    except (RunError, KeyError):
+        return None
+    if not isinstance(pid, int) or not isinstance(host, str) or not isinstance(since, int | float):
+        return None
+    ticks, boot, job = content.get("start_ticks"), content.get("boot"), content.get("slurm_job")
+    process = ProcessIdentity(
+        pid, host, ticks if isinstance(ticks, int) else None, boot if isinstance(boot, str) else None
+    )
+    return Writer(process, since, job if isinstance(job, str) else None)
+
+
+def _forget(folder: RunFolder) -> None:
+    """Remove the record where it is this process's own: a record that stays is of somebody who was killed."""
+    writer = read_writer(folder)
+    if writer is not None and writer.process == this_process():
+        (folder.path / _RECORD).unlink(missing_ok=True)
+
+
+def _taken_over(folder: RunFolder, *, take_over: bool) -> str | None:
+    """Return what is to be said of the writer that was here before, while the lock is held; None of nobody.
+
+    Whoever holds the lock knows that no process of this kernel has it. What remains to be asked is another machine,
+    and a rank that outlives the process that held the lock.
+    """
+    said = None
+    for before in (read_writer(folder), _trainer(folder)):
+        if before is None or before.process == this_process():
+            continue
+        alive = before.process.is_alive()
+        if alive:
+            raise _busy(folder, before)
+        job = os.environ.get(_SLURM_JOB)
+        is_same_job = job is not None and job == before.slurm_job  # which Slurm starts again when all of it has ended
+        if alive is None and not (take_over or is_same_job or before.process.is_of_this_boot()):
+            raise RunError(
+                "the run was last written to from another machine, and whether that goes on cannot be known here",
+                where=str(folder.path),
+                got=before.describe(),
+                expected=f"a run that nobody else writes to: look on {before.process.host}",
+                hint="--take-over, where that process is gone",
+            )
+        said = said or f"taken over from {before.describe()}, which ended without a last word"
+    return said
+
+
+def _trainer(folder: RunFolder) -> Writer | None:
+    """Return the main rank that status.json says is running; None where none does."""
+    status = read_status(folder)
+    if status.state != RUNNING or status.pid is None or status.host is None:
+        return None
+    process = ProcessIdentity(status.pid, status.host, status.start_ticks, status.boot)
+    return Writer(process, status.updated_at)
+
+
+def _busy(folder: RunFolder, writer: Writer | None) -> RunError:
+    if writer is None:
+        got = "another process, which has not said who it is"
+    elif writer.process.is_alive() is False:
+        got = f"{writer.describe()}; it is gone, and a process that it started still lives"
+    else:
+        got = writer.describe()
+    return RunError(
+        "the run is being trained right now",
+        where=str(folder.path),
+        got=got,
+        expected="one writer at a time: wait for it, or end it",
+        hint="run.name=ANOTHER for a run beside it",
+    )

@@ -1,0 +1,252 @@
+"""What was typed for a run that goes on: taken, allowed by name, or refused, all at once and before anything is loaded.
+
+Which keys leave the result alone is argued here from what they do in transformers' and TRL's documentation of their
+arguments, not read from the table: saving, logging, evaluating, watching, waiting.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.prepare import prepare, prepare_from
+from rlhf_cli.jobs.resume_changes import Change, _still_means
+from rlhf_cli.jobs.resuming import Resumed, resumed, shown_changes
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.status import update_status
+from tests.support.begun_runs import begun
+from tests.support.small_runs import SMALL
+
+pytestmark = pytest.mark.usefixtures("workplace")
+
+
+def typed(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> Resumed:
+    """`rlhf resume RUN words`, up to the moment where it would train."""
+    return resumed(folder, prepare_from(folder, list(words)), allow)
+
+
+def typed_anew(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> Resumed:
+    """`rlhf train ... run.resume=auto words`, up to the same moment."""
+    return resumed(folder, prepare([*SMALL, "run.name=one", "run.resume=auto", *words]), allow)
+
+
+HARMLESS = [
+    ("trainer.args.save_steps=7", "save_steps", 7),
+    ("trainer.args.save_total_limit=1", "save_total_limit", 1),
+    ("trainer.args.logging_steps=2", "logging_steps", 2),
+    ("trainer.args.eval_steps=5", "eval_steps", 5),
+]
+RESULT = [
+    "trainer.args.learning_rate=0.5",
+    "trainer.args.temperature=0.3",
+    "trainer.args.beta=0.1",
+    "rewards.brevity.weight=0.7",
+    "truncation=exclude",
+    "data.args.num_rows=32",
+    "launch.precision=bf16",
+]
+NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_batch_size=4", "launch.processes=2"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "word", "name", "value"), [*((typed, *harmless) for harmless in HARMLESS), (typed_anew, *HARMLESS[0])]
+)
+def test_what_leaves_the_result_alone_is_taken_and_shown(ask, word: str, name: str, value: int) -> None:
+    run = ask(begun(), word)
+    assert run.prepared.experiment.trainer.args[name] == value
+    (line,) = shown_changes(run)
+    assert line.startswith(f"trainer.args.{name}: ")
+    assert f"-> {value}" in line
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["track.notes=mine", "guards.no_signal=9", "launch.grace_s=5", "launch.hang_timeout_s=60", "track.mode=offline"],
+)
+def test_so_is_who_watches_and_how_long_is_waited(word: str) -> None:
+    assert len(typed(begun(), word).taken) == 1
+
+
+@pytest.mark.parametrize(("ask", "word"), [*((typed, word) for word in RESULT), (typed_anew, RESULT[0])])
+def test_what_changes_the_result_is_refused_unless_it_is_named(ask, word: str) -> None:
+    folder = begun()
+    key = "truncation.policy" if word.startswith("truncation") else word.partition("=")[0]
+    with pytest.raises(RunError, match="would not be the run that was begun") as caught:
+        ask(folder, word)
+    assert f"{key}: " in str(caught.value.got)
+    assert f"--allow {key}" in str(caught.value.hint)
+    assert [verdict.change.key for verdict in ask(folder, word, allow=(key,)).taken if "run." not in verdict.change.key]
+
+
+@pytest.mark.parametrize("word", NEVER)
+def test_what_the_checkpoint_would_overrule_cannot_be_named(word: str) -> None:
+    folder = begun()
+    key = word.partition("=")[0]
+    with pytest.raises(RunError) as caught:
+        typed(folder, word, allow=(key,))
+    assert f"{key}: " in str(caught.value.got)
+    assert f"--allow {key}" not in str(caught.value.hint)
+
+
+def test_all_at_once_with_both_values() -> None:
+    with pytest.raises(RunError) as caught:
+        typed(begun(), "seed=3", "trainer.args.learning_rate=0.5", "rewards.brevity.weight=0.7")
+    got = str(caught.value.got)
+    for line in ("seed: 0 -> 3", "trainer.args.learning_rate: 0.001 -> 0.5", "rewards.brevity.weight: 0.2 -> 0.7"):
+        assert line in got
+
+
+def test_a_section_names_all_below_it_and_no_other() -> None:
+    folder = begun()
+    words = ("rewards.brevity.weight=0.7", "rewards.brevity.args.full=1")
+    assert len(typed(folder, *words, allow=("rewards.brevity",)).taken) == 2
+    with pytest.raises(RunError):
+        typed(folder, *words, allow=("rewards.brev",))
+
+
+def test_the_same_words_once_more_change_nothing(capsys) -> None:
+    folder = begun("trainer.args.learning_rate=0.5")
+    before = folder.config.read_bytes()
+    assert typed_anew(folder, "trainer.args.learning_rate=0.5").taken[0].change.key == "run.resume"
+    assert shown_changes(typed_anew(folder, "trainer.args.learning_rate=0.5")) == []
+    assert folder.config.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "is_free"),
+    [
+        (("trainer.args.lr_scheduler_type=constant",), True),
+        (("trainer.args.lr_scheduler_type=constant_with_warmup", "trainer.args.warmup_steps=2"), True),
+        (("trainer.args.lr_scheduler_type=constant_with_warmup", "trainer.args.warmup_steps=0.1"), False),
+        (("trainer.args.lr_scheduler_type=linear",), False),
+        (("trainer.args.lr_scheduler_type=cosine",), False),
+        ((), False),  # TRL's own default is linear
+        (
+            (
+                "trainer.args.lr_scheduler_type=constant",
+                "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}",
+            ),
+            False,
+        ),
+        (("trainer.args.lr_scheduler_type=constant", "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), True),
+    ],
+)
+def test_more_steps_are_more_of_the_same_only_where_nothing_is_spread_over_them(words, is_free: bool) -> None:
+    folder = begun(*words)
+    if is_free:
+        assert typed(folder, "trainer.args.max_steps=9").prepared.experiment.trainer.args["max_steps"] == 9
+        return
+    with pytest.raises(RunError) as caught:
+        typed(folder, "trainer.args.max_steps=9")
+    assert "--allow trainer.args.max_steps" in str(caught.value.hint)
+
+
+def test_fewer_steps_than_were_made_are_none_to_go_on_to() -> None:
+    folder = begun("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=9", step=5)
+    assert typed(folder, "trainer.args.max_steps=7").taken
+    with pytest.raises(RunError, match="would not be the run") as caught:
+        typed(folder, "trainer.args.max_steps=4", allow=("trainer.args.max_steps",))
+    assert "its newest checkpoint is of step 5 already" in str(caught.value.got)
+
+
+def test_when_to_save_decides_the_result_where_the_best_is_loaded() -> None:
+    best = [
+        *("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward"),
+        *("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.save_steps=1"),
+        *("data.eval.world=toy_sums", "data.eval.args.num_rows=8", "data.eval.args.seed=1"),
+    ]
+    with pytest.raises(RunError) as caught:
+        typed(begun(*best), "trainer.args.save_steps=2")
+    assert "--allow trainer.args.save_steps" in str(caught.value.hint)
+
+
+class TestFinished:
+    def test_nothing_typed_is_nothing_to_do(self) -> None:
+        assert typed(begun(state="finished")).is_done
+
+    def test_more_logging_does_not_make_it_longer(self) -> None:
+        assert typed(begun(state="finished"), "trainer.args.logging_steps=5").is_done
+
+    def test_more_steps_do(self) -> None:
+        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
+        assert not typed(folder, "trainer.args.max_steps=6").is_done
+
+    def test_another_learning_rate_is_refused_all_the_same(self) -> None:
+        """To say that there is nothing to do would let the user believe that it counted."""
+        with pytest.raises(RunError, match="would not be the run"):
+            typed_anew(begun(state="finished"), "trainer.args.learning_rate=0.5")
+
+    def test_without_a_checkpoint_of_its_end_there_is_nothing_to_go_on_from(self) -> None:
+        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished", step=0)
+        update_status(folder, step=3)
+        with pytest.raises(RunError, match="kept no checkpoint of its end"):
+            typed(folder, "trainer.args.max_steps=6")
+
+
+class TestFiles:
+    def code(self, workplace: Path, body: str) -> str:
+        (workplace / "mine.py").write_text(f"def one(completions, **kwargs):\n    return {body}\n")
+        return "rewards.mine.fn=./mine.py:one"
+
+    def test_reward_code_that_changed_is_named_with_both_hashes(self, workplace: Path) -> None:
+        folder = begun(self.code(workplace, "[1.0] * len(completions)"))
+        before = read_json(folder.provenance)["sha256"]["rewards.mine"]
+        typed(folder)  # negative control: it has not changed yet
+        self.code(workplace, "[2.0] * len(completions)")
+        with pytest.raises(RunError) as caught:
+            typed(folder)
+        assert before[:12] in str(caught.value.got)
+        assert "mine.py" in str(caught.value.got)
+        assert "--allow code" in str(caught.value.hint)
+        assert typed(folder, allow=("code",)).files[0].name == "rewards.mine"
+        with pytest.raises(RunError):
+            typed(folder, allow=("data",))
+
+    def test_any_of_several_data_files(self, workplace: Path) -> None:
+        for name in ("a.jsonl", "b.jsonl"):
+            (workplace / name).write_text('{"prompt": "1+1=", "a": 1, "b": 1}\n' * 9)
+        folder = begun("data=file", "data.path=[a.jsonl,b.jsonl]", "~data.args")
+        typed(folder)
+        (workplace / "a.jsonl").write_text('{"prompt": "1+2=", "a": 1, "b": 2}\n' * 9)
+        with pytest.raises(RunError) as caught:
+            typed(folder)
+        assert "a.jsonl" in str(caught.value.got)
+        assert "b.jsonl" not in str(caught.value.got)
+        assert "--allow data" in str(caught.value.hint)
+        assert typed(folder, allow=("data",)).files
+
+    def test_a_configuration_that_somebody_edited(self) -> None:
+        """As faults.md 12 saw it: another batch in config.yaml was trained with, in silence."""
+        folder = begun()
+        content = yaml.safe_load(folder.config.read_text())
+        content["trainer"]["args"]["per_device_train_batch_size"] = 4
+        folder.config.write_text(yaml.safe_dump(content))
+        with pytest.raises(RunError) as caught:
+            typed(folder)
+        assert "config.yaml" in str(caught.value.got)
+        assert "--allow config" in str(caught.value.hint)
+
+    def test_without_provenance_it_is_said_that_nobody_knows(self) -> None:
+        folder = begun()
+        folder.provenance.unlink()
+        (line,) = typed(folder).notices
+        assert "provenance.json" in line
+
+
+def test_another_run_of_that_name_has_finished_meanwhile() -> None:
+    """`run:NAME` was the newest then, and is still what was typed: the frozen one stays."""
+    old = "/work/runs/hh_reward/20260101-101500/model"
+    assert _still_means("run:hh_reward", Change(("rewards", "a", "model"), old, "/elsewhere"))
+    assert _still_means("run:hh_reward/20260101-101500", Change(("rewards", "a", "model"), old, "/elsewhere"))
+    assert not _still_means("run:other", Change(("rewards", "a", "model"), old, "/elsewhere"))
+    assert _still_means("auto", Change(("rewards", "a", "offset"), 0.25, 0.5))
+    assert not _still_means("auto", Change(("launch", "processes"), 2, "auto"))
+
+
+def test_allow_without_a_key(capsys) -> None:
+    assert main(["resume", str(begun().path), "--allow"]) == 2
+    assert "--allow names what may be another one" in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""A disk that is full while a checkpoint is saved: path and bytes are named, the older checkpoint is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.disk_space import bytes_below, is_full, size
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import read_status
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """`small_disk(kilobytes)`: a file system of its own that has no room for more."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(kilobytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"a file system can be mounted by root alone: {done.stderr.strip()}")
+        return place
+
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
+
+
+def run_on(place: Path) -> RunFolder:
+    return RunFolder(place / "runs" / "quickstart" / "one")
+
+
+def told_bytes(told: str) -> tuple[int, int]:
+    """(free, needed) as the message has them."""
+    free, needed = re.search(r"(\d+) bytes", told), re.search(r"at least (\d+) bytes", told)
+    assert free is not None
+    assert needed is not None
+    return int(free[1]), int(needed[1])
+
+
+@pytest.mark.parametrize(("kilobytes", "kept"), [(390, ["checkpoint-1"]), (160, [])])
+def test_the_older_one_is_whole_and_nothing_else_is_left(
+    train, small_disk, capsys, monkeypatch, kilobytes: int, kept: list[str]
+) -> None:
+    import rlhf_cli.plan.preflight
+
+    monkeypatch.setattr(rlhf_cli.plan.preflight, "space_problems", lambda *_: ([], None))  # somebody else filled it
+    place = small_disk(kilobytes)
+    code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")
+    folder = run_on(place)
+    told = capsys.readouterr().err
+    assert code == 2
+    assert "error: the disk is full" in told
+    assert str(folder.checkpoints / f"checkpoint-{len(kept) + 1}") in told
+    assert "Traceback" not in told
+    assert [path.name for path in folder.checkpoints.iterdir()] == kept
+    assert all(problem_with(path) is None for path in folder.checkpoints.iterdir())
+    free, needed = told_bytes(told)
+    assert free < needed
+    if kept:
+        assert needed >= bytes_below(folder.checkpoints / kept[0]) > 100_000
+        assert "checkpoint-1 is whole and the run goes on from it" in told
+    assert "the disk is full" in (read_status(folder).reason or "")
+
+
+def test_full_to_the_last_byte_it_is_said_and_the_status_knows(train, small_disk, capsys, before_training) -> None:
+    """Not a checkpoint but a line of metrics finds no room; neither does a new status.json, which is written over."""
+    place = small_disk(1000)
+
+    def fill(trainer: Any) -> None:
+        with (place / "others").open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while True:
+                stream.write(bytes(4096))
+
+    before_training(fill)
+    code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")
+    told = capsys.readouterr().err
+    assert "Traceback" not in told, told
+    assert code == 2
+    assert "error: the disk is full" in told
+    assert "Traceback" not in told
+    status = read_status(run_on(place))
+    assert status.state == "failed"
+    assert "the disk is full" in (status.reason or "")
+
+
+def test_it_goes_on_once_there_is_room(train, small_disk, workplace: Path, monkeypatch) -> None:
+    import rlhf_cli.plan.preflight
+    from rlhf_cli.cli import main
+
+    monkeypatch.setattr(rlhf_cli.plan.preflight, "space_problems", lambda *_: ([], None))
+    place = small_disk(420)
+    train(f"run.root={place}/runs", "trainer.args.save_steps=1")
+    subprocess.run(["mount", "-o", "remount,size=4m", str(place)], check=True)
+    assert main(["resume", str(run_on(place).path)]) == 0
+    assert read_status(run_on(place)).state == "finished"
+
+
+def test_a_limit_on_a_files_size_is_named(train, capsys) -> None:
+    """RLIMIT_FSIZE, as a batch system sets it: the weights of this model take 33 kB, its optimizer 76."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        code, folder = train("trainer.args.save_steps=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert "error: " in capsys.readouterr().err
+    assert list(folder.checkpoints.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_what_says_that_it_is_full(number: int) -> None:
+    from safetensors import SafetensorError
+
+    assert is_full(OSError(number, "said by the system"))
+    assert is_full(SafetensorError(f"Error while serializing: I/O error: said (os error {number})"))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "broken"), RuntimeError("CUDA out of memory"), KeyboardInterrupt()]
+)
+def test_what_does_not(error: BaseException) -> None:
+    assert not is_full(error)
+
+
+def test_torch_says_it_in_its_own_words(small_disk) -> None:
+    import torch
+
+    place = small_disk(64)
+    with pytest.raises(RuntimeError) as caught:
+        torch.save({"x": torch.zeros(100_000)}, place / "x.pt")
+    assert is_full(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (4_100_000_000, "4.1 GB")]
+)
+def test_sizes_are_said_in_powers_of_1000(number: int, said: Any) -> None:
+    assert size(number) == said
