@@ -75,6 +75,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     from transformers.utils import logging as transformers_logging
 
     from rlhf_cli.assemble.trainer import assemble
+    from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
 
@@ -89,6 +90,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     with Spinner(shown=is_main) as spinner:
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(ShortHistory())
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
         add_to_provenance(folder, **_seen(trainer))
@@ -98,6 +100,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ShowProgress(bar))
+        trainer.add_callback(PruneCompletions(folder, experiment.run.keep_completions))
     with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -1,0 +1,31 @@
+"""Keeps the tables of completions of a run from growing with its length: the newest, and one of every so many steps.
+
+A table a log event is the largest thing that a long run leaves: 11 kB for eight short answers, megabytes for a round of
+512 long ones. wandb keeps a second copy of each, a JSON file in `wandb/*/files/media/table`, until it is uploaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_OURS = re.compile(r"^completions_(\d+)\.parquet$")
+_WANDBS = "wandb/*run-*/files/media/table/completions_*.table.json"
+
+
+def prune_completions(run: Path, *, last: int, every: int | None, wandb_too: bool = True) -> None:
+    """Remove from the folder of a run all tables of completions but the `last` newest, and those of every so many steps.
+
+    A table that is gone already is nobody's loss: whoever looks at a run's completions takes what is there. What wandb
+    has of them is cut down to the `last` newest; a file of its own knows no optimizer step.
+    """
+    tables = sorted(
+        (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
+    )
+    for step, file in tables[:-last]:
+        if every is None or step % every != 0:
+            file.unlink(missing_ok=True)
+    if wandb_too:
+        mirrored = sorted(run.glob(_WANDBS), key=lambda file: file.stat().st_mtime_ns)
+        for file in mirrored[:-last]:
+            file.unlink(missing_ok=True)
