@@ -23,6 +23,7 @@ from rlhf_cli.jobs.one_run import run_once
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import experiment_name
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import expand, write_json
 from rlhf_cli.runs.run_summary import summarise
@@ -83,11 +84,11 @@ def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) 
     except Preempted:
         raise
     except UserError as error:
-        console.print(f"job {job}: {error}", style="red", markup=False, highlight=False)
+        console.print(redacted(f"job {job}: {error}"), style="red", markup=False, highlight=False)
         return EXIT_USER_ERROR, math.nan
     except Exception as error:  # one job's crash must not cost the others their night
         console.print(f"job {job} crashed", style="red")
-        console.print(str(error) if isinstance(error, RlhfError) else traceback.format_exc(), markup=False)
+        console.print(redacted(str(error) if isinstance(error, RlhfError) else traceback.format_exc()), markup=False)
         return EXIT_CRASH, math.nan
     run = summarise(folder)
     start_and_end = run.rewards.get(TOTAL)

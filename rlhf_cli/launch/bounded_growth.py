@@ -37,14 +37,17 @@ class ShortHistory(TrainerCallback):
 
 
 class PruneCompletions(TrainerCallback):
-    """A callback that removes the tables of completions that `run.keep_completions` does not keep; main process only."""
+    """A callback that removes the tables of completions that `run.keep_completions` does not keep.
+
+    It is for the main process only.
+    """
 
     def __init__(self, folder: RunFolder, keep: KeepCompletions) -> None:
         self._folder = folder
         self._keep = keep
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Remove them before the next step: the table of a step is written after every callback has heard of its log."""
+        """Remove them before the next step: a step's table is written after the callbacks have heard of its log."""
         self._prune(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.environment_references import fingerprints, variables_of, with_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, JsonValue
@@ -71,7 +72,7 @@ def create_run(
             expected="a folder that can be written to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
-    frozen = absolute_paths(experiment.model_dump(mode="json"))
+    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), composed.references))
     folder.config.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), encoding="utf-8")
     write_provenance(
         folder,
@@ -79,6 +80,7 @@ def create_run(
         overrides=list(composed.overrides),
         seed=experiment.seed,
         files=files,
+        environment=fingerprints(variables_of(composed.references)),
     )
     update_status(folder, state=CREATED)
     return folder

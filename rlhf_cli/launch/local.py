@@ -7,6 +7,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
+from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, GuardStopped, Preempted, RankFailed, RlhfError, UserError
 from rlhf_cli.plan.devices import count_processes
@@ -17,7 +18,7 @@ from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, updat
 
 def run(folder: RunFolder, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
-    launch = Launch.model_validate(folder.read_config()["launch"])
+    launch = Launch.model_validate(resolved_references(folder.read_config())["launch"])
     processes = count_processes(launch.processes, launch.device)
     if processes == 1:
         _in_this_process(folder, resume=resume)

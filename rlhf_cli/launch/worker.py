@@ -19,13 +19,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, GuardStopped, RlhfError, RunError
+from rlhf_cli.json_values import section
 from rlhf_cli.launch.worker_log import logging_into
+from rlhf_cli.redaction import redacted_output
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
-from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
+from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
 
@@ -68,15 +71,17 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
 
 
 def _train(folder: RunFolder, *, resume: bool) -> None:
-    experiment = Experiment.model_validate(folder.read_config())
+    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
     _refuse_other_world_size(folder, experiment)
 
     from transformers import PrinterCallback
+    from transformers.integrations import WandbCallback
     from transformers.utils import logging as transformers_logging
 
     from rlhf_cli.assemble.trainer import assemble
     from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
+    from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
 
     transformers_logging.disable_default_handler()
@@ -90,9 +95,14 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
     with Spinner(shown=is_main) as spinner:
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
     trainer.remove_callback(PrinterCallback)
+    if mode != "none":
+        trainer.remove_callback(WandbCallback)
+        trainer.add_callback(WandbWithoutSecrets())  # type: ignore[no-untyped-call]
     trainer.add_callback(ShortHistory())
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
+        for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
+            print(f"warning: the environment variable {name} is not what it was when the run began")
         add_to_provenance(folder, **_seen(trainer))
         for lengths in getattr(trainer, "lengths", {}).values():
             if lengths.dropped or lengths.cut:
@@ -101,7 +111,7 @@ def _train(folder: RunFolder, *, resume: bool) -> None:
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ShowProgress(bar))
         trainer.add_callback(PruneCompletions(folder, experiment.run.keep_completions))
-    with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
+    with tracked(folder, folder.read_config(), mode) if is_main else contextlib.nullcontext():
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
@@ -249,7 +259,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     folder = open_run(options.run)
     try:
-        run_rank(folder, resume=options.resume)
+        with redacted_output():
+            run_rank(folder, resume=options.resume)
     except KeyboardInterrupt:
         return 75
     except Exception:  # recorded in failure-rank<r>.json, which the parent shows

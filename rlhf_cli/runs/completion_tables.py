@@ -14,7 +14,7 @@ _WANDBS = "wandb/*run-*/files/media/table/completions_*.table.json"
 
 
 def prune_completions(run: Path, *, last: int, every: int | None, wandb_too: bool = True) -> None:
-    """Remove from the folder of a run all tables of completions but the `last` newest, and those of every so many steps.
+    """Remove from a run folder all tables of completions but the `last` newest and those of every so many steps.
 
     A table that is gone already is nobody's loss: whoever looks at a run's completions takes what is there. What wandb
     has of them is cut down to the `last` newest; a file of its own knows no optimizer step.

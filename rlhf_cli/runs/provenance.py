@@ -21,12 +21,19 @@ _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "
 
 
 def write_provenance(
-    folder: RunFolder, *, choices: dict[str, str | None], overrides: list[str], seed: int, files: dict[str, Path]
+    folder: RunFolder,
+    *,
+    choices: dict[str, str | None],
+    overrides: list[str],
+    seed: int,
+    files: dict[str, Path],
+    environment: dict[str, str] | None = None,
 ) -> None:
     """Write what the parent knows before the first rank starts.
 
     `choices` are the group options (exp, model, data, ...), `files` name -> file or folder whose content decides the
-    result: reward code and data.
+    result: reward code and data. `environment` are the variables that the configuration refers to, and by which to tell
+    whether they have changed.
     """
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
@@ -35,6 +42,7 @@ def write_provenance(
         "choices": choices,
         "overrides": overrides,
         "seed": seed,
+        **({"environment": environment} if environment else {}),
         "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
         "host": {
             "name": socket.gethostname(),

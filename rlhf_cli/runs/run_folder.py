@@ -12,6 +12,7 @@ import yaml
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
@@ -133,9 +134,9 @@ def expand(paths: list[Path]) -> list[RunFolder]:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Replace a JSON file in one step, so that a reader never sees half of it."""
+    """Replace a JSON file in one step, so that a reader never sees half of it, nor any secret."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(redacted_tree(content), indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
