@@ -24,6 +24,8 @@ from typing import Any, TextIO, TypeVar
 HIDDEN = "***"
 _SHORTEST = 6
 _SHORTEST_LINE = 16
+_SHORTEST_TYPED = 8
+_WORD = re.compile(r"[A-Za-z]+([ _-][A-Za-z]+)?")
 
 _SECRET_KEY = re.compile(
     r"(^|[_.-])(token|api_?key|pass(word|wd|phrase)?|secret|(access|private|secret|account|auth)_?key|secret_access_key"
@@ -79,6 +81,24 @@ def remember(value: object) -> None:
     """Hide this value from now on wherever it appears: it came from the environment, or stood under a secret key."""
     if isinstance(value, str) and _is_worth_hiding(value) and not value.startswith("${"):
         _remembered.add(value)
+
+
+def remember_variable(name: str, value: str, *, key: str) -> None:
+    """Hide what a configuration's `key` takes from the environment variable `name`.
+
+    A plain word of letters is hidden only where the name or the key says that it is a secret: `finished` as a tag must
+    not be taken out of every text.
+    """
+    if is_secret_key(key.rpartition(".")[2]) or _SECRET_VARIABLE.search(name) or not _WORD.fullmatch(value):
+        remember(value)
+
+
+def secret_variable_in(text: str) -> str | None:
+    """Return the name of an environment variable whose secret stands in a text, None where none does."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_TYPED and _holds_secret(name, value) and value in text:
+            return name
+    return None
 
 
 def remember_typed(words: Iterable[str]) -> None:

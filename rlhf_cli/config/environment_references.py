@@ -22,7 +22,7 @@ from omegaconf.resolvers import oc
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.json_values import JsonTree, JsonValue
-from rlhf_cli.redaction import remember, secret_shape
+from rlhf_cli.redaction import remember_variable, secret_shape
 
 Path: TypeAlias = tuple[str | int, ...]
 References: TypeAlias = dict[Path, tuple[str, str]]
@@ -49,7 +49,7 @@ def references_of(config: DictConfig, tree: JsonTree) -> References:
         if path[-1] in _NAMES_OF_THINGS and secret_shape(value) is None:
             continue
         for name in _MARK.findall(text):
-            remember(os.environ[name])
+            remember_variable(name, os.environ[name], key=str(path[-1]))
         references[path] = (_MARK.sub(r"${oc.env:\1}", text), value)
     return references
 
@@ -143,7 +143,7 @@ def _value_of(name: str, key: str) -> str:
             expected="what the run was started with: a secret is in nobody's run folder",
             hint=f"export {name}=...",
         )
-    remember(value)
+    remember_variable(name, value, key=key)
     return value
 
 

@@ -25,7 +25,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.keys import leaves, valid_keys
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.json_values import JsonTree
-from rlhf_cli.redaction import is_secret_key, remember, secret_shape
+from rlhf_cli.redaction import is_secret_key, remember, secret_shape, secret_variable_in
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -111,6 +111,13 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 where=origins.where(key),
                 expected="the secret in an environment variable, and a reference to it in the configuration",
                 hint=f"export NAME=...; then, in single quotes, '{key}=${{oc.env:NAME}}'",
+            )
+        elif isinstance(value, str) and (variable := secret_variable_in(value)) is not None:
+            yield ConfigError(
+                f"{key} holds what the environment variable {variable} holds, and the run folder would tell it",
+                where=origins.where(key),
+                expected="a reference, which a shell leaves alone in single quotes",
+                hint=f"'{key}=${{oc.env:{variable}}}'",
             )
 
 
