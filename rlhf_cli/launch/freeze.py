@@ -10,9 +10,11 @@ import yaml
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import fingerprints, variables_of, with_references
+from rlhf_cli.config.named_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.runs.maker import made_by
 from rlhf_cli.runs.provenance import write_provenance
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, RUNNING, read_status, update_status
@@ -81,6 +83,7 @@ def create_run(
         seed=experiment.seed,
         files=files,
         environment=fingerprints(variables_of(composed.references)),
+        made_by=made_by(code_of(frozen)),
     )
     update_status(folder, state=CREATED)
     return folder
