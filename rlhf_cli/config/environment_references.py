@@ -151,8 +151,8 @@ def _value_of(name: str, key: str) -> str:
 def _marking() -> Iterator[None]:
     """Let OmegaConf write the name of a variable, between marks, where it would write what the variable holds."""
 
-    def mark(name: str, *default: Any) -> Any:
-        return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *default)
+    def mark(name: str, *default: object) -> object:
+        return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *map(str, default))
 
     OmegaConf.register_new_resolver(_RESOLVER, mark, replace=True)
     try:
