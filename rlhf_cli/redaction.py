@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -109,6 +110,20 @@ def remember_typed(words: Iterable[str]) -> None:
             remember(value.strip("'\""))
 
 
+def remembered() -> list[str]:
+    """Return the values that are hidden because they were remembered, for a process that is to hide them too."""
+    return sorted(_remembered)
+
+
+def hide_output_for_good(values: Iterable[str]) -> None:
+    """Hide these values and all that looks like a secret in whatever this process prints, until it ends."""
+    for value in values:
+        remember(value)
+    out: Any = RedactedStream(sys.stdout)
+    err: Any = RedactedStream(sys.stderr)
+    sys.stdout, sys.stderr = out, err
+
+
 @contextlib.contextmanager
 def forgetting() -> Iterator[None]:
     """Open a context at whose end everything is forgotten that was remembered in it."""
@@ -190,8 +205,6 @@ class RedactedStream:
 def redacted_output() -> Iterator[None]:
     """Hide secrets in what is printed to stdout and stderr inside the `with` block."""
     with contextlib.ExitStack() as stack:
-        import sys
-
         if not isinstance(sys.stdout, RedactedStream):
             out: Any = RedactedStream(sys.stdout)
             stack.enter_context(contextlib.redirect_stdout(out))

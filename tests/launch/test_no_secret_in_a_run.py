@@ -102,3 +102,14 @@ def test_a_run_goes_on_with_what_the_shell_has_now(told, workplace: Path, monkey
     assert "the environment variable JUDGE_KEY is not what it was" in printed
     assert Path("key").read_text() == "another-key-77"
     assert tellers(workplace / RUNS, (*NEEDLES, "another-key-77")) == {}
+
+
+@pytest.mark.slow
+def test_two_processes_and_a_worker_of_a_reward_tell_nothing(told, workplace: Path) -> None:
+    """What a rank prints to stderr goes to log.txt as it is printed, and a worker of a reward prints by itself."""
+    words = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4", "rewards.told.isolate=true"]
+    code, printed = told("train", *WORDS, *words, "run.name=bad", "rewards.told.args.fails_at=2")
+    assert code == 1, printed
+    assert "asking *** with ***" in printed
+    assert tellers(workplace / RUNS) == {}
+    assert [needle for needle in NEEDLES if needle in printed] == []

@@ -54,7 +54,8 @@ class Telling:
 
 WORDS = [
     *SMALL,
-    *("track=wandb_offline", "trainer.args.save_steps=1", "+rewards.told.fn=./telling.py:Telling"),
+    *("track=wandb_offline", "trainer.args.save_steps=1", "trainer.args.logging_steps=2"),
+    "+rewards.told.fn=./telling.py:Telling",
     *("rewards.told.args.api_key=${oc.env:JUDGE_KEY}", "rewards.told.args.url=${oc.env:JUDGE_URL}"),
     *("track.notes=${oc.env:NOTES}", "track.tags=['${oc.env:SALT}']", "data.prompt='${oc.env:SALT} {prompt}'"),
     *("trainer.args.vllm_server_base_url=${oc.env:SERVER}", "rewards.brevity.weight=0"),
