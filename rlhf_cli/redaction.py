@@ -42,8 +42,8 @@ _SHAPES = {
     "an AWS key": re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     "a GitHub token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,})"),
     "a Slack token": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
-    "a JSON web token": re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"),
-    "a password in an address": re.compile(r"(?<=://)[^/\s:@'\"]*:[^/\s@'\"]+(?=@)"),
+    "a JSON web token": re.compile(r"\beyJ[\w-]{10,600}\.[\w-]{10,4000}\.[\w-]{5,}"),
+    "a password in an address": re.compile(r"(?<=://)[^/\s:@'\"]{0,256}:[^/\s@'\"]{1,512}(?=@)"),
     "a key in an address": re.compile(
         r"(?<=[?&])((?:api_?key|key|(?:access_|auth_)?token|auth|password|secret|sig|signature)=)[^&\s#'\"]+",
         re.IGNORECASE,
@@ -57,7 +57,7 @@ _IN_TEXT = (
     ),
     re.compile(r"(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE),
     re.compile(
-        r"((?<![A-Za-z])(?:\w*_)?(?:api_?key|password|passwd|secret|hub_token|hf_token|auth_token|access_token)"
+        r"((?<![A-Za-z])(?:api_?key|password|passwd|secret|hub_token|hf_token|auth_token|access_token)"
         r"['\"]?\s*[:=]\s*['\"]?)(?![<\[{(*]|None\b|null\b|\$\{)[^\s'\",}]{6,}",
         re.IGNORECASE,
     ),
@@ -65,7 +65,7 @@ _IN_TEXT = (
 """How a secret is written in a text beside its name; the group stays. Too eager for a configuration's own values."""
 
 _remembered: set[str] = set()
-_Text = TypeVar("_Text")
+_Node = TypeVar("_Node")
 
 
 def is_secret_key(name: str) -> bool:
@@ -136,10 +136,7 @@ def forgetting() -> Iterator[None]:
 
 def redacted(text: str) -> str:
     """Return a text with *** in the place of every secret in it."""
-    text = redacted_values(text)
-    for shape in (*_SHAPES.values(), *_IN_TEXT):
-        text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
-    return text
+    return _without_shapes(redacted_values(text))
 
 
 def redacted_values(text: str) -> str:
@@ -147,38 +144,50 @@ def redacted_values(text: str) -> str:
 
     For texts that a model or a data set has written: what they look like is not ours to change.
     """
-    for value in _known_values():
+    return _without(text, _known_values())
+
+
+def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
+    """Return lists, dicts and texts with every text in them redacted; under a secret's key it is hidden whole.
+
+    What is neither stays what it is. With `values_only` only known values are hidden, as `redacted_values` does.
+    """
+    values = _known_values()  # once: a table has thousands of texts
+
+    def hide(text: str) -> str:
+        text = _without(text, values)
+        return text if values_only else _without_shapes(text)
+
+    def walk(tree: Any) -> Any:
+        if isinstance(tree, str):
+            return hide(tree)
+        if isinstance(tree, dict):
+            return {
+                walk(key): HIDDEN if not values_only and _hides(key, item) else walk(item) for key, item in tree.items()
+            }
+        return type(tree)(walk(item) for item in tree) if type(tree) in (list, tuple) else tree
+
+    answer: _Node = walk(node)
+    return answer
+
+
+def _without(text: str, values: Iterable[str]) -> str:
+    for value in values:
         if value in text:
             text = text.replace(value, HIDDEN)
     return text
 
 
-def redacted_tree(node: _Text, *, values_only: bool = False) -> _Text:
-    """Return lists, dicts and texts with every text in them redacted; under a secret's key it is hidden whole.
-
-    What is neither stays what it is. With `values_only` only known values are hidden, as `redacted_values` does.
-    """
-    tree: Any = node
-    hide = redacted_values if values_only else redacted
-    if isinstance(tree, str):
-        tree = hide(tree)
-    elif isinstance(tree, dict):
-        tree = {
-            (hide(key) if isinstance(key, str) else key): HIDDEN
-            if not values_only and isinstance(key, str) and _hides(key, value)
-            else redacted_tree(value, values_only=values_only)
-            for key, value in tree.items()
-        }
-    elif type(tree) in (list, tuple):
-        tree = type(tree)(redacted_tree(item, values_only=values_only) for item in tree)
-    answer: _Text = tree
-    return answer
+def _without_shapes(text: str) -> str:
+    for shape in (*_SHAPES.values(), *_IN_TEXT):
+        text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
+    return text
 
 
-def _hides(key: str, value: object) -> bool:
+def _hides(key: object, value: object) -> bool:
     """Return whether a value is hidden for its key; a reference to the environment says where it is, not what."""
     is_reference = isinstance(value, str) and (value.startswith("${oc.env:") or value in ("", HIDDEN))
-    return isinstance(value, str) and not is_reference and is_secret_key(key)
+    return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)
 
 
 class RedactedStream:

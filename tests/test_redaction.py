@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import pytest
 
@@ -143,6 +144,14 @@ def test_a_tree_is_hidden_by_value_and_by_key() -> None:
     assert redacted_tree(tree) == {**kept, "a": ["***", 1, None], "token": "***", "b": {"url": "http://***@h"}}
     assert redacted_tree(tree, values_only=True) == {**tree, "a": ["***", 1, None]}
     assert tree["token"] == "short"
+
+
+@pytest.mark.parametrize("piece", ["w_", "eyJaaaaaaaaaa-", "a://b:", "authorization: ", "bearer  ", "api_key=", "sk-"])
+def test_a_long_text_takes_time_by_its_length(piece: str) -> None:
+    """A model may print anything: 200,000 characters of what almost matches, at most a second of CPU."""
+    started = time.process_time()
+    redacted(piece * (200_000 // len(piece)))
+    assert time.process_time() - started < 1
 
 
 def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,7 @@ def maker_of(run: RunFolder) -> str:
     """Return who a run says that made it: a user and a host, as far as it says so."""
     provenance = read_json(run.provenance)
     user, host = section(provenance, "made_by").get("user"), section(provenance, "host").get("name")
-    known = [text for text in (user, host and f"on {host}") if text]
-    return " ".join(str(text) for text in known) or "nobody knows whom"
+    return f"{user or 'somebody'} on {host}" if host else str(user or "nobody knows whom")
 
 
 def _mark(key: bytes, code: Sequence[str]) -> str:

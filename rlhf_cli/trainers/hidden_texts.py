@@ -23,9 +23,8 @@ def hide_in_tables(logs: Mapping[str, object]) -> None:
         if isinstance(column, Mapping):
             hide_in_tables(column)
         elif isinstance(column, deque):
-            for row, text in enumerate(column):
-                if isinstance(text, str | list | dict):
-                    column[row] = redacted_tree(text, values_only=True)
+            for row, text in enumerate(redacted_tree(list(column), values_only=True)):
+                column[row] = text
 
 
 def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
