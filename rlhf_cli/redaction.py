@@ -20,7 +20,7 @@ import sys
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 HIDDEN = "***"
 _SHORTEST = 6
@@ -158,17 +158,18 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
         text = _without(text, values)
         return text if values_only else _without_shapes(text)
 
-    def walk(tree: Any) -> Any:
+    def walk(tree: object) -> object:
         if isinstance(tree, str):
             return hide(tree)
         if isinstance(tree, dict):
             return {
                 walk(key): HIDDEN if not values_only and _hides(key, item) else walk(item) for key, item in tree.items()
             }
-        return type(tree)(walk(item) for item in tree) if type(tree) in (list, tuple) else tree
+        if isinstance(tree, list):
+            return [walk(item) for item in tree]
+        return tuple(walk(item) for item in tree) if type(tree) is tuple else tree
 
-    answer: _Node = walk(node)
-    return answer
+    return cast(_Node, walk(node))
 
 
 def _without(text: str, values: Iterable[str]) -> str:

@@ -31,7 +31,9 @@ References: TypeAlias = dict[Path, tuple[str, str]]
 _RESOLVER = "oc.env"
 _REFERENCE = re.compile(r"(\\)?\$\{oc\.env:([^{}:,\s]+)\}")
 _MARK = re.compile("\0([^\1]*)\1")
-_NAMES_OF_THINGS = frozenset({"path", "fn", "model", "tokenizer", "class", "root", "name", "world", "init"})
+_NAMES_OF_THINGS = frozenset(
+    {"path", "fn", "model", "tokenizer", "class", "root", "name", "world", "init", "project", "entity"}
+)
 
 
 def references_of(config: DictConfig, tree: JsonTree) -> References:

@@ -67,9 +67,9 @@ def test_a_text_is_kept_as_a_reference_and_read_as_what_it_is(typed: str, kept: 
 
 
 def test_through_another_key() -> None:
-    tree, written = frozen("track.notes=${oc.env:PW}", "track.entity=${track.notes}")
-    assert at(tree, "track.entity") == "pass-word-1"
-    assert at(written, "track.entity") == "${oc.env:PW}"
+    tree, written = frozen("track.notes=${oc.env:PW}", "rewards.format.args.x=${track.notes}")
+    assert at(tree, "rewards.format.args.x") == "pass-word-1"
+    assert at(written, "rewards.format.args.x") == "${oc.env:PW}"
 
 
 def test_numbers_and_names_of_things_are_frozen_as_they_were(write) -> None:
@@ -79,6 +79,7 @@ def test_numbers_and_names_of_things_are_frozen_as_they_were(write) -> None:
     _, written = frozen("debug=mine", "model.path=${oc.env:MODEL}")
     assert at(written, "trainer.args.max_steps") == 7
     assert at(written, "model.path") == "org/model"
+    assert at(frozen("track.project=${oc.env:MODEL}")[1], "track.project") == "org/model"
 
 
 def test_a_name_that_holds_a_password_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_a_variable_that_is_gone_is_named_with_its_key(monkeypatch: pytest.Monke
 
 
 def test_a_change_of_a_variable_is_seen_and_its_value_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed = compose(["+exp=quickstart", "track.notes=${oc.env:PW}", "track.entity=${oc.env:MODEL}"])
+    composed = compose(["+exp=quickstart", "track.notes=${oc.env:PW}", "rewards.format.args.x=${oc.env:MODEL}"])
     assert variables_of(composed.references) == ["MODEL", "PW"]
     prints = fingerprints(variables_of(composed.references))
     assert changed_variables(prints) == []
