@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.environment_references import fingerprints, variables_of, with_references
+from rlhf_cli.config.environment_references import References, fingerprints, variables_of, with_references
 from rlhf_cli.config.named_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
@@ -74,8 +74,7 @@ def create_run(
             expected="a folder that can be written to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
-    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), composed.references))
-    folder.config.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    folder.config.write_text(frozen_text(experiment, composed.references), encoding="utf-8")
     write_provenance(
         folder,
         choices=composed.choices,
@@ -83,10 +82,16 @@ def create_run(
         seed=experiment.seed,
         files=files,
         environment=fingerprints(variables_of(composed.references)),
-        made_by=made_by(code_of(frozen)),
+        made_by=made_by(code_of(folder.read_config())),
     )
     update_status(folder, state=CREATED)
     return folder
+
+
+def frozen_text(experiment: Experiment, references: References) -> str:
+    """Return config.yaml: the whole experiment, every local path absolute, what the environment gave as a reference."""
+    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), references))
+    return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 
 def absolute_paths(tree: JsonTree) -> JsonTree:
