@@ -53,12 +53,12 @@ _SHAPES = {
 
 _IN_TEXT = (
     re.compile(
-        r"(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token)\s+)?)(?!\$\{)[^\s'\",}]{6,}", re.IGNORECASE
+        r"(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token)\s+)?)(?!\$\\?\{)[^\s'\",}]{6,}", re.IGNORECASE
     ),
     re.compile(r"(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE),
     re.compile(
         r"((?<![A-Za-z])(?:api_?key|password|passwd|secret|hub_token|hf_token|auth_token|access_token)"
-        r"['\"]?\s*[:=]\s*['\"]?)(?![<\[{(*]|None\b|null\b|\$\{)[^\s'\",}]{6,}",
+        r"['\"]?\s*[:=]\s*['\"]?)(?![<\[{(*]|None\b|null\b|\$\\?\{)[^\s'\",}]{6,}",
         re.IGNORECASE,
     ),
 )
@@ -80,7 +80,7 @@ def secret_shape(text: str) -> str | None:
 
 def remember(value: object) -> None:
     """Hide this value from now on wherever it appears: it came from the environment, or stood under a secret key."""
-    if isinstance(value, str) and _is_worth_hiding(value) and not value.startswith("${"):
+    if isinstance(value, str) and _is_worth_hiding(value) and not value.startswith(("${", "$\\{")):
         _remembered.add(value)
 
 

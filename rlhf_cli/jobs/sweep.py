@@ -8,11 +8,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
 from rlhf_cli.config.compose import CONFIG_NAME, register_user_conf
@@ -58,7 +59,7 @@ def run(overrides: list[str]) -> int:
     def job(_: DictConfig) -> float:
         sys.argv = command_line  # the provenance holds what the user typed, not what Hydra was given
         config = HydraConfig.get()
-        code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num))
+        code, objective = _run_job(console, _as_typed(config.overrides.task), sweep_dir, str(config.job.num))
         exit_codes.append(code)
         return objective
 
@@ -73,6 +74,12 @@ def run(overrides: list[str]) -> int:
             show_comparison(console, runs)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
     return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
+
+
+def _as_typed(overrides: ListConfig) -> list[str]:
+    """Return the overrides of a job with `${...}` as it was typed: what the environment holds is no part of them."""
+    typed: Any = OmegaConf.to_container(overrides, resolve=False)
+    return [str(override) for override in typed]
 
 
 def _run_job(console: Console, overrides: list[str], sweep_dir: Path, job: str) -> tuple[int, float]:

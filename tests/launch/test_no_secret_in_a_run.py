@@ -104,6 +104,15 @@ def test_a_run_goes_on_with_what_the_shell_has_now(told, workplace: Path, monkey
     assert tellers(workplace / RUNS, (*NEEDLES, "another-key-77")) == {}
 
 
+def test_a_sweep_tells_nothing(told, workplace: Path) -> None:
+    """Hydra gives a job its overrides by way of a configuration, in which it would resolve what stands in quotes."""
+    code, printed = told("train", "-m", *WORDS, "run.name=swept", "seed=3,4")
+    assert code == 0, printed
+    assert len(list((RUNS / "swept").glob("*/config.yaml"))) == 2
+    assert tellers(workplace / RUNS) == {}
+    assert [needle for needle in NEEDLES if needle in printed] == []
+
+
 @pytest.mark.slow
 def test_two_processes_and_a_worker_of_a_reward_tell_nothing(told, workplace: Path) -> None:
     """What a rank prints to stderr goes to log.txt as it is printed, and a worker of a reward prints by itself."""
