@@ -13,7 +13,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlhf_cli.config.compose import CONFIG_NAME, register_user_conf
@@ -76,7 +76,7 @@ def run(overrides: list[str]) -> int:
     return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
 
 
-def _as_typed(overrides: ListConfig) -> list[str]:
+def _as_typed(overrides: object) -> list[str]:
     """Return the overrides of a job with `${...}` as it was typed: what the environment holds is no part of them."""
     typed: Any = OmegaConf.to_container(overrides, resolve=False)
     return [str(override) for override in typed]
