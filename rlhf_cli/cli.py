@@ -15,6 +15,7 @@ from types import ModuleType
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RewardFailed, RlhfError
 from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.suggest import nearest
 from rlhf_cli.verbs import VERBS
 
@@ -38,6 +39,12 @@ _LONG = ("train", "resume")
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
+    with forgetting(), redacted_output():
+        remember_typed(words)
+        return _dispatch(words)
+
+
+def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
         return EXIT_OK

@@ -6,10 +6,12 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from rlhf_cli.redaction import forgetting
 
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
 # (all tests on two cores: 403 s instead of 515 s). The models are so small that one alone gains nothing from two.
@@ -23,12 +25,14 @@ _OURS_TO_SET = ("RLHF_CACHE", "WANDB", "HF_", "CUDA_VISIBLE_DEVICES", "NETRC")
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No login, cache or switch of the person who runs the tests; `sys.path` as it was afterwards."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No login, cache or switch of the person who runs the tests; `sys.path`, and what is hidden, as they were."""
     for name in list(os.environ):
         if name.startswith(_OURS_TO_SET):
             monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    with forgetting():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

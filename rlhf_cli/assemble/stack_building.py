@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.plan.reward_components import component
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.isolated import Isolated
@@ -84,6 +85,6 @@ def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunct
 def _recorder(file: Path) -> Callable[[dict[str, object]], None]:
     def record(row: dict[str, object]) -> None:
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row, default=str) + "\n")
+            stream.write(json.dumps(redacted_tree(row), default=str) + "\n")
 
     return record

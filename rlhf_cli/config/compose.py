@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
+from rlhf_cli.config.environment_references import References, references_of
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
@@ -59,6 +60,8 @@ class Composed:
     overrides: tuple[str, ...]
     frozen: Path | None = None
     """Names the file of a run's configuration that this began with; None stands for a fresh experiment."""
+    references: References = field(default_factory=dict)
+    """Holds the texts that came from the environment, which no file of a run may tell."""
 
 
 def compose(typed: list[str]) -> Composed:
@@ -73,10 +76,11 @@ def compose(typed: list[str]) -> Composed:
         with open_dict(config):
             config.pop("hydra")
         tree = resolved(config)
+        references = references_of(config, tree)
         origins = origins_of(CONFIG_NAME, overrides)
     let_typed_sources_win(tree, origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
-    return Composed(tree, ours, origins, tuple(overrides))
+    return Composed(tree, ours, origins, tuple(overrides), references=references)
 
 
 def resolved(config: DictConfig) -> JsonTree:

@@ -9,9 +9,10 @@ from hydra.core.config_store import ConfigStore
 
 from rlhf_cli.config.compose import Composed, composing, let_typed_sources_win, origins_of, resolved
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.environment_references import for_composing, references_of
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.json_values import JsonTree
 
 _CONFIG_NAME = "frozen"
 
@@ -24,13 +25,15 @@ def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Com
     """
     chosen: dict[str, str | None] = {}
     overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
-    kept = {section: _escaped(value) for section, value in config.items() if section not in chosen}
+    kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
     ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
     with composing():
-        tree = resolved(hydra_compose(_CONFIG_NAME, overrides=overrides))
+        composed = hydra_compose(_CONFIG_NAME, overrides=overrides)
+        tree = resolved(composed)
+        references = references_of(composed, tree)
         origins = origins_of(_CONFIG_NAME, overrides, frozen=file)
     let_typed_sources_win(tree, origins)
-    return Composed(tree, chosen, origins, tuple(overrides), frozen=file)
+    return Composed(tree, chosen, origins, tuple(overrides), frozen=file, references=references)
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
@@ -48,12 +51,3 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
         return override
     chosen[group] = option
     return f"+{override}"
-
-
-def _escaped(node: JsonValue) -> JsonValue:
-    """Return the same tree with every `${` a plain text: a frozen configuration is resolved already."""
-    if isinstance(node, dict):
-        return {key: _escaped(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_escaped(item) for item in node]
-    return node.replace("${", r"\${") if isinstance(node, str) else node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,16 +29,15 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.keys import leaves, valid_keys
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.json_values import JsonTree
+from rlhf_cli.redaction import is_secret_key, remember, secret_shape, secret_variable_in
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
-_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$", re.IGNORECASE)
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
     *(evaluation_problems, trainer_class_problems, launch_problems, slurm_problems),
     *(strategy_problems, rollout_problems),
 )
-_TOKENS_OF_TEXT = {"eos_token", "pad_token", "bos_token", "unk_token"}
 
 
 def judge(composed: Composed) -> Experiment:
@@ -84,8 +82,11 @@ def _is_trusted(key: str, composed: Composed) -> bool:
 
 def _forbidden(composed: Composed) -> Iterator[UserError]:
     tree, origins = composed.tree, composed.origins
+    from_environment = {".".join(str(part) for part in path) for path in composed.references}
     for key, value in leaves(tree):
         name = key.rpartition(".")[2]
+        if is_secret_key(name):
+            remember(value)  # whatever else is wrong with it, no message repeats it
         if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
             continue  # trainer_problems names where it belongs; the name a user gives a reward is no key of ours
         if name == "_target_":
@@ -101,12 +102,29 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 where=origins.where(key),
                 hint=f"{key}=true on the command line, if you do trust it",
             )
-        elif value is not None and _SECRET.search(name) and name not in _TOKENS_OF_TEXT:
+        elif key in from_environment:
+            continue  # the run folder will say where it is, not what
+        elif value is not None and not isinstance(value, dict) and is_secret_key(name):
             yield ConfigError(
                 f"{key} would put a secret into the run folder",
                 where=origins.where(key),
                 expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
-                hint=f"~{key}",
+                hint=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used",
+            )
+        elif isinstance(value, str) and (kind := secret_shape(value)) is not None:
+            remember(value)
+            yield ConfigError(
+                f"{key} holds {kind}, which would lie in the run folder for all to read",
+                where=origins.where(key),
+                expected="the secret in an environment variable, and a reference to it in the configuration",
+                hint=f"export NAME=...; then, in single quotes, '{key}=${{oc.env:NAME}}'",
+            )
+        elif isinstance(value, str) and (variable := secret_variable_in(value)) is not None:
+            yield ConfigError(
+                f"{key} holds what the environment variable {variable} holds, and the run folder would tell it",
+                where=origins.where(key),
+                expected="a reference, which a shell leaves alone in single quotes",
+                hint=f"'{key}=${{oc.env:{variable}}}'",
             )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import GuardStopped, Preempted, UserError
+from rlhf_cli.jobs.foreign_code import take_as_ours
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
@@ -68,7 +69,9 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
     with only_writer(folder, take_over=take_over) as taken_over:
         changes = shown_changes(run)
         if run.taken or run.files:
-            freeze_again(folder, run.prepared.experiment, files=run.plan.files, note=noted(run))
+            experiment, composed = run.prepared.experiment, run.prepared.composed
+            freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
+        take_as_ours(folder)
         if is_for_slurm(folder):
             check_slurm(run.prepared.experiment.launch, folder.path)
             submit_frozen(console, folder)

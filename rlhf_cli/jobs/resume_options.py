@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 from rlhf_cli.errors import ConfigError
 
-_ALLOW, _TAKE_OVER = "--allow", "--take-over"
+_ALLOW, _TAKE_OVER, _TRUST = "--allow", "--take-over", "--trust"
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What a user lets happen: changes of these keys, sections or kinds of files; a run of another machine."""
+    """What a user lets happen: changes of these keys, sections or kinds of files; a run of another machine, code
+    that somebody else named."""
 
     allowed: tuple[str, ...] = ()
     take_over: bool = False
+    trust: bool = False
 
 
 def resume_options(argv: list[str]) -> tuple[ResumeOptions, list[str]]:
     """Return the options in `argv` and the words that are none. Raises ConfigError for `--allow` without a key."""
     allowed: list[str] = []
     words: list[str] = []
-    take_over = False
+    take_over = trust = False
     left = iter(argv)
     for word in left:
         option, equals, value = word.partition("=")
@@ -37,6 +39,8 @@ def resume_options(argv: list[str]) -> tuple[ResumeOptions, list[str]]:
             allowed.append(name)
         elif word == _TAKE_OVER:
             take_over = True
+        elif word == _TRUST:
+            trust = True
         else:
             words.append(word)
-    return ResumeOptions(tuple(allowed), take_over), words
+    return ResumeOptions(tuple(allowed), take_over, trust), words

@@ -8,11 +8,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from rlhf_cli.config.compose import CONFIG_NAME, register_user_conf
@@ -25,6 +26,7 @@ from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.freeze import create_run, experiment_name
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
 from rlhf_cli.runs.run_summary import summarise, summarise_readable
@@ -60,7 +62,8 @@ def run(overrides: list[str]) -> int:
     def job(_: DictConfig) -> float:
         sys.argv = command_line  # the provenance holds what the user typed, not what Hydra was given
         config = HydraConfig.get()
-        code, objective = _run_job(console, list(config.overrides.task), sweep_dir, str(config.job.num), for_slurm)
+        overrides_of_job = _as_typed(config.overrides.task)
+        code, objective = _run_job(console, overrides_of_job, sweep_dir, str(config.job.num), for_slurm)
         exit_codes.append(code)
         return objective
 
@@ -81,6 +84,12 @@ def run(overrides: list[str]) -> int:
     return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
 
 
+def _as_typed(overrides: object) -> list[str]:
+    """Return the overrides of a job with `${...}` as it was typed: what the environment holds is no part of them."""
+    typed: Any = OmegaConf.to_container(overrides, resolve=False)
+    return [str(override) for override in typed]
+
+
 def _run_job(
     console: Console, overrides: list[str], sweep_dir: Path, job: str, for_slurm: list[RunFolder]
 ) -> tuple[int, float]:
@@ -99,11 +108,11 @@ def _run_job(
     except Preempted:
         raise
     except UserError as error:
-        console.print(f"job {job}: {error}", style="red", markup=False, highlight=False)
+        console.print(redacted(f"job {job}: {error}"), style="red", markup=False, highlight=False)
         return EXIT_USER_ERROR, math.nan
     except Exception as error:  # one job's crash must not cost the others their night
         console.print(f"job {job} crashed", style="red")
-        console.print(str(error) if isinstance(error, RlhfError) else traceback.format_exc(), markup=False)
+        console.print(redacted(str(error) if isinstance(error, RlhfError) else traceback.format_exc()), markup=False)
         return EXIT_CRASH, math.nan
     run = summarise(folder)
     start_and_end = run.rewards.get(TOTAL)

@@ -10,9 +10,12 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.environment_references import References, fingerprints, variables_of, with_references
+from rlhf_cli.config.named_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.runs.maker import made_by
 from rlhf_cli.runs.provenance import rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
@@ -98,13 +101,15 @@ def create_run(
             expected="a folder that can be written to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
-    write_text(folder.config, frozen_text(experiment), durable=True)
+    write_text(folder.config, frozen_text(experiment, composed.references), durable=True)
     write_provenance(
         folder,
         choices=composed.choices,
         overrides=list(composed.overrides),
         seed=experiment.seed,
         files=files,
+        environment=fingerprints(variables_of(composed.references)),
+        made_by=made_by(code_of(folder.read_config())),
     )
     update_status(folder, state=CREATED)
     return folder
@@ -115,14 +120,16 @@ def planned_folder(experiment: Experiment, composed: Composed) -> Path:
     return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
 
 
-def freeze_again(folder: RunFolder, experiment: Experiment, *, files: dict[str, Path], note: JsonTree) -> None:
+def freeze_again(
+    folder: RunFolder, experiment: Experiment, composed: Composed, *, files: dict[str, Path], note: JsonTree
+) -> None:
     """Write the experiment that a run goes on with in the place of the one it was begun with; see `rewrite_config`."""
-    rewrite_config(folder, frozen_text(experiment), files=files, note=note)
+    rewrite_config(folder, frozen_text(experiment, composed.references), files=files, note=note)
 
 
-def frozen_text(experiment: Experiment) -> str:
-    """Return config.yaml: the whole experiment, every local path absolute."""
-    frozen = absolute_paths(experiment.model_dump(mode="json"))
+def frozen_text(experiment: Experiment, references: References) -> str:
+    """Return config.yaml: the whole experiment, every local path absolute, what the environment gave as a reference."""
+    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), references))
     return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 

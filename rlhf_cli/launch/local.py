@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
 from rlhf_cli.launch.preemption import preempted
@@ -24,7 +25,7 @@ from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, updat
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
-    experiment = Experiment.model_validate(folder.read_config())
+    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
     file = experiment.launch.accelerate_config
     accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
     plan = plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env)

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import (
@@ -31,18 +32,21 @@ from rlhf_cli.errors import (
     RlhfError,
     RunError,
 )
+from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.ranks import PARENT
+from rlhf_cli.launch.seen_by_worker import seen_of
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
+from rlhf_cli.redaction import redacted_output
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
-from rlhf_cli.runs.provenance import add_to_provenance, weights_hash
-from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
+from rlhf_cli.runs.provenance import add_to_provenance
+from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
 
@@ -69,7 +73,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
     rank = int(os.environ.get("RANK", "0"))
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
-            experiment = Experiment.model_validate(folder.read_config())
+            experiment = Experiment.model_validate(resolved_references(folder.read_config()))
             with _stoppable(folder, experiment.launch, rank) as stopping:
                 if rank == 0:
                     claim(folder)
@@ -108,11 +112,14 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
     _refuse_other_world_size(folder, experiment)
 
     from transformers import PrinterCallback
+    from transformers.integrations import WandbCallback
     from transformers.utils import logging as transformers_logging
 
     from rlhf_cli.assemble.trainer import assemble
+    from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
+    from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
 
     transformers_logging.disable_default_handler()
@@ -127,18 +134,25 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
         trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
+    if mode != "none":
+        trainer.remove_callback(WandbCallback)
+        trainer.add_callback(WandbWithoutSecrets())  # type: ignore[no-untyped-call]
+    trainer.add_callback(ShortHistory())
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
-        add_to_provenance(folder, **_seen(trainer))
+        for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
+            print(f"warning: the environment variable {name} is not what it was when the run began")
+        add_to_provenance(folder, **seen_of(trainer))
         for lengths in getattr(trainer, "lengths", {}).values():
             if lengths.dropped or lengths.cut:
                 print(f"warning: {lengths.describe()}")
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ShowProgress(bar))
+        trainer.add_callback(PruneCompletions(folder, experiment.run.keep_completions))
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
-    with tracked(folder, experiment.model_dump(mode="json"), mode) if is_main else contextlib.nullcontext():
+    with tracked(folder, folder.read_config(), mode) if is_main else contextlib.nullcontext():
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
@@ -226,30 +240,6 @@ def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
         )
 
 
-def _seen(trainer: BuiltWhole) -> dict[str, object]:
-    accelerator = trainer.accelerator
-    left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
-    lengths = getattr(trainer, "lengths", {})
-    return {
-        "world_size": accelerator.num_processes,
-        "distributed_type": str(accelerator.distributed_type.value),
-        "device": str(accelerator.device),
-        "mixed_precision": accelerator.mixed_precision,
-        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        "num_train_rows": len(trainer.train_dataset),
-        "starting_model": _starting_model(trainer),
-        **({"left_out": left_out} if left_out else {}),
-        **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
-    }
-
-
-def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:
-    """Return where the weights came from that training begins with, and what says whether two runs began alike."""
-    config = trainer.model.config
-    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
-    return {"path": path, "commit": commit, "weights_sha256": None if commit else weights_hash(Path(path))}
-
-
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     """Write a file a rank, so that the first of several failures is known from those it caused."""
     text = "".join(traceback.format_exception(error))
@@ -290,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)
     try:
-        with lasting_output():
+        with lasting_output(), redacted_output():
             run_rank(open_run(options.run), resume=options.resume)
     except (KeyboardInterrupt, Preempted):
         return EXIT_PREEMPTED

@@ -7,7 +7,15 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 
+from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
+
+
+class _Redacted(logging.Formatter):
+    """A formatter whose lines, tracebacks included, tell no secret."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
 
 @contextlib.contextmanager
@@ -17,7 +25,7 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     Yields a function that returns how many different warnings there were.
     """
     handler = _LogFile(folder.log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
     warned: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:

@@ -30,6 +30,7 @@ from rlhf_cli.numerics.intervals import (
     student,
     wilson,
 )
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numbers import last_number
 from rlhf_cli.runs.evaluations import SAMPLED
@@ -106,7 +107,7 @@ def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
 
 def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write one JSON object a line, as `rlhf score --completions` reads them."""
-    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
     file.write_text("".join(lines), encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rlhf_cli.json_values import finite_or_none
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import flush
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.runs.run_folder import unreadable, write_text
@@ -42,7 +43,7 @@ class MetricsWriter:
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
         event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
         with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(event) + "\n")
+            stream.write(json.dumps(redacted_tree(event, values_only=True)) + "\n")
 
     def flush(self) -> None:
         """Flush the file to the disk: the events before a checkpoint belong to it."""

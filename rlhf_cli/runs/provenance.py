@@ -30,12 +30,20 @@ _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "
 
 
 def write_provenance(
-    folder: RunFolder, *, choices: dict[str, str | None], overrides: list[str], seed: int, files: dict[str, Path]
+    folder: RunFolder,
+    *,
+    choices: dict[str, str | None],
+    overrides: list[str],
+    seed: int,
+    files: dict[str, Path],
+    environment: dict[str, str] | None = None,
+    made_by: dict[str, str] | None = None,
 ) -> None:
     """Write what the parent knows before the first rank starts.
 
     `choices` are the group options (exp, model, data, ...), `files` name -> file or folder whose content decides the
-    result: reward code and data.
+    result: reward code and data. `environment` are the variables that the configuration refers to, and by which to tell
+    whether they have changed; `made_by` is what maker.py says of the maker.
     """
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
@@ -44,6 +52,8 @@ def write_provenance(
         "choices": choices,
         "overrides": overrides,
         "seed": seed,
+        **({"environment": environment} if environment else {}),
+        **({"made_by": made_by} if made_by else {}),
         "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
         "host": {
             "name": socket.gethostname(),

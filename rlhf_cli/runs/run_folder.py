@@ -13,6 +13,7 @@ import yaml
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
@@ -139,8 +140,8 @@ def expand(paths: list[Path]) -> list[RunFolder]:
 
 
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:
-    """Replace a JSON file in one step, so that a reader never sees half of it; see `write_text`."""
-    write_text(path, json.dumps(content, indent=2) + "\n", durable=durable)
+    """Replace a JSON file in one step, so that a reader never sees half of it, nor any secret; see `write_text`."""
+    write_text(path, json.dumps(redacted_tree(content), indent=2) + "\n", durable=durable)
 
 
 def write_text(path: Path, content: str, *, durable: bool = False) -> None:

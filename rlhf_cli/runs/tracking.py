@@ -14,6 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlparse
 
 from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 
@@ -64,6 +65,8 @@ def tracked(folder: RunFolder, config: JsonTree, mode: Mode) -> Iterator[None]:
         return
     import wandb
 
+    # Else a copy of every table is left in the user's home, where nobody looks for it.
+    os.environ.setdefault("WANDB_DATA_DIR", str(folder.path / "wandb"))
     track = section(config, "track")
     tags = track["tags"] if isinstance(track["tags"], list) else []
     provenance = read_json(folder.provenance)
@@ -85,15 +88,27 @@ def tracked(folder: RunFolder, config: JsonTree, mode: Mode) -> Iterator[None]:
         "resume": "allow",
     }
     quiet = wandb.Settings(silent=True, console="off", init_timeout=30)
-    try:
-        wandb.init(**settings, mode=mode, settings=quiet)
-    except wandb.errors.Error:
-        # The server answered a minute ago and does not now. A run is worth more than its mirror.
-        wandb.init(**settings, mode="offline", settings=quiet)
+    with _redacted_command_line():
+        try:
+            wandb.init(**settings, mode=mode, settings=quiet)
+        except wandb.errors.Error:
+            # The server answered a minute ago and does not now. A run is worth more than its mirror.
+            wandb.init(**settings, mode="offline", settings=quiet)
     try:
         yield
     finally:
         wandb.finish()
+
+
+@contextmanager
+def _redacted_command_line() -> Iterator[None]:
+    """Let wandb, which keeps the command line as it was typed, see it without secrets."""
+    typed = sys.argv
+    sys.argv = [redacted(word) for word in typed]
+    try:
+        yield
+    finally:
+        sys.argv = typed
 
 
 def mirror_table(name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:

@@ -12,6 +12,7 @@ from rlhf_cli.config.schema.launch_section import Slurm
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.redaction import redacted
 from rlhf_cli.tables.strategies import STRATEGIES
 
 
@@ -149,7 +150,7 @@ def _rewards(experiment: Experiment, plan: Plan) -> Table:
     if is_gated:
         table.add_column("only where")
     for name, reward in experiment.rewards.items():
-        args = ", ".join(f"{key}={value}" for key, value in reward.args.items())
+        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items())
         cells = [name, _weight(reward), plan.rewards[name] + (f" ({args})" if args else "")]
         table.add_row(*cells, *([", ".join(_gate(gate) for gate in reward.gates)] if is_gated else []))
     return table

@@ -17,6 +17,7 @@ from typing import TypeGuard
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from rlhf_cli.redaction import hide_output_for_good, remembered
 from rlhf_cli.stack.calling import RewardTimeout
 from rlhf_cli.stack.reward_batch import by_row
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
@@ -67,7 +68,7 @@ class Isolated:
                 max_workers=workers,
                 max_tasks=_ROWS_A_WORKER,
                 initializer=_prepare,
-                initargs=self._call.args,
+                initargs=(*self._call.args, remembered()),
                 context=context,
             )
         return self._pool
@@ -95,8 +96,12 @@ def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeo
     return type(kind, (Exception,), {})(message)
 
 
-def _prepare(fn: str, args: Mapping[str, object]) -> None:
-    """Run in a new worker. What goes wrong here goes wrong again in the first row, and is reported there."""
+def _prepare(fn: str, args: Mapping[str, object], hidden: list[str]) -> None:
+    """Run in a new worker, which prints none of the `hidden` texts.
+
+    What goes wrong here goes wrong again in the first row, and is reported there.
+    """
+    hide_output_for_good(hidden)
     end = os._exit
     # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
     os._exit = lambda status: end(status or 1)

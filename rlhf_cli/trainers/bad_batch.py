@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 AsText = Callable[[Sequence[int]], str]
@@ -37,7 +38,10 @@ def write_batch(
         "round": _round(logs),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(
+        json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
     return file
 
 

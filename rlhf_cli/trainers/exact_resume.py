@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import torch
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
@@ -136,7 +137,7 @@ def _table(logs: Mapping[str, Iterable[object]]) -> Table:
         name: {inner: list(values) for inner, values in column.items()} if isinstance(column, dict) else list(column)
         for name, column in logs.items()
     }
-    return plain if _is_plain(plain) else {}
+    return redacted_tree(plain, values_only=True) if _is_plain(plain) else {}
 
 
 def _is_plain(value: object) -> bool:

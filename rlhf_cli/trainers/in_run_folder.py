@@ -1,4 +1,4 @@
-"""Say where any TRL trainer writes, and what is wrong where the best checkpoint cannot be chosen.
+"""Say where any TRL trainer writes, what it must not tell, and why the best checkpoint cannot be chosen.
 
 Every method here calls super() and copies none of its body. tests/trainers/test_contract.py names each seam, so that
 a TRL that moves one fails there in a readable place.
@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers.trainer import TRAINING_ARGS_NAME
+
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.finite_steps import FiniteSteps
+from rlhf_cli.trainers.hidden_texts import hide_in_arguments, hide_in_tables
 
 
 class InRunFolder(FiniteSteps):
@@ -49,9 +52,15 @@ class InRunFolder(FiniteSteps):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, with what TRL prints sent to the log file."""
+        hide_in_tables(getattr(self, "_logs", {}))
         # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.
         with _stdout_into(self.additions.table_log):
             super().log(logs, start_time)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            hide_in_arguments(self.args, Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME))
 
 
 def _may_come(name: str, metrics: Mapping[str, object]) -> bool:

@@ -18,6 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.scored_pairs import ScoredPair, texts_of
+from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
@@ -68,7 +69,9 @@ class RewardSamples(TrainerCallback):
             for number, (row, score) in enumerate(zip(self._rows, scores, strict=True), 1)
         ]
         with self._file.open("a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(_plain(pair), ensure_ascii=False) + "\n" for pair in pairs)
+            stream.writelines(
+                json.dumps(redacted_tree(_plain(pair), values_only=True), ensure_ascii=False) + "\n" for pair in pairs
+            )
         self._on_pairs(pairs)
 
 

@@ -11,6 +11,7 @@ model.path=FOLDER takes another policy or a checkpoint, data.eval.path=FILE othe
 --out FOLDER     write there instead of RUN/eval/
 --json           print what is written as NAME.json instead of the tables
 --batch-size N   completions in one batch
+--trust          run the reward files and other code that the run names, though somebody else made it
 
 for a reward model
 --slice COLUMN   accuracy by this column's values; may be given several times
@@ -38,6 +39,7 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.measure.evaluation_files import evaluation_json
@@ -68,6 +70,8 @@ def run(argv: list[str]) -> int:
     words.remove(named)
     target = _target(named, words)
     _refuse_of_other_kind(options, target)
+    if target.run is not None:
+        refuse_foreign_code(target.run, trust=options.trust, command="rlhf eval")
     prepared = _prepare(target, words, options.data)
     experiment = prepared.experiment
     if _is_typed(words, "model.path"):
@@ -125,6 +129,7 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--batch-size", type=_at_least(1))
+    parser.add_argument("--trust", action="store_true")
     parser.add_argument("--slice", action="append")
     parser.add_argument("--chat", action="store_true", default=None)
     parser.add_argument("--eos", action=argparse.BooleanOptionalAction)

@@ -6,6 +6,7 @@ hangs on them, when to save, log and evaluate, track, guards, launch's times. Wh
   --allow KEY      go on although this key (or section) is another one; or `data`, `code`, `config`, for files that
                    have changed since the run was begun; repeatable
   --take-over      go on with a run that another machine left without a word, where its process is gone
+  --trust          run the reward files and other code that the run names, though somebody else made it
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, RunError
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.one_run import resume_once, say_finished
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import resume_options
@@ -45,5 +47,6 @@ def run(argv: list[str]) -> int:
             got=f"job {status.job_id}",
             hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
         )
+    refuse_foreign_code(folder, trust=options.trust, command="rlhf resume")
     resume_once(console, resumed(folder, prepare_from(folder, words), options.allowed), take_over=options.take_over)
     return EXIT_OK

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
+from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
@@ -17,7 +18,8 @@ _ORIGIN_COLUMN = 56
 def run(argv: list[str]) -> int:
     """Print the configuration, a value a line; returns the exit code."""
     prepared = prepare(argv, keep_run_names=True)
-    _show(Console(), prepared.experiment.model_dump(mode="json"), prepared.composed.origins, "", 0)
+    shown = with_references(prepared.experiment.model_dump(mode="json"), prepared.composed.references)
+    _show(Console(), shown, prepared.composed.origins, "", 0)
     return EXIT_OK
 
 

@@ -29,7 +29,8 @@ MUST_NOT_KNOW = {
     "runs": {"config", "plan", "data", "models", "rewards", "stack", "trainers"},
     "trainers": {"config", "plan", "data", "models", "rewards"},
     "measure": {"config", "plan", "trainers"},
-    "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output"},
+    "redaction": set(ROOMS),
+    "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction"},
 }
 """Room -> the rooms whose words it must not use, whether or not that would close a circle."""
 

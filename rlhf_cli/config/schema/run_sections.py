@@ -45,6 +45,17 @@ class Guards(Section):
     error_window: int = Field(default=100, gt=0)
 
 
+class KeepCompletions(Section):
+    """The tables of completions that stay in the run folder while it trains; one is written a log event.
+
+    The `last` newest of them, `all` for every one; beside these the tables of every so many steps as `every` says, null
+    for none. What is kept beside the newest grows with the run.
+    """
+
+    last: Annotated[int, Field(gt=0)] | Literal["all"] = 200
+    every: int | None = Field(default=None, gt=0)
+
+
 class Run(Section):
     """The run folder, which lies in `root`/EXPERIMENT and is called `name`; null names it after the time it was made.
 
@@ -57,3 +68,4 @@ class Run(Section):
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     resume: Literal["never", "auto"] = "never"
     resume_weights_only: bool = False
+    keep_completions: KeepCompletions = KeepCompletions()

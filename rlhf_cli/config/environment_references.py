@@ -1,0 +1,187 @@
+"""Keeps what comes from the environment a reference: a frozen configuration says `${oc.env:NAME}`, never what it is.
+
+So nothing that stands in a run folder tells a secret, and the run can still use it: the reference is resolved where the
+configuration is read, in the rank, at every start anew. Names of things (a path, a model, a function, the run folder)
+are frozen as what they were unless they look like a secret, and so is whatever is no text: a run does not depend on
+the shell for these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.redaction import remember_variable, secret_shape
+
+Path: TypeAlias = tuple[str | int, ...]
+References: TypeAlias = dict[Path, tuple[str, str]]
+"""Maps the place of a text in a configuration -> (as a reference, as what it is now)."""
+
+_RESOLVER = "oc.env"
+_REFERENCE = re.compile(r"(\\)?\$\{oc\.env:([^{}:,\s]+)\}")
+_MARK = re.compile("\0([^\1]*)\1")
+_NAMES_OF_THINGS = frozenset(
+    {"path", "fn", "model", "tokenizer", "class", "root", "name", "world", "init", "project", "entity"}
+)
+
+
+def references_of(config: DictConfig, tree: JsonTree) -> References:
+    """Return what in `tree`, the resolved form of `config`, came from the environment, directly or through other keys.
+
+    All its values are hidden from now on in whatever is written or shown.
+    """
+    with _marking():
+        marked = list(_texts(config))
+    references: References = {}
+    for path, text in marked:
+        value = _at(tree, path)
+        if _MARK.search(text) is None or not isinstance(value, str):
+            continue
+        if path[-1] in _NAMES_OF_THINGS and secret_shape(value) is None:
+            continue
+        for name in _MARK.findall(text):
+            remember_variable(name, os.environ[name], key=str(path[-1]))
+        references[path] = (_MARK.sub(r"${oc.env:\1}", text), value)
+    return references
+
+
+def with_references(tree: JsonTree, references: References) -> JsonTree:
+    """Return the same tree with every text that came from the environment written as a reference to it.
+
+    A text that only looks like a reference is escaped, so that it stays what it is when it is read.
+    """
+
+    def walk(node: JsonValue, path: Path) -> JsonValue:
+        if isinstance(node, dict):
+            return {key: walk(value, (*path, key)) for key, value in node.items()}
+        if isinstance(node, list):
+            return [walk(value, (*path, index)) for index, value in enumerate(node)]
+        if not isinstance(node, str):
+            return node
+        text, value = references.get(path, ("", None))
+        return text if value == node else node.replace("${oc.env:", r"\${oc.env:")
+
+    return {key: walk(value, (key,)) for key, value in tree.items()}
+
+
+def resolved_references(tree: JsonTree) -> JsonTree:
+    """Return a frozen configuration with the values of the environment in it, which are hidden from now on.
+
+    Raises ConfigError for a variable that is not set, with the key that reads it.
+    """
+
+    def walk(node: JsonValue, key: str) -> JsonValue:
+        if isinstance(node, dict):
+            return {name: walk(value, f"{key}.{name}" if key else name) for name, value in node.items()}
+        if isinstance(node, list):
+            return [walk(value, f"{key}.{index}") for index, value in enumerate(node)]
+        if not isinstance(node, str):
+            return node
+        return _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], key), node)
+
+    return {name: walk(value, name) for name, value in tree.items()}
+
+
+def for_composing(node: JsonValue, key: str = "") -> JsonValue:
+    """Return a part of a frozen configuration as OmegaConf resolves it: references stay, every other `${` is text."""
+    if isinstance(node, dict):
+        return {name: for_composing(value, f"{key}.{name}" if key else name) for name, value in node.items()}
+    if isinstance(node, list):
+        return [for_composing(value, f"{key}.{index}") for index, value in enumerate(node)]
+    if not isinstance(node, str):
+        return node
+    parts, end = [], 0
+    for match in _REFERENCE.finditer(node):
+        if not match[1]:
+            _value_of(match[2], key)
+        parts += [node[end : match.start()].replace("${", r"\${"), match[0]]
+        end = match.end()
+    return "".join([*parts, node[end:].replace("${", r"\${")])
+
+
+def variables_of(references: References) -> list[str]:
+    """Return the names of the environment variables that a configuration refers to."""
+    return sorted({match[2] for text, _ in references.values() for match in _REFERENCE.finditer(text)})
+
+
+def fingerprints(names: list[str]) -> dict[str, str]:
+    """Return by which to tell later whether a variable has changed: `salt:check` of 16 bits, no help in guessing it."""
+    salts = {name: secrets.token_hex(8) for name in names}
+    return {name: f"{salt}:{_check(salt, name)}" for name, salt in salts.items()}
+
+
+def changed_variables(prints: Mapping[str, object]) -> list[str]:
+    """Return the names of the variables that are not what they were when `fingerprints` was made of them."""
+
+    def has_changed(name: str, known: object) -> bool:
+        salt, _, check = str(known).partition(":")
+        return name in os.environ and check != _check(salt, name)
+
+    return [name for name, known in prints.items() if has_changed(name, known)]
+
+
+def _check(salt: str, name: str) -> str:
+    return hashlib.sha256(f"{salt}{os.environ.get(name, '')}".encode()).hexdigest()[:4]
+
+
+def _value_of(name: str, key: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ConfigError(
+            f"the environment variable {name} is not set",
+            where=key,
+            got=f"${{oc.env:{name}}} in the frozen configuration",
+            expected="what the run was started with: a secret is in nobody's run folder",
+            hint=f"export {name}=...",
+        )
+    remember_variable(name, value, key=key)
+    return value
+
+
+@contextmanager
+def _marking() -> Iterator[None]:
+    """Let OmegaConf write the name of a variable, between marks, where it would write what the variable holds."""
+
+    def mark(name: str, *default: object) -> object:
+        return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *map(str, default))
+
+    OmegaConf.register_new_resolver(_RESOLVER, mark, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver(_RESOLVER, oc.env, replace=True)
+
+
+def _texts(node: DictConfig | ListConfig, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield the place and the text of every text; what does not resolve with marks in it is no text (a number, say)."""
+    for key in range(len(node)) if isinstance(node, ListConfig) else list(node):
+        try:
+            value: Any = node[key]
+        except OmegaConfBaseException:
+            continue
+        if isinstance(value, DictConfig | ListConfig):
+            yield from _texts(value, (*path, key))
+        elif isinstance(value, str):
+            yield (*path, key), value
+
+
+def _at(tree: JsonValue, path: Path) -> JsonValue:
+    node: Any = tree
+    for part in path:
+        is_there = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        if not is_there:
+            return None
+        node = node[part]
+    value: JsonValue = node
+    return value

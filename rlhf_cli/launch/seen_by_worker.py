@@ -1,0 +1,36 @@
+"""Says what only the worker sees of a run: processes, devices, the numbers of weights and rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_cli.runs.provenance import weights_hash
+
+if TYPE_CHECKING:  # torch comes with it
+    from rlhf_cli.trainers.additions import BuiltWhole
+
+
+def seen_of(trainer: BuiltWhole) -> dict[str, object]:
+    """Return what the provenance says of a trainer that is ready: where it runs, what it begins with and learns from."""
+    accelerator = trainer.accelerator
+    left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
+    lengths = getattr(trainer, "lengths", {})
+    return {
+        "world_size": accelerator.num_processes,
+        "distributed_type": str(accelerator.distributed_type.value),
+        "device": str(accelerator.device),
+        "mixed_precision": accelerator.mixed_precision,
+        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "num_train_rows": len(trainer.train_dataset),
+        "starting_model": _starting_model(trainer),
+        **({"left_out": left_out} if left_out else {}),
+        **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
+    }
+
+
+def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:
+    """Return where the weights came from that training begins with, and what says whether two runs began alike."""
+    config = trainer.model.config
+    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
+    return {"path": path, "commit": commit, "weights_sha256": None if commit else weights_hash(Path(path))}

@@ -1,0 +1,39 @@
+"""Take secrets out of what TRL writes by itself: its tables of completions and the arguments beside every model."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from transformers import TrainingArguments
+
+from rlhf_cli.redaction import redacted_tree
+
+
+def hide_in_tables(logs: Mapping[str, object]) -> None:
+    """Hide in place the known secrets in TRL's `_logs`: a value of the environment may stand in every prompt.
+
+    What only looks like a secret stays: a model or a data set has written it.
+    """
+    for column in logs.values():
+        if isinstance(column, Mapping):
+            hide_in_tables(column)
+        elif isinstance(column, deque):
+            for row, text in enumerate(redacted_tree(list(column), values_only=True)):
+                column[row] = text
+
+
+def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
+    """Write the arguments anew to `file`, where transformers has just put them, if a secret stands in one of them."""
+    values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
+    hidden = {name: redacted_tree(value) for name, value in values.items()}
+    changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
+    changed = {name: value for name, value in changed.items() if value != values[name]}
+    if changed:
+        shown = copy.copy(args)
+        vars(shown).update(changed)
+        torch.save(shown, file)

@@ -1,0 +1,119 @@
+"""A long run of a tiny policy: does its memory grow, and how large does its folder get?
+
+usage: soak.py [--steps 3000] [--trainer grpo|ppo] [--every 50] [--trace] [words of `rlhf train` ...]
+
+Trains in this process, in a folder that is removed at the end, and samples the resident memory every so many steps. It
+prints the slope of the second half, in kB a step, by least squares, with the standard error of it: the first half fills
+caches and arenas. It prints as well what the folder holds, and with --trace (tracemalloc, twice as slow) the lines of
+code whose allocations grew most between the middle and the end. Exit code 1 where the slope is above 1 kB a step and
+above three of its standard errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.cli import main as rlhf
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LIMIT_KB = 1.0
+_SMALL = [
+    *("+exp=quickstart", "model.build.hidden_size=16", "model.build.num_layers=1", "model.build.warm_start=null"),
+    *("trainer.args.per_device_train_batch_size=8", "trainer.args.num_generations=4", "data.args.num_rows=64"),
+    *("trainer.args.max_completion_length=4", "trainer.args.save_steps=500", "launch=cpu", "guards.no_signal=off"),
+]
+_PPO = ["trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=2"]
+
+
+def resident_kb() -> float:
+    """Return the resident memory of this process in kB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1024
+
+
+def slope(steps: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Return the slope of a line by least squares and its standard error, both in units of `values` a step."""
+    count = len(steps)
+    mean_x, mean_y = sum(steps) / count, sum(values) / count
+    spread = sum((x - mean_x) ** 2 for x in steps)
+    rise = sum((x - mean_x) * (y - mean_y) for x, y in zip(steps, values, strict=True)) / spread
+    left = sum((y - mean_y - rise * (x - mean_x)) ** 2 for x, y in zip(steps, values, strict=True))
+    return rise, math.sqrt(left / max(1, count - 2) / spread)
+
+
+def _watched(every: int, middle: int, *, trace: bool) -> tuple[Any, list[tuple[int, float]], list[Any]]:
+    """Return a callback that samples, and the lists it fills: (step, kB), snapshots of tracemalloc."""
+    from transformers import TrainerCallback
+
+    samples: list[tuple[int, float]] = []
+    snapshots: list[Any] = []
+
+    class Sample(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % every == 0:
+                samples.append((state.global_step, resident_kb()))
+                print(f"step {state.global_step}: {samples[-1][1]:.0f} kB", file=sys.stderr)
+            if trace and state.global_step == middle:
+                tracemalloc.start(8)
+                snapshots.append(tracemalloc.take_snapshot())
+            if trace and state.global_step in (middle + every, state.max_steps):
+                snapshots.append(tracemalloc.take_snapshot())
+
+    return Sample(), samples, snapshots
+
+
+def main() -> int:
+    """Run the soak; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--trainer", choices=("grpo", "ppo"), default="grpo")
+    parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--trace", action="store_true")
+    options, words = parser.parse_known_args()
+
+    import rlhf_cli.assemble.trainer
+
+    sample, samples, snapshots = _watched(options.every, options.steps // 2, trace=options.trace)
+    assemble = rlhf_cli.assemble.trainer.assemble
+
+    def with_sample(*args: Any, **named: Any) -> Any:
+        trainer = assemble(*args, **named)
+        trainer.add_callback(sample)
+        return trainer
+
+    rlhf_cli.assemble.trainer.assemble = with_sample
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        kind = _PPO if options.trainer == "ppo" else []
+        code = rlhf(["train", *_SMALL, *kind, f"trainer.args.max_steps={options.steps}", f"run.root={folder}", *words])
+        if code != 0:
+            return code
+        _print_folder(next(Path(folder).rglob("config.yaml")).parent, options.steps)
+    later = [(step, kb) for step, kb in samples if step >= options.steps // 2]
+    rise, error = slope([step for step, _ in later], [kb for _, kb in later])
+    print(f"resident memory at step {later[0][0]}: {later[0][1]:.0f} kB, at step {later[-1][0]}: {later[-1][1]:.0f} kB")
+    print(f"slope of the second half: {rise:.3f} kB a step, standard error {error:.3f}")
+    if len(snapshots) > 2:
+        for line in snapshots[-1].compare_to(snapshots[1], "lineno")[:15]:
+            print(line)
+    return 1 if rise > _LIMIT_KB and rise > 3 * error else 0
+
+
+def _print_folder(run: Path, steps: int) -> None:
+    """Print the bytes of every part of a run folder, and how many files it holds."""
+    for part in sorted(run.iterdir()):
+        files = [part] if part.is_file() else [file for file in part.rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        print(f"{part.name:<24} {size:>12} bytes in {len(files):>5} files, {size / steps:>9.0f} bytes a step")
+    for state in sorted(run.glob("checkpoints/*/trainer_state.json")):
+        print(f"{state.parent.name}/{state.name}: {state.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

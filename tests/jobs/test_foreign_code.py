@@ -1,0 +1,129 @@
+"""Whose run it is: one's own code runs unasked, a folder from elsewhere asks first and names what it would run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.named_code import code_of
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code, take_as_ours
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+
+REWARD = "from pathlib import Path\nPath('it-ran').touch()\n\ndef mine(completions, **columns):\n    return [0.0] * 8\n"
+
+
+@pytest.fixture
+def frozen(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """`frozen(*words)`: a run of this user's, made but not started."""
+    monkeypatch.setenv("RLHF_CACHE", str(place / "cache"))
+    (place / "mine.py").write_text(REWARD)
+
+    def make(*words: str) -> RunFolder:
+        prepared = prepare(["+exp=quickstart", "track=none", "launch=cpu", *words])
+        return create_run(prepared.experiment, prepared.composed, files={})
+
+    return make
+
+
+@pytest.fixture
+def with_code(frozen) -> RunFolder:
+    return frozen("+rewards.own.fn=./mine.py:mine")
+
+
+def asks(run: RunFolder) -> bool:
+    try:
+        refuse_foreign_code(run, trust=False, command="rlhf resume")
+    except RunError:
+        return True
+    return False
+
+
+def test_one_s_own_run_is_not_asked_about_wherever_it_is_moved(with_code: RunFolder, tmp_path: Path) -> None:
+    assert not asks(with_code)
+    assert not asks(RunFolder(Path(shutil.move(with_code.path, tmp_path / "elsewhere"))))
+
+
+def test_another_user_is_asked_and_told_what_would_run(with_code: RunFolder, place: Path, monkeypatch) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
+    with pytest.raises(RunError) as caught:
+        refuse_foreign_code(with_code, trust=False, command="rlhf resume")
+    told = str(caught.value)
+    assert f"rewards.own.fn: {place}/mine.py:mine" in told
+    assert f"rlhf resume {with_code.shown} --trust" in told
+    assert read_json(with_code.provenance)["host"]["name"] in told
+    refuse_foreign_code(with_code, trust=True, command="rlhf resume")
+    take_as_ours(with_code)
+    assert not asks(with_code)
+
+
+def test_a_forged_user_and_host_are_not_believed(with_code: RunFolder, place: Path, monkeypatch) -> None:
+    """Whoever packs a folder can write a name into it; a mark is of the key of whoever reads it."""
+    provenance = read_json(with_code.provenance)
+    for mark in ("", "0" * 64, None):
+        forged = {**provenance["made_by"], "mark": mark}
+        write_json(with_code.provenance, {**provenance, "made_by": forged})
+        assert asks(with_code)
+    monkeypatch.setenv("RLHF_CACHE", str(place / "theirs"))
+    take_as_ours(with_code)
+    monkeypatch.setenv("RLHF_CACHE", str(place / "cache"))
+    assert asks(with_code)
+
+
+def test_a_mark_is_for_the_code_it_was_given_for(with_code: RunFolder, place: Path) -> None:
+    """A run that was shared and comes back with another reward file in it: its mark is real."""
+    config = yaml.safe_load(with_code.config.read_text())
+    config["rewards"]["own"]["fn"] = str(place / "other.py:mine")
+    with_code.config.write_text(yaml.safe_dump(config))
+    assert asks(with_code)
+
+
+def test_what_is_shipped_is_not_asked_about(frozen, place: Path, monkeypatch) -> None:
+    run = frozen()
+    assert not (place / "cache" / "maker").exists()
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
+    assert not asks(run)
+
+
+def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> None:
+    (key,) = (place / "cache" / "maker").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.read_bytes().hex() not in json.dumps(read_json(with_code.provenance))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"rewards": {"a": {"fn": "rlhf_cli.rewards.length:length_ramp"}}}, []),
+        ({"rewards": {"a": {"fn": "subprocess:run"}}}, ["rewards.a.fn: subprocess:run"]),
+        ({"rewards": {"a": {"fn": "rlhf_cli.cli:main"}}}, ["rewards.a.fn: rlhf_cli.cli:main"]),
+        ({"aggregate": "/x/agg.py:total"}, ["aggregate: /x/agg.py:total"]),
+        ({"aggregate": "sum"}, []),
+        ({"trainer": {"class": "/x/mine.py:Mine"}}, ["trainer.class: /x/mine.py:Mine"]),
+        (
+            {"model": {"path": "org/model", "trust_remote_code": True}},
+            ["model.trust_remote_code: the code that comes with org/model"],
+        ),
+        ({"model": {"trust_remote_code": False}}, []),
+    ],
+)
+def test_which_code_a_configuration_names(config: dict, named: list[str]) -> None:
+    assert code_of(config) == named
+
+
+@pytest.mark.parametrize("verb", ["resume", "eval"])
+def test_the_verbs_ask_before_anything_runs(verb: str, with_code: RunFolder, place: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
+    if verb == "eval":
+        with_code.model.mkdir()
+        (with_code.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert main([verb, str(with_code.path)]) == 2
+    assert "mine.py:mine" in capsys.readouterr().err
+    assert not Path("it-ran").exists()

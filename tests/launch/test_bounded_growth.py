@@ -1,0 +1,134 @@
+"""What a run leaves does not grow with its length, and a run goes on from it as if everything had been kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers.modelcard import parse_log_history
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.schema.run_sections import KeepCompletions
+from rlhf_cli.launch import bounded_growth
+from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
+from rlhf_cli.runs.completion_tables import prune_completions
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from tests.support.cut_runs import cut, events, is_same
+
+
+def table(run: Path, step: int) -> Path:
+    file = run / "completions" / f"completions_{step:05d}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    return file
+
+
+def steps(run: Path) -> list[int]:
+    return sorted(int(file.stem.partition("_")[2]) for file in (run / "completions").glob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("last", "every", "kept"),
+    [
+        (3, None, [9, 10, 100_000]),
+        (1, 5, [5, 10, 100_000]),
+        (99, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 100_000]),
+    ],
+)
+def test_the_newest_stay_and_those_of_every_so_many_steps(
+    tmp_path: Path, last: int, every: int | None, kept: list[int]
+) -> None:
+    """What TRL did not name stays too."""
+    for step in (*range(1, 11), 100_000):
+        table(tmp_path, step)
+    mine = tmp_path / "completions" / "mine.parquet"
+    mine.touch()
+    prune_completions(tmp_path, last=last, every=every)
+    mine.unlink()
+    assert steps(tmp_path) == kept
+
+
+def test_five_and_six_digits_are_compared_as_numbers(tmp_path: Path) -> None:
+    for step in (99_999, 100_000, 100_001):
+        table(tmp_path, step)
+    prune_completions(tmp_path, last=2, every=None)
+    assert steps(tmp_path) == [100_000, 100_001]
+
+
+def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
+    places = [tmp_path / "wandb/offline-run-1/files/media/table", tmp_path / "wandb/artifacts/staging"]
+    for place in places:
+        place.mkdir(parents=True)
+        for number in range(6):
+            file = place / (f"completions_{number}_ab.table.json" if "media" in str(place) else f"tmp{number}")
+            file.write_text("{}")
+            os.utime(file, (number, number))
+    other = places[0] / "samples_1_ab.table.json"
+    other.touch()
+    prune_completions(tmp_path, last=2, every=None)
+    other.unlink()
+    assert [sorted(file.name[-17:] for file in place.iterdir()) for place in places] == [
+        ["ns_4_ab.table.json"[-17:], "ns_5_ab.table.json"[-17:]],
+        ["tmp4", "tmp5"],
+    ]
+
+
+def test_pruning_is_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    args, control = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), TrainerControl()
+    prune = PruneCompletions(RunFolder(tmp_path), KeepCompletions(last=2))
+    for step in range(13):
+        prune.on_step_begin(args, TrainerState(global_step=step), control)
+        table(tmp_path, step + 1)
+        assert len(steps(tmp_path)) <= 2 + 10
+    prune.on_train_end(args, TrainerState(global_step=13), control)
+    assert steps(tmp_path) == [12, 13]
+    keep_all = PruneCompletions(RunFolder(tmp_path), KeepCompletions(last="all"))
+    keep_all.on_train_end(args, TrainerState(global_step=13), control)
+    assert steps(tmp_path) == [12, 13]
+
+
+def test_the_history_is_short_and_a_model_card_has_its_evaluations(tmp_path: Path) -> None:
+    """transformers' own reading of the history, of the short and of the whole one, agree on what is recent."""
+    args, control = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), TrainerControl()
+    state, whole = TrainerState(), []
+    for step in range(1, 1001):
+        logged = [{"loss": 1 / step, "step": step}]
+        logged += [{"eval_loss": 2 / step, "step": step}] if step % 50 == 0 else []
+        for event in logged:
+            state.log_history.append(event)
+            whole.append(event)
+            ShortHistory().on_log(args, state, control)
+        assert len(state.log_history) <= 201
+    assert [event for event in state.log_history if "eval_loss" in event] == [e for e in whole if "eval_loss" in e]
+    assert state.log_history[-100:] == whole[-100:]
+    for history in (state.log_history, whole):
+        history.append({"train_runtime": 1.0, "step": 1000})
+    (_, lines, results), (_, all_lines, all_results) = parse_log_history(state.log_history), parse_log_history(whole)
+    assert results == all_results
+    assert lines[-2:] == all_lines[-2:]
+
+
+@pytest.fixture
+def kept_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_growth, "_KEPT_LOGS", 2)
+
+
+def test_a_run_that_kept_little_goes_on_as_one_that_kept_all(train, tmp_path: Path, kept_short: None) -> None:
+    """Bit for bit, from a checkpoint whose history is short, with tables removed around it."""
+    long = ["trainer.args.max_steps=22", "trainer.args.save_steps=7", "trainer.args.save_total_limit=null"]
+    code, everything = train(*long, "run.keep_completions.last=all", name="all")
+    assert code == 0
+    assert steps(everything.path) == list(range(1, 23))
+    code, little = train(*long, "run.keep_completions.last=3", "run.keep_completions.every=8", name="little")
+    assert code == 0
+    assert steps(little.path) == [8, 16, 20, 21, 22]
+    assert len(read_json(little.checkpoints / "checkpoint-21" / "trainer_state.json")["log_history"]) <= 5
+    assert len([event for event in read_metrics(little.metrics) if "reward" in event]) == 22
+    stopped = cut(little, 14, tmp_path / "stopped")
+    assert main(["resume", str(stopped.path)]) == 0
+    assert is_same(stopped, everything)
+    assert events(stopped) == events(everything)
+    assert steps(stopped.path) == [8, 16, 20, 21, 22]
