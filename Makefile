@@ -23,14 +23,12 @@ demo: $(STAMP)  ## train the quickstart experiment
 check: $(STAMP)  ## before a commit: style, types, the house and the tests that import no torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/jobs tests/plan tests/runs
 
 # The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
 test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)  ## the tests that take minutes each

@@ -6,6 +6,7 @@ import getpass
 from dataclasses import replace
 from pathlib import Path
 
+from rlhf_cli.errors import RunError
 from rlhf_cli.launch.slurm_queue import Job, ask_slurm
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.pace import Pace, pace
@@ -87,8 +88,8 @@ def _read(folder: RunFolder) -> Status | str:
     """Return the status of a run, or what is wrong with its file: one damaged run must not hide the others."""
     try:
         return read_status(folder)
-    except (OSError, ValueError, TypeError) as error:
-        return f"status.json: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    except RunError as error:
+        return f"{error.what}: {error.got}"
 
 
 def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:

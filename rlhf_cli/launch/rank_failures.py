@@ -37,7 +37,8 @@ class RankFailure:
 def first_failure(folder: RunFolder, ended: Sequence[Ended]) -> RankFailure | None:
     """Return the failure that brought the others about, None where no rank failed.
 
-    What a rank wrote itself counts from when it was raised, the end of one that said nothing from when it was seen.
+    What a rank wrote itself counts from when it was raised, the end of one that said nothing from when it was last seen
+    alive: the others notice its absence, and say so, before this process looks again.
     """
     told = {failure.rank: failure for failure in _told(folder)}
     silent = [

@@ -33,7 +33,9 @@ _SAVING_S = 10.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: its exit code, or the negative number of the signal that killed it; when, since the epoch."""
+    """How a rank ended: its exit code, or the negative number of the signal that killed it; `at` is when it was last
+    seen alive, in seconds since the epoch.
+    """
 
     rank: int
     code: int
@@ -51,6 +53,7 @@ class Ranks:
     ended: list[Ended] = field(default_factory=list)
     asked: int = 0
     _kill_at: float | None = None
+    _looked_at: float = field(default_factory=time.time)
 
     def wait(self) -> list[Ended]:
         """Return how the ranks ended, the first first.
@@ -84,12 +87,13 @@ class Ranks:
         self.processes.clear()
 
     def _look(self) -> None:
+        alive_at, self._looked_at = self._looked_at, time.time()
         for rank, process in list(self.processes.items()):
             code = process.poll()
             if code is None:
                 continue
             del self.processes[rank]
-            self.ended.append(Ended(rank, code, time.time()))
+            self.ended.append(Ended(rank, code, alive_at))
             if code not in (0, EXIT_PREEMPTED):
                 self._kill_within(_LAST_WORDS_S)
             elif code == EXIT_PREEMPTED:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # torch comes with it
 
 
 def seen_of(trainer: BuiltWhole) -> dict[str, object]:
-    """Return what the provenance says of a trainer that is ready: where it runs, what it begins with and learns from."""
+    """Return what the provenance says of a trainer that is ready: where it runs, from what it begins and learns."""
     accelerator = trainer.accelerator
     left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})

@@ -51,10 +51,11 @@ class MetricsWriter:
             flush(self._path)
 
 
-def read_metrics(path: Path) -> list[Event]:
+def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> list[Event]:
     """Return every whole event; a last line cut by a kill is left out. A file that is not there has none.
 
-    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event.
+    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event: every event has
+    these `numbers`.
     """
     try:
         lines = path.read_bytes().rstrip(b"\0").split(b"\n")
@@ -65,7 +66,7 @@ def read_metrics(path: Path) -> list[Event]:
     events: list[Event] = []
     last = next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
     for number, line in enumerate(lines[:last], start=1):
-        event = _event(line)
+        event = _event(line, numbers)
         if event is not None:
             events.append(event)
         elif line.strip() and (number < last or _is_complete(line)):
@@ -74,13 +75,13 @@ def read_metrics(path: Path) -> list[Event]:
     return events
 
 
-def _event(line: bytes) -> Event | None:
+def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
     """Return the event of a line, None where it is none."""
     try:
         event = json.loads(line)
     except ValueError:
         return None
-    is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in ("step", "time_s"))
+    is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in numbers)
     return event if is_ours else None
 
 
@@ -90,10 +91,14 @@ def _is_complete(line: bytes) -> bool:
 
 
 def rewind(path: Path, step: int) -> None:
-    """Remove the events after `step` from the file: a resumed run writes them again."""
+    """Remove the events after `step` from a file of lines that have one: a resumed run writes them again."""
     if not path.is_file():
         return
-    kept = [event for event in read_metrics(path) if _number(event, "step") <= step and "train_runtime" not in event]
+    kept = [
+        event
+        for event in read_metrics(path, numbers=("step",))
+        if _number(event, "step") <= step and "train_runtime" not in event
+    ]
     write_text(path, "".join(json.dumps(event) + "\n" for event in kept), durable=True)
 
 

@@ -154,6 +154,7 @@ def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workpla
         assert (folder.path / place / never_stopped.name).read_bytes() == never_stopped.read_bytes(), place
 
 
+@pytest.mark.slow  # tests/launch/test_ranks.py has it with ranks that only pretend
 def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) -> None:
     train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
     (workplace / "mine.py").write_text(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import create_run
 from tests.support.machines import have_gpus
 
 TWO = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
@@ -61,9 +63,8 @@ def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, c
 
 
 def test_an_earlier_run_is_gone_on_with(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = place / "runs" / "quickstart" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("{}\n")
+    prepared = prepare(["+exp=quickstart", "track=none", *TWO, "run.name=mine"])
+    folder = create_run(prepared.experiment, prepared.composed, files={}).path
     out = said(capsys, *TWO, "run.name=mine", "run.resume=auto")
     assert f"worker {folder} --resume" in out
 

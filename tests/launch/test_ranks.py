@@ -1,0 +1,219 @@
+"""Ranks that only pretend: who is asked, who is waited for, who is killed, and which of them is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
+from rlhf_cli.launch import ranks
+from rlhf_cli.launch.local import run_ranks
+from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.status import FINISHED, RUNNING, read_status, update_status
+
+COMMON = """
+import json, os, pathlib, signal, sys, time
+from rlhf_cli.launch.ranks import PARENT
+from rlhf_cli.parent_death import die_with
+die_with(int(os.environ[PARENT]))
+rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
+
+
+def tell(message, code=1, guard=False):
+    content = {"rank": rank, "time": time.time(), "message": message, "traceback": f"traceback of {rank}"}
+    content |= {"exit_code": code, "is_by_guard": guard}
+    (folder / f"failure-rank{rank}.json").write_text(json.dumps(content))
+
+
+def wait_for(file):
+    while not file.exists():
+        time.sleep(0.02)
+    return file.read_text()
+
+
+def is_gone(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+"""
+
+Two = Callable[..., None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    update_status(folder, state=RUNNING)
+    return folder
+
+
+@pytest.fixture
+def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
+    """`two(program, grace_s=...)` runs two ranks of that program, with a folder for what they have to say."""
+    monkeypatch.setattr(ranks, "_LAST_WORDS_S", 0.5)
+    monkeypatch.setattr(ranks, "_SAVING_S", 0.2)
+
+    def run(program: str, grace_s: float = 30.0) -> None:
+        run_ranks(folder, planned(program, tmp_path, folder), grace_s=grace_s)
+
+    return run
+
+
+def planned(program: str, place: Path, folder: RunFolder) -> LaunchPlan:
+    script = place / "rank.py"
+    script.write_text(COMMON + program)
+    argv = (sys.executable, str(script), str(folder.path))
+    return LaunchPlan(
+        ranks=tuple(RankPlan(rank, rank, None, {"RANK": str(rank)}, argv) for rank in (0, 1)),
+        **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},
+        **{"resume_command": "", "in_this_process": False},
+    )
+
+
+def test_all_end_well(two: Two, folder: RunFolder) -> None:
+    update_status(folder, state=FINISHED)
+    two("")
+    assert read_status(folder).state == "finished"
+
+
+def test_ranks_that_end_before_the_run_has_are_a_failure(two: Two) -> None:
+    with pytest.raises(RankFailed, match="training failed"):
+        two("")
+
+
+def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two, folder: RunFolder, capsys) -> None:
+    began = time.monotonic()
+    with pytest.raises(RankFailed, match="rank 1 failed: it is unhappy"):
+        two("if rank == 1:\n    tell('it is unhappy')\n    sys.exit(1)\ntime.sleep(60)")
+    assert time.monotonic() - began < 30
+    status = read_status(folder)
+    assert (status.state, status.failing_rank, status.reason) == ("failed", 1, "it is unhappy")
+    assert "traceback of 1" in capsys.readouterr().err
+
+
+def test_the_first_of_two_that_speak_is_the_cause(two: Two) -> None:
+    program = """
+if rank == 1:
+    tell("the cause")
+    sys.exit(1)
+while not (folder / "failure-rank1.json").exists():
+    time.sleep(0.02)
+tell("what it brought about")
+sys.exit(1)
+"""
+    with pytest.raises(RankFailed, match="rank 1 failed: the cause"):
+        two(program)
+
+
+def test_a_rank_that_was_killed_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
+    """The other notices at once, and has said so before anybody looks: seen in a real run, whose rank 0 was blamed."""
+    program = """
+me = folder / "pid"
+if rank == 1:
+    me.write_text(str(os.getpid()))
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+pid = int(wait_for(me) or wait_for(me))
+while not is_gone(pid):
+    pass
+tell("Connection reset by peer")
+sys.exit(1)
+"""
+    with pytest.raises(RankFailed, match=r"rank 1 was killed by signal 9 \(SIGKILL\), most likely out of memory"):
+        two(program)
+    assert read_status(folder).failing_rank == 1
+
+
+@pytest.mark.parametrize(("told", "kind"), [("code=2", UserError), ("guard=True", GuardStopped)])
+def test_what_a_rank_says_of_a_user_s_mistake_or_a_guard_is_said_as_such(two: Two, told: str, kind: type) -> None:
+    with pytest.raises(kind, match="mend it"):
+        two(f"tell('mend it', {told})\nsys.exit(1)")
+
+
+LISTENS = """
+def hear(number, frame):
+    (folder / f"heard-{rank}").write_text(signal.Signals(number).name)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, hear)
+(folder / f"ready-{rank}").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: signal.Signals) -> None:
+    """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything."""
+    at_once_ready(folder, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Preempted, match="nothing is saved yet"):
+        two(LISTENS)
+    assert [(folder.path / f"heard-{rank}").read_text() for rank in (0, 1)] == ["SIGTERM"] * 2
+    assert read_status(folder).state == "preempted"
+
+
+def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: RunFolder) -> None:
+    at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    began = time.monotonic()
+    with pytest.raises(Preempted):
+        two(LISTENS.replace("signal.SIGTERM, hear", "signal.SIGTERM, signal.SIG_IGN"), grace_s=0.2)
+    assert time.monotonic() - began < 30
+    assert read_status(folder).reason == "it did not end within 0.2 s of being asked to"
+
+
+def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
+    """Act from a thread when both ranks listen."""
+
+    def wait() -> None:
+        while not all((folder.path / f"ready-{rank}").exists() for rank in (0, 1)):
+            time.sleep(0.05)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_no_rank_outlives_the_process_that_started_it(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(COMMON + "(folder / f'pid-{rank}').write_text(str(os.getpid()))\ntime.sleep(60)")
+    parent = f"""
+import sys
+from rlhf_cli.launch.ranks import started
+from rlhf_cli.plan.launch_plan import RankPlan
+argv = (sys.executable, {str(tmp_path / "rank.py")!r}, {str(folder.path)!r})
+with started([RankPlan(rank, rank, None, dict(RANK=str(rank)), argv) for rank in (0, 1)], stderr=sys.stderr,
+             grace_s=1) as ranks:
+    ranks.wait()
+"""
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    files = [folder.path / f"pid-{rank}" for rank in (0, 1)]
+    pids = [int(until(lambda file=file: file.exists() and file.read_text())) for file in files]
+    assert not any(map(is_gone, pids))
+    process.kill()
+    process.wait()
+    until(lambda: all(map(is_gone, pids)))
+
+
+def until(condition: Callable[[], object], timeout_s: float = 30.0) -> str:
+    """Return what the condition gives as soon as that is something."""
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return str(found)
+
+
+def is_gone(pid: int) -> bool:
+    """Dead; one that nobody has waited for has still an entry."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

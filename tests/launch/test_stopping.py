@@ -1,0 +1,124 @@
+"""The wish to stop: waited for until a step ends, or until the grace is over, or until it has to be saved."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.errors import ConfigError, Interrupted
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch import stopping as module
+from rlhf_cli.launch.preemption import must_save_by
+from rlhf_cli.launch.stopping import Stopping
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
+    """What was said before the process would have left, and whether it has."""
+    left = threading.Event()
+    codes: list[str] = []
+
+    def leave(code: int) -> None:
+        codes.append(f"exit {code}")
+        left.set()
+
+    monkeypatch.setattr(module, "_exit", leave)
+    return codes, left
+
+
+def wish(said: list[str], **named: Any) -> Stopping:
+    return Stopping(**{"grace_s": 60.0, "must_save_by": None, "on_late": said.append, **named})
+
+
+def test_before_the_first_step_there_is_nothing_to_wait_for() -> None:
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        wish([]).ask("SIGTERM")
+
+
+def test_a_wish_is_due_at_the_next_step() -> None:
+    stopping = wish([])
+    stopping.steps_begin()
+    assert not stopping.is_due(longest_step_s=1e9)
+    stopping.ask("SIGUSR1")
+    assert stopping.is_due(longest_step_s=0)
+    assert stopping.reason == "SIGUSR1"
+    stopping.close()
+
+
+def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], threading.Event]) -> None:
+    codes, left = late
+    stopping = wish(codes, grace_s=0.05)
+    stopping.steps_begin()
+    stopping.ask("SIGTERM")
+    assert left.wait(30)
+    assert codes == ["SIGTERM", "exit 75"]
+
+
+def test_a_run_that_ended_in_time_leaves_nothing_behind(late: tuple[list[str], threading.Event]) -> None:
+    codes, left = late
+    stopping = wish(codes, grace_s=0.2)
+    stopping.steps_begin()
+    stopping.ask("SIGTERM")
+    stopping.close()
+    assert not left.wait(0.6)
+
+
+def test_it_stops_where_another_step_would_leave_no_grace() -> None:
+    """100 s are left and 60 of them the grace: a step of 30 s fits, one of 50 s does not."""
+    deadline = time.time() + 100
+    for step_s, is_due in ((30.0, False), (50.0, True)):
+        stopping = wish([], must_save_by=deadline)
+        assert stopping.is_due(step_s) is is_due
+        stopping.close()
+
+
+def test_at_the_deadline_itself_the_process_leaves(late: tuple[list[str], threading.Event]) -> None:
+    codes, left = late
+    wish(codes, must_save_by=time.time() + 0.05)
+    assert left.wait(30)
+    assert codes[1] == "exit 75"
+    assert codes[0].startswith("it had to be saved by 20")
+
+
+def test_slurms_end_counts_where_it_comes_first() -> None:
+    launch = Launch(must_save_by="2030-01-01T00:00:00+00:00")
+    asked = 1893456000.0  # date -u -d 2030-01-01 +%s
+    assert must_save_by(launch, {}) == asked
+    assert must_save_by(launch, {"SLURM_JOB_END_TIME": "1893450000"}) == 1893450000
+    assert must_save_by(launch, {"SLURM_JOB_END_TIME": "1893460000"}) == asked
+    assert must_save_by(Launch(), {}) is None
+
+
+@pytest.mark.parametrize("deadline", ["tomorrow", "2020-01-01T00:00"])
+def test_a_deadline_that_is_none_is_refused(deadline: str) -> None:
+    with pytest.raises(ConfigError, match="launch.must_save_by is no time to come"):
+        prepare(["+exp=quickstart", f"launch.must_save_by='{deadline}'"])
+
+
+def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
+    import torch
+
+    from rlhf_cli.launch import stop_between_steps
+    from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
+
+    def other_was_asked(flag: torch.Tensor, op: object) -> None:
+        assert op == torch.distributed.ReduceOp.MAX
+        flag.fill_(max(int(flag), 1))
+
+    monkeypatch.setattr(stop_between_steps.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(stop_between_steps.distributed, "all_reduce", other_was_asked)
+    stop = StopBetweenSteps(wish([]))
+    control: Any = SimpleNamespace(should_save=False, should_training_stop=False)
+    args: Any = SimpleNamespace(device=torch.device("cpu"))
+    at_the_end: Any = SimpleNamespace(global_step=5, max_steps=5)
+    stop.on_step_end(args, at_the_end, control)
+    assert (stop.has_stopped, control.should_save) == (False, False)  # the run is done, and has not been stopped
+    between: Any = SimpleNamespace(global_step=4, max_steps=5)
+    stop.on_step_end(args, between, control)
+    assert (stop.has_stopped, control.should_save, control.should_training_stop) == (True, True, True)
