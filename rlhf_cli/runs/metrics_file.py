@@ -54,8 +54,8 @@ class MetricsWriter:
 def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> list[Event]:
     """Return every whole event; a last line cut by a kill is left out. A file that is not there has none.
 
-    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event: every event has
-    these `numbers`.
+    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event: one has at
+    least these `numbers`.
     """
     try:
         lines = path.read_bytes().rstrip(b"\0").split(b"\n")
