@@ -31,6 +31,9 @@ test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
+	$(BIN)/pytest -m 'processes and not slow' tests/launch
+
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
@@ -57,4 +60,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-slow test-slurm bench examples mutants lock clean
+.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench examples mutants lock clean

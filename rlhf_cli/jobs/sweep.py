@@ -20,7 +20,8 @@ from rlhf_cli.config.compose import CONFIG_NAME, register_user_conf
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RlhfError, RunError, UserError
-from rlhf_cli.jobs.one_run import run_once
+from rlhf_cli.jobs.after_stop import choice_after
+from rlhf_cli.jobs.one_run import go_on, run_once
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.freeze import create_run, experiment_name
@@ -31,6 +32,7 @@ from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
 from rlhf_cli.runs.run_summary import summarise, summarise_readable
 from rlhf_cli.runs.status import FINISHED
+from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
 
 _HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
@@ -55,15 +57,22 @@ def run(overrides: list[str]) -> int:
         },
     )
     exit_codes: list[int] = []
+    stopped: list[Preempted] = []
     for_slurm: list[RunFolder] = []
 
     command_line = sys.argv
 
     def job(_: DictConfig) -> float:
+        if stopped:
+            return math.nan
         sys.argv = command_line  # the provenance holds what the user typed, not what Hydra was given
         config = HydraConfig.get()
         overrides_of_job = _as_typed(config.overrides.task)
-        code, objective = _run_job(console, overrides_of_job, sweep_dir, str(config.job.num), for_slurm)
+        try:
+            code, objective = _run_job(console, overrides_of_job, sweep_dir, str(config.job.num), for_slurm)
+        except Preempted as stop:  # Hydra would print a traceback and make 1 of the exit code
+            stopped.append(stop)
+            return math.nan
         exit_codes.append(code)
         return objective
 
@@ -81,6 +90,8 @@ def run(overrides: list[str]) -> int:
         if for_slurm and sys.exc_info()[0] is None:
             submit_sweep(console, for_slurm, sweep_dir)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
+    if stopped:
+        raise stopped[0]
     return max(exit_codes, default=EXIT_OK) if EXIT_CRASH not in exit_codes else EXIT_CRASH
 
 
@@ -104,7 +115,12 @@ def _run_job(
             folder = create_run(prepared.experiment, prepared.composed, files=plan.files, sweep_dir=sweep_dir, job=job)
             for_slurm.append(folder)
             return EXIT_OK, math.nan
-        folder = run_once(console, prepared, plan, sweep_dir=sweep_dir, job=job)
+        folder = RunFolder(sweep_dir / job)
+        try:
+            run_once(console, prepared, plan, sweep_dir=sweep_dir, job=job)
+        except Preempted as stopped:
+            if not _goes_on(console, folder, job, stopped):
+                return Preempted.exit_code, math.nan
     except Preempted:
         raise
     except UserError as error:
@@ -118,6 +134,24 @@ def _run_job(
     start_and_end = run.rewards.get(TOTAL)
     is_whole = run.status.state == FINISHED and start_and_end is not None
     return EXIT_OK, start_and_end[1] if is_whole and start_and_end else math.nan
+
+
+def _goes_on(console: Console, folder: RunFolder, job: str, stopped: Preempted) -> bool:
+    """Return whether a stopped job has been gone on with, to its end; False where it is left as it is.
+
+    Raises Preempted where the sweep is to stop. As often as the job is stopped the user is asked.
+    """
+    while (choice := choice_after(console, job, stopped)) == "continue":
+        try:
+            with only_writer(folder):
+                go_on(console, folder, resume=True)
+        except Preempted as again:
+            stopped = again
+        else:
+            return True
+    if choice == "skip":
+        return False
+    raise stopped
 
 
 def _check(overrides: list[str]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import markers, while_running
 from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
+
+_STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
+"""How a rank ends that was asked to: by its own code, or by the signal where it came before anybody listened."""
 
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
@@ -46,8 +50,8 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
         from rlhf_cli.launch.worker import run_rank  # torch comes with it
 
         run_rank(folder, resume=resume)
-    except KeyboardInterrupt:
-        raise preempted(folder) from None
+    except KeyboardInterrupt as interrupt:
+        raise preempted(folder, str(interrupt)) from None
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -62,11 +66,13 @@ def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
     is_whole = len(ended) == len(plan.ranks) and all(one.code == 0 for one in ended)
     if is_whole and read_status(folder).state == FINISHED:
         return
-    if ranks.asked or any(one.code == EXIT_PREEMPTED for one in ended):
+    # What ended first says why: a rank that fails while it saves is a failure, what fails because others left is none.
+    first = ended[0].code if ended else None
+    if first in _STOPPED or (ranks.asked and first in (0, None)):
         if read_status(folder).state != PREEMPTED:
             late = f"it did not end within {grace_s:g} s of being asked to"
             update_status(folder, state=PREEMPTED, reason=late)
-        raise preempted(folder)
+        raise preempted(folder, ranks.asked_by or read_status(folder).reason)
     raise _failure(folder, ended)
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO
 
 from rlhf_cli.errors import EXIT_PREEMPTED
-from rlhf_cli.launch.stopping import handled
+from rlhf_cli.launch.stopping import CTRL_C, handled
 from rlhf_cli.plan.launch_plan import RankPlan
 
 PARENT = "RLHF_PARENT_PID"
@@ -45,13 +45,14 @@ class Ended:
 @dataclass
 class Ranks:
     """The ranks while they run. `ended` are those that have, in their order; ranks that were killed here are not among
-    them. `asked` is whether somebody wanted them to stop.
+    them. `asked` is how often somebody wanted them to stop, `asked_by` the signal.
     """
 
     processes: dict[int, subprocess.Popen[bytes]]
     grace_s: float
     ended: list[Ended] = field(default_factory=list)
     asked: int = 0
+    asked_by: str | None = None
     _kill_at: float | None = None
     _looked_at: float = field(default_factory=time.time)
 
@@ -71,6 +72,7 @@ class Ranks:
     def ask(self, number: int = signal.SIGTERM) -> None:
         """Ask every rank to stop; asked twice, they have but a moment."""
         self.asked += 1
+        self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
         self._kill_within(self.grace_s + _SAVING_S if self.asked == 1 else _LAST_WORDS_S)
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):

@@ -19,7 +19,7 @@ from rlhf_cli.errors import EXIT_PREEMPTED, Interrupted
 
 _ONE_WISH_S = 1.0
 """Signals within so short a time are one wish: Slurm tells a rank, and its parent, which hands that on, as well."""
-_KEY = "Ctrl-C"
+CTRL_C = "Ctrl-C"
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -57,7 +57,7 @@ class Stopping:
         """Ask for an end at the next step, as the first signal does. Raises Interrupted where there is none to wait
         for, and when it is asked a second time. What comes right after another, and is no key, is that other's echo.
         """
-        is_echo = reason != _KEY and time.monotonic() < self._asked_at + _ONE_WISH_S
+        is_echo = reason != CTRL_C and time.monotonic() < self._asked_at + _ONE_WISH_S
         self._asked_at = time.monotonic()
         if is_echo:
             return
@@ -92,7 +92,7 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
     """
 
     def ask(number: int, _: FrameType | None) -> None:
-        stopping.ask(_KEY if number == signal.SIGINT else signal.Signals(number).name)
+        stopping.ask(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
 
     with handled(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}):
         try:

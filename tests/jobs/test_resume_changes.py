@@ -65,7 +65,13 @@ def test_what_leaves_the_result_alone_is_taken_and_shown(ask, word: str, name: s
 
 @pytest.mark.parametrize(
     "word",
-    ["track.notes=mine", "guards.no_signal=9", "launch.grace_s=5", "launch.hang_timeout_s=60", "track.mode=offline"],
+    [
+        "track.notes=mine",
+        "guards.no_signal=9",
+        "launch.grace_s=5",
+        "launch.must_save_by='2099-01-01T00:00'",
+        "track.mode=offline",
+    ],
 )
 def test_so_is_who_watches_and_how_long_is_waited(word: str) -> None:
     assert len(typed(begun(), word).taken) == 1

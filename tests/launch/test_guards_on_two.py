@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.status import read_status
 from tests.support.small_runs import SMALL
@@ -25,6 +27,7 @@ class Faulty(GRPOTrainer):
 """
 
 
+@pytest.mark.processes
 def test_a_bad_loss_on_the_second_rank(workplace: Path) -> None:
     """Gradients are averaged over ranks and losses are not: by its own numbers the first rank would go on."""
     (workplace / "mine.py").write_text(OWN)

@@ -99,6 +99,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Both(place, done.stdout, request.param)
 
 
+@pytest.mark.processes
 def test_two_processes_are_seen_and_written_down(both: Both) -> None:
     folder = both.folder
     assert read_json(folder.provenance)["world_size"] == 2
@@ -109,6 +110,7 @@ def test_two_processes_are_seen_and_written_down(both: Both) -> None:
     assert both.said.rstrip().endswith("run folder: runs/quickstart/two")
 
 
+@pytest.mark.processes
 def test_the_critic_of_two_processes_is_one(both: Both) -> None:
     """Every rank looks at its own before and after every step: equal among ranks, another one after every step."""
     for name in ("critic", "values"):
@@ -124,6 +126,7 @@ def test_the_critic_of_two_processes_is_one(both: Both) -> None:
     assert head.weight.any()
 
 
+@pytest.mark.processes
 def test_two_processes_evaluate_each_held_out_prompt_once(both: Both) -> None:
     """13 prompts: the last batch is filled up with rows that are there already, and they must not count twice."""
     alone, together = (read_json(run.path / "eval" / "training" / "step-0.json") for run in (both.alone, both.folder))
@@ -137,6 +140,7 @@ def test_two_processes_evaluate_each_held_out_prompt_once(both: Both) -> None:
     assert event["eval_greedy/total"] == read_json(evaluations / "step-3.json")["parts"]["greedy"]["total"]["mean"]
 
 
+@pytest.mark.processes
 def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workplace: Path) -> None:
     """Each rank has rollouts and random numbers of its own in the one checkpoint; the model is equal bit for bit."""
     names = {path.name for path in (both.folder.checkpoints / "checkpoint-1").iterdir()}
@@ -154,7 +158,7 @@ def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workpla
         assert (folder.path / place / never_stopped.name).read_bytes() == never_stopped.read_bytes(), place
 
 
-@pytest.mark.slow  # tests/launch/test_ranks.py has it with ranks that only pretend
+@pytest.mark.processes
 def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) -> None:
     train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
     (workplace / "mine.py").write_text(
