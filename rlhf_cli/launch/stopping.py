@@ -65,7 +65,9 @@ class Stopping:
         if not (is_first and self._waits_for_step):
             raise Interrupted(reason)
         self._leave_in(self._grace_s, reason)
-        print(f"{reason}: saving at the end of this step; once more ends it at once", file=sys.stderr, flush=True)
+        below_the_bar = "\n" if sys.stderr.isatty() else ""
+        text = f"{below_the_bar}{reason}: saving at the end of this step; once more ends it at once"
+        print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Let nothing of this happen any more."""
