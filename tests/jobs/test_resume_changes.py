@@ -245,7 +245,7 @@ class TestFiles:
 
 def test_another_run_of_that_name_has_finished_meanwhile() -> None:
     """`run:NAME` was the newest then, and is still what was typed: the frozen one stays."""
-    old = "/work/runs/hh_reward/20260101-101500/model"
+    old = "/data/runs/hh_reward/20260101-101500/model"
     assert _still_means("run:hh_reward", Change(("rewards", "a", "model"), old, "/elsewhere"))
     assert _still_means("run:hh_reward/20260101-101500", Change(("rewards", "a", "model"), old, "/elsewhere"))
     assert not _still_means("run:other", Change(("rewards", "a", "model"), old, "/elsewhere"))
