@@ -87,7 +87,7 @@ def run(overrides: list[str]) -> int:
         if runs and len(for_slurm) < len(runs):
             show_comparison(console, runs)
         show_left_out(console, problems)
-        if for_slurm and sys.exc_info()[0] is None:
+        if for_slurm and not stopped and sys.exc_info()[0] is None:
             submit_sweep(console, for_slurm, sweep_dir)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
     if stopped:

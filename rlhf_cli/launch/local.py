@@ -14,7 +14,7 @@ from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
 from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.rank_failures import first_failure
+from rlhf_cli.launch.rank_failures import failure_file, first_failure
 from rlhf_cli.launch.ranks import Ended, started
 from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
@@ -53,13 +53,14 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
     except KeyboardInterrupt as interrupt:
         raise preempted(folder, str(interrupt)) from None
     finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name in gpus:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
     """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
-    for stale in (*folder.path.glob("failure-rank*.json"), *markers(folder.path)):
+    for stale in (*folder.path.glob(failure_file(folder, "*").name), *markers(folder.path)):
         stale.unlink()
     with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
+from pathlib import Path
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED
+from pydantic import TypeAdapter, ValidationError
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, RunError
 from rlhf_cli.launch.ranks import Ended
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.running_reward import rewards_at_the_end
@@ -24,10 +29,12 @@ _OF_SIGNALS = {
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Why one rank failed. `at` is in seconds since the epoch; `traceback` is empty where it left none."""
+    """Why one rank failed, as it writes it down. `time` is in seconds since the epoch; `traceback` is empty where
+    it left none.
+    """
 
     rank: int
-    at: float
+    time: float
     message: str
     traceback: str = ""
     exit_code: int = EXIT_CRASH
@@ -46,7 +53,7 @@ def first_failure(folder: RunFolder, ended: Sequence[Ended]) -> RankFailure | No
         for one in ended
         if one.code not in (0, EXIT_PREEMPTED) and one.rank not in told
     ]
-    return min([*told.values(), *silent], key=attrgetter("at"), default=None)
+    return min([*told.values(), *silent], key=attrgetter("time"), default=None)
 
 
 def way_on(folder: RunFolder) -> str:
@@ -58,19 +65,23 @@ def way_on(folder: RunFolder) -> str:
     return f"last good checkpoint: {checkpoint.name}, {age} old; `rlhf resume {os.path.relpath(folder.path)}`"
 
 
+def failure_file(folder: RunFolder, rank: int | str) -> Path:
+    """Return where a rank writes why it failed; `*` in the place of a rank is the pattern of all."""
+    return folder.path / f"failure-rank{rank}.json"
+
+
 def _told(folder: RunFolder) -> list[RankFailure]:
-    failures = [read_json(file) for file in folder.path.glob("failure-rank*.json")]
-    return [
-        RankFailure(
-            rank=int(str(one["rank"])),
-            at=float(str(one["time"])),
-            message=str(one["message"]),
-            traceback=str(one["traceback"]),
-            exit_code=int(str(one["exit_code"])),
-            is_by_guard=bool(one.get("is_by_guard")),
-        )
-        for one in failures
-    ]
+    """Return what the ranks wrote. One that could not end its sentence, on a full disk, has said nothing."""
+    found = []
+    for file in folder.path.glob(failure_file(folder, "*").name):
+        with contextlib.suppress(RunError, ValidationError):
+            found.append(_failure().validate_python(read_json(file)))
+    return found
+
+
+@cache
+def _failure() -> TypeAdapter[RankFailure]:
+    return TypeAdapter(RankFailure)
 
 
 def _how(ended: Ended, folder: RunFolder) -> str:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO
 
 from rlhf_cli.errors import EXIT_PREEMPTED
-from rlhf_cli.launch.stopping import CTRL_C, handled
+from rlhf_cli.launch.stopping import CTRL_C, handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
 
 PARENT = "RLHF_PARENT_PID"
@@ -73,6 +73,8 @@ class Ranks:
         """Ask every rank to stop; asked twice, they have but a moment."""
         self.asked += 1
         self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+        if self.asked == 1:
+            say_heard(self.asked_by)  # what the ranks print to stderr goes to the log
         self._kill_within(self.grace_s + _SAVING_S if self.asked == 1 else _LAST_WORDS_S)
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):

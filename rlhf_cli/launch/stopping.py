@@ -65,9 +65,7 @@ class Stopping:
         if not (is_first and self._waits_for_step):
             raise Interrupted(reason)
         self._leave_in(self._grace_s, reason)
-        below_the_bar = "\n" if sys.stderr.isatty() else ""
-        text = f"{below_the_bar}{reason}: saving at the end of this step; once more ends it at once"
-        print(text, file=sys.stderr, flush=True)
+        say_heard(reason)
 
     def close(self) -> None:
         """Let nothing of this happen any more."""
@@ -118,6 +116,13 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def say_heard(reason: str) -> None:
+    """Tell whoever asked that he was heard, and what happens now."""
+    below_the_bar = "\n" if sys.stderr.isatty() else ""
+    text = f"{below_the_bar}{reason}: saving at the end of this step; once more ends it at once"
+    print(text, file=sys.stderr, flush=True)
 
 
 def _clock(seconds: float) -> str:

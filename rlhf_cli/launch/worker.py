@@ -36,6 +36,7 @@ from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
 from rlhf_cli.launch.preemption import must_save_by, preempted
+from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.seen_by_worker import seen_of
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
@@ -244,18 +245,18 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     """Write a file a rank, so that the first of several failures is known from those it caused."""
     text = "".join(traceback.format_exception(error))
     logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
-    content = {
-        "rank": rank,
-        "time": time.time(),
-        "message": str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}",
-        "traceback": text,
-        "exit_code": getattr(error, "exit_code", EXIT_CRASH),
-        "is_by_guard": isinstance(error, GuardStopped),
-    }
+    failure = RankFailure(
+        rank,
+        time.time(),
+        message=str(error) if isinstance(error, RlhfError) else f"{type(error).__name__}: {error}",
+        traceback=text,
+        exit_code=getattr(error, "exit_code", EXIT_CRASH),
+        is_by_guard=isinstance(error, GuardStopped),
+    )
     with contextlib.suppress(OSError):  # on a full disk the message at the terminal is what there is
-        write_json(folder.path / f"failure-rank{rank}.json", content)
+        write_json(failure_file(folder, rank), asdict(failure))
     if rank == 0:
-        update_status(folder, state=FAILED, reason=content["message"], failing_rank=rank)
+        update_status(folder, state=FAILED, reason=failure.message, failing_rank=rank)
 
 
 @contextlib.contextmanager

@@ -142,6 +142,12 @@ def test_what_a_rank_says_of_a_user_s_mistake_or_a_guard_is_said_as_such(two: Tw
         two(f"tell('mend it', {told})\nsys.exit(1)")
 
 
+def test_a_rank_whose_words_were_cut_off_has_said_nothing(two: Two) -> None:
+    program = "(folder / f'failure-rank{rank}.json').write_text('{\"rank\": 0, \"ti')\nsys.exit(3)"
+    with pytest.raises(RankFailed, match="ended with code 3 and did not say why"):
+        two(program)
+
+
 LISTENS = """
 def hear(number, frame):
     (folder / f"heard-{rank}").write_text(signal.Signals(number).name)
@@ -153,13 +159,17 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: signal.Signals) -> None:
-    """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything."""
+def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: signal.Signals, capsys) -> None:
+    """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything.
+    Whoever asked is told once that he was heard.
+    """
     at_once_ready(folder, lambda: os.kill(os.getpid(), number))
     with pytest.raises(Preempted, match="nothing is saved yet"):
         two(LISTENS)
     assert [(folder.path / f"heard-{rank}").read_text() for rank in (0, 1)] == ["SIGTERM"] * 2
     assert read_status(folder).state == "preempted"
+    key = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert capsys.readouterr().err == f"{key}: saving at the end of this step; once more ends it at once\n"
 
 
 def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: RunFolder) -> None:
