@@ -25,7 +25,7 @@ from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 from rlhf_cli.runs.run_folder import write_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.stack.running_state import read_running
 

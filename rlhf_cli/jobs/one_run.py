@@ -19,7 +19,7 @@ from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import KILLED, QUEUED, read_status
+from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start

@@ -24,7 +24,7 @@ from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.checkpoint_state import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import FINISHED, Status, read_status
+from rlhf_cli.runs.run_status import FINISHED, Status, read_status
 
 _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 

@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.measured_mean import mean_reward
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import FINISHED, read_status
+from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 _PREFIX = "run:"

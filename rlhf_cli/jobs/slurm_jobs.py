@@ -13,7 +13,7 @@ from rlhf_cli.launch.freeze import create_run, experiment_name
 from rlhf_cli.launch.slurm_submission import log_file, submit
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import own_job_id, read_status
+from rlhf_cli.runs.run_status import own_job_id, read_status
 from rlhf_cli.screen.start_panel import show_start
 
 

@@ -30,8 +30,8 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
+from rlhf_cli.runs.run_status import FINISHED
 from rlhf_cli.runs.run_summary import summarise, summarise_readable
-from rlhf_cli.runs.status import FINISHED
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
 

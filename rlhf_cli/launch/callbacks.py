@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import update_status
+from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
 
 

@@ -18,7 +18,7 @@ from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.runs.maker import made_by
 from rlhf_cli.runs.provenance import rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.runs.status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
+from rlhf_cli.runs.run_status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Names the keys that may hold a local path."""

@@ -20,8 +20,8 @@ from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 from rlhf_cli.runs.running_reward import markers, while_running
-from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """How a rank ends that was asked to: by its own code, or by the signal where it came before anybody listened."""

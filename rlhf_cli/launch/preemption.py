@@ -9,7 +9,7 @@ from datetime import datetime
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 
 _SLURM_END = "SLURM_JOB_END_TIME"
 

@@ -21,7 +21,7 @@ from types import FrameType
 
 from rlhf_cli.errors import EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.runs.run_folder import RunFolder, open_run
-from rlhf_cli.runs.status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
+from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
 
 _POLL_S = 0.2
 _TOLD_TIMEOUT_S = 30.0

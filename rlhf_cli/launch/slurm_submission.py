@@ -20,7 +20,7 @@ from rlhf_cli.launch.sbatch_refusals import refusal
 from rlhf_cli.launch.shared_folders import refuse_own_folder
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import FAILED, QUEUED, update_status
+from rlhf_cli.runs.run_status import FAILED, QUEUED, update_status
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor

@@ -48,7 +48,7 @@ from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
-from rlhf_cli.runs.status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
 
 if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it

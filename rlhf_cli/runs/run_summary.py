@@ -9,7 +9,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import section
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import Status, read_status
+from rlhf_cli.runs.run_status import Status, read_status
 from rlhf_cli.runs.training_measures import few_measures
 
 _NEVER_A_DIFFERENCE = ("run.name", "run.root", "run.resume", "run.resume_weights_only")

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.status import RUNNING, read_status
+from rlhf_cli.runs.run_status import RUNNING, read_status
 
 _LOCK, _RECORD = ".writer.lock", ".writer.json"
 _SLURM_JOB = "SLURM_JOB_ID"

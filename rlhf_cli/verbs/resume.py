@@ -22,7 +22,7 @@ from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.runs.status import FINISHED, QUEUED, own_job_id, read_status
+from rlhf_cli.runs.run_status import FINISHED, QUEUED, own_job_id, read_status
 
 
 def run(argv: list[str]) -> int:

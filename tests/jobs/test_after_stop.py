@@ -14,7 +14,7 @@ from rlhf_cli.errors import Preempted
 from rlhf_cli.jobs import after_stop
 from rlhf_cli.jobs.after_stop import choice_after
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import SMALL
 
 STOPS_ONCE = """

@@ -15,7 +15,7 @@ from rlhf_cli.launch.as_asked import BuiltAs, refuse_unless_as_asked
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.runs.status import FAILED, read_status
+from rlhf_cli.runs.run_status import FAILED, read_status
 
 ALONE = BuiltAs("NO", 1, "no", "cpu")
 TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")

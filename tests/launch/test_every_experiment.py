@@ -14,7 +14,7 @@ from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.models.tiny import tiny_model_path
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.config.test_shipped_conf import EXPERIMENTS
 from tests.support.random_reward_model import save_random_reward_model
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import SMALL
 
 OWN = """

@@ -14,7 +14,7 @@ from rlhf_cli import redaction
 from rlhf_cli.cli import main
 from rlhf_cli.config import compose, referee
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import FAILED, FINISHED, read_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, read_status
 from tests.support.planted_secrets import ENVIRONMENT, NEEDLES, WORDS, plant, tellers
 
 RUNS = Path("runs/quickstart")

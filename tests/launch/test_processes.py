@@ -18,7 +18,7 @@ from rlhf_cli.launch import worker
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 TWO = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4"]

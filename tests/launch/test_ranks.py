@@ -18,7 +18,7 @@ from rlhf_cli.launch import ranks
 from rlhf_cli.launch.local import run_ranks
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import FINISHED, RUNNING, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 
 COMMON = """
 import json, os, pathlib, signal, sys, time

@@ -16,7 +16,7 @@ import pytest
 from rlhf_cli.launch import slurm_node
 from rlhf_cli.launch.slurm_node import RunInJob, node_command
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status, update_status
+from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 
 JOB = """

@@ -17,7 +17,7 @@ from rlhf_cli.launch import shared_folders
 from rlhf_cli.launch.shared_folders import file_system
 from rlhf_cli.launch.slurm_submission import sbatch_script
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status, update_status
+from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.small_runs import SMALL
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 

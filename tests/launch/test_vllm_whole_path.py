@@ -25,7 +25,7 @@ from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import FINISHED, read_status
+from rlhf_cli.runs.run_status import FINISHED, read_status
 from tests.support.small_runs import SMALL, starting_model
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from rlhf_cli.errors import ConfigError, RlhfError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.worker import main, run_rank
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
 
 Ranked = Callable[..., FakeTrainer]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.runs.running_reward import RunningReward, markers, rewards_at_the_end, while_running
-from rlhf_cli.runs.status import read_status
 
 CRASH = """
 import os, pathlib, signal, sys, socket, json

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import FINISHED, RUNNING, Status, claim, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, RUNNING, Status, claim, read_status, update_status
 
 MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()

@@ -12,8 +12,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.runs.run_summary import summarise
-from rlhf_cli.runs.status import read_status, update_status
 from tests.support.begun_runs import begun
 
 MakeRun = Callable[..., RunFolder]

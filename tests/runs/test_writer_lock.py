@@ -18,7 +18,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.runs import process_identity, writer_lock
 from rlhf_cli.runs.process_identity import ProcessIdentity, boot_id, start_ticks, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import claim, read_status
+from rlhf_cli.runs.run_status import claim, read_status
 from rlhf_cli.runs.writer_lock import only_writer, read_writer
 
 MakeRun = Callable[..., RunFolder]

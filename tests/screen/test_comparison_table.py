@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import Status
 from rlhf_cli.runs.run_summary import RunSummary
-from rlhf_cli.runs.status import Status
 from rlhf_cli.screen.comparison_table import show_comparison
 from tests.support.terminal import printed
 

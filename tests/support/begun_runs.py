@@ -11,7 +11,7 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import update_status
+from rlhf_cli.runs.run_status import update_status
 from tests.support.small_runs import SMALL
 
 STATE_FILES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "rollout-rank0.pt", "trainer_state.json")

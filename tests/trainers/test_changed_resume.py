@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 
 CONSTANT = "trainer.args.lr_scheduler_type=constant"

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 TINY = [*SMALL[1:4], "launch=cpu", "track=none", "data.args.num_rows=60", "trainer.args.per_device_train_batch_size=8"]

@@ -16,7 +16,7 @@ import pytest
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.disk_space import bytes_below, is_full, size
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 
 
 @pytest.fixture

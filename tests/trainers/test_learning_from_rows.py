@@ -19,7 +19,7 @@ from rlhf_cli.models.heads import head_names, restore_head_dtype
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.tolerances import MODEL
 
 TINY = [

@@ -12,7 +12,7 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.runs.checkpoint_folders import problem_with, write_manifest
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, is_same
 
 

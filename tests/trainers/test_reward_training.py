@@ -14,7 +14,7 @@ from torch import Tensor
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
 from tests.support.small_reward_runs import from_file, losses, samples, sums
 from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS

@@ -12,7 +12,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.tolerances import ARITHMETIC
 
 REWARDS = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import PPO_SMALL
 
 ONLY = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]

@@ -15,7 +15,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import Overview, RunState
-from rlhf_cli.runs.status import update_status
+from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.status_table import show_overview
 from tests.support.terminal import printed
 

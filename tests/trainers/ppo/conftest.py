@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.ppo.critic import SeparateCritic
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir

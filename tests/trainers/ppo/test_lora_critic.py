@@ -11,7 +11,7 @@ from peft import AutoPeftModelForTokenClassification
 from transformers import AutoModelForCausalLM
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.status import read_status
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from tests.support.tolerances import MODEL, MODEL_OF_TENSORS
 from tests.support.watched_critic import SHARED, Watched, is_same, logged, spread_adapter, spread_head
