@@ -7,6 +7,8 @@ import sys
 
 PRINTS = """
 import subprocess, sys
+
+import pytest
 from rlhf_cli.lasting_output import lasting_output
 with {context}:
     for number in range(20000):
@@ -22,11 +24,13 @@ def ended(context: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.fault(21)
 def test_a_closed_pipe_ends_nothing() -> None:
     done = ended("lasting_output()")
     assert (done.returncode, done.stderr) == (0, "went on\n")
 
 
+@pytest.mark.fault(21)
 def test_negative_control_without_it_the_program_ends() -> None:
     done = ended('open("/dev/null")')
     assert done.returncode != 0

@@ -47,6 +47,7 @@ def test_the_experiment_these_tests_spoil_is_good(write: Write, judged: Judged) 
         ("trainer:\n  args:\n    learning_rat: 1.0e-5\n", "trainer.args.learning_rat", 8, "trainer.args.learning_rate"),
     ],
 )
+@pytest.mark.fault(39)
 def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: str) -> None:
     mine(write, text)
     with pytest.raises(ConfigError) as caught:
@@ -67,6 +68,7 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
         ("trainer.args.learnin_rate=1e-5", "trainer.args.learning_rate"),
     ],
 )
+@pytest.mark.fault(39)
 def test_a_typo_on_the_command_line(refused: Refused, typed: str, hint: str) -> None:
     error = refused("exp=quickstart", typed)
     assert error.where == f"{typed.partition('=')[0]} (command line)"
@@ -104,6 +106,7 @@ def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
         ("trainer.args.gradient_checkpointing=yes", "'yes'", "bool"),
     ],
 )
+@pytest.mark.fault(39)
 def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected: str) -> None:
     error = refused("exp=quickstart", typed)
     assert error.where == f"{typed.partition('=')[0]} (command line)"
@@ -221,6 +224,7 @@ def test_what_hydra_refuses_is_a_config_error(refused: Refused, typed: str) -> N
     assert "Config search path" not in str(error)
 
 
+@pytest.mark.fault(39)
 def test_several_problems_are_told_at_once(write: Write) -> None:
     mine(write, "sed: 3\ntrainer:\n  args:\n    learning_rat: 1\n    seed: 3\n")
     with pytest.raises(Problems) as caught:

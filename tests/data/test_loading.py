@@ -66,6 +66,7 @@ def test_a_changed_file_is_read_again(jsonl) -> None:
     assert load(Source(path=jsonl([{"a": "two"}])))["a"] == ["two"]
 
 
+@pytest.mark.fault(42)
 def test_bad_line_is_named_when_loading(workplace: Path, refusal) -> None:
     (workplace / "rows.jsonl").write_text('{"a": 1}\n{"a": "x"}\n')
     assert "rows.jsonl:2" in refusal(load, Source(path="rows.jsonl"))
@@ -165,6 +166,7 @@ def test_hub_faults_are_plain(error: Exception, expected: str, monkeypatch: pyte
     assert type(error).__name__ in message
 
 
+@pytest.mark.fault(45)
 def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     message = refusal(load, Source(path="no-such-owner/no-such-dataset"))
@@ -209,6 +211,7 @@ def test_hold_out_of_too_little(refusal) -> None:
     assert "10 rows, 1 different prompts" in refusal(hold_out, one_prompt, 0.5, 0)
 
 
+@pytest.mark.fault(41)
 def test_check_rows_names_the_empty_ones(refusal) -> None:
     prompts = ["a", None, "", "  ", "b", None, None, None]
     message = refusal(check_rows, datasets.Dataset.from_dict({"prompt": prompts}), ["prompt"], "data.eval")

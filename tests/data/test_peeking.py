@@ -52,6 +52,7 @@ def test_every_format_gives_the_same_preview(workplace: Path, suffix: str) -> No
         ('{"prompt": "cut \\ud83d", "n": 2}\n', ["\\ud83d is half of a character"]),
     ],
 )
+@pytest.mark.fault(42)
 def test_jsonl_faults_name_file_line_and_text(workplace: Path, bad_line, expected, suffix: str, refusal) -> None:
     raw = bad_line if isinstance(bad_line, bytes) else bad_line.encode()
     # Row 12 on line 13: past the previewed rows, and after a blank line, which counts as a line.
@@ -71,6 +72,7 @@ def test_jsonl_sound_neighbours_of_the_faults(workplace: Path) -> None:
     assert found.rows[2]["b"] == "😀"
 
 
+@pytest.mark.fault(42)
 def test_cut_off_last_line(workplace: Path, refusal) -> None:
     message = refusal(peek, write(workplace, "rows.jsonl", GOOD * 3 + '{"prompt": "tw'))
     assert "the last line is cut off" in message
@@ -140,6 +142,7 @@ def test_csv_cells_keep_what_they_say(workplace: Path) -> None:
     ]
 
 
+@pytest.mark.fault(42)
 def test_parquet_faults(workplace: Path, refusal) -> None:
     (workplace / "not.parquet").write_text("no")
     assert "not.parquet" in refusal(peek, Source(path="not.parquet"))

@@ -57,6 +57,7 @@ def swept(workplace: Path) -> tuple[int, list[str]]:
         ("continue\n", 0, ["finished", "finished"]),
     ],
 )
+@pytest.mark.fault(20)
 def test_what_is_answered_is_done(workplace: Path, typed, answer: str, code: int, states: list[str]) -> None:
     typed(answer)
     assert swept(workplace) == (code, states)

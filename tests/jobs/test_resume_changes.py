@@ -55,6 +55,7 @@ NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_
 @pytest.mark.parametrize(
     ("ask", "word", "name", "value"), [*((typed, *harmless) for harmless in HARMLESS), (typed_anew, *HARMLESS[0])]
 )
+@pytest.mark.fault(11)
 def test_what_leaves_the_result_alone_is_taken_and_shown(ask, word: str, name: str, value: int) -> None:
     run = ask(begun(), word)
     assert run.prepared.experiment.trainer.args[name] == value
@@ -78,6 +79,7 @@ def test_so_is_who_watches_and_how_long_is_waited(word: str) -> None:
 
 
 @pytest.mark.parametrize(("ask", "word"), [*((typed, word) for word in RESULT), (typed_anew, RESULT[0])])
+@pytest.mark.fault(11)
 def test_what_changes_the_result_is_refused_unless_it_is_named(ask, word: str) -> None:
     folder = begun()
     key = "truncation.policy" if word.startswith("truncation") else word.partition("=")[0]
@@ -198,6 +200,7 @@ class TestFiles:
         (workplace / "mine.py").write_text(f"def one(completions, **kwargs):\n    return {body}\n")
         return "rewards.mine.fn=./mine.py:one"
 
+    @pytest.mark.fault(13)
     def test_reward_code_that_changed_is_named_with_both_hashes(self, workplace: Path) -> None:
         folder = begun(self.code(workplace, "[1.0] * len(completions)"))
         before = read_json(folder.provenance)["sha256"]["rewards.mine"]
@@ -212,6 +215,7 @@ class TestFiles:
         with pytest.raises(RunError):
             typed(folder, allow=("data",))
 
+    @pytest.mark.fault(13)
     def test_any_of_several_data_files(self, workplace: Path) -> None:
         for name in ("a.jsonl", "b.jsonl"):
             (workplace / name).write_text('{"prompt": "1+1=", "a": 1, "b": 1}\n' * 9)
@@ -225,6 +229,7 @@ class TestFiles:
         assert "--allow data" in str(caught.value.hint)
         assert typed(folder, allow=("data",)).files
 
+    @pytest.mark.fault(12)
     def test_a_configuration_that_somebody_edited(self) -> None:
         """As faults.md 12 saw it: another batch in config.yaml was trained with, in silence."""
         folder = begun()

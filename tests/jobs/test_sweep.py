@@ -43,6 +43,7 @@ def test_a_job_of_a_sweep_equals_the_same_run_alone(workplace: Path, train) -> N
     assert series(read_metrics(runs[0].metrics), "grad_norm") != series(read_metrics(alone.metrics), "grad_norm")
 
 
+@pytest.mark.fault(28)
 def test_a_job_that_fails_leaves_the_others_alone(workplace: Path, capsys) -> None:
     (workplace / "mine.py").write_text(
         "def picky(completions, *, limit, **kwargs):\n"

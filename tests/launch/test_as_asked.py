@@ -61,6 +61,7 @@ def test_as_asked(asked: dict[str, object], built: BuiltAs) -> None:
 
 
 @pytest.mark.parametrize(("asked", "built", "where", "expected", "got"), OTHERS)
+@pytest.mark.fault(29)
 def test_something_else(asked: dict[str, object], built: BuiltAs, where: str, expected: str, got: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_unless_as_asked(Launch.model_validate(asked), built)
@@ -79,6 +80,7 @@ def test_one_process_does_not_spread_over_gpus() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(29)
 def test_a_real_run_that_asks_for_fsdp_on_a_cpu(place: Path) -> None:
     """accelerate drops FSDP on a CPU and trains plain DDP. A rank that is started as planned, past the check of this
     machine that refuses it, ends before its first step.

@@ -28,6 +28,7 @@ class Faulty(GRPOTrainer):
 
 
 @pytest.mark.processes
+@pytest.mark.fault(37)
 def test_a_bad_loss_on_the_second_rank(workplace: Path) -> None:
     """Gradients are averaged over ranks and losses are not: by its own numbers the first rank would go on."""
     (workplace / "mine.py").write_text(OWN)

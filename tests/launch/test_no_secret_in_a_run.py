@@ -46,6 +46,7 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(referee, "secret_variable_in", lambda text: None)
 
 
+@pytest.mark.fault(48)
 def test_a_run_and_one_that_fails_tell_nothing(told, workplace: Path) -> None:
     code, printed = told("train", *WORDS, "run.name=good")
     assert code == 0, printed
@@ -67,6 +68,7 @@ def test_a_run_and_one_that_fails_tell_nothing(told, workplace: Path) -> None:
 
 
 @pytest.mark.usefixtures("switched_off")
+@pytest.mark.fault(48)
 def test_negative_control_the_search_finds_every_one(told, workplace: Path) -> None:
     code, printed = told("train", *WORDS, "run.name=bad", "rewards.told.args.fails_at=2")
     assert code == 1, printed
@@ -104,6 +106,7 @@ def test_a_run_goes_on_with_what_the_shell_has_now(told, workplace: Path, monkey
     assert tellers(workplace / RUNS, (*NEEDLES, "another-key-77")) == {}
 
 
+@pytest.mark.fault(48)
 def test_a_sweep_tells_nothing(told, workplace: Path) -> None:
     """Hydra gives a job its overrides by way of a configuration, in which it would resolve what stands in quotes."""
     code, printed = told("train", "-m", *WORDS, "run.name=swept", "seed=3,4")

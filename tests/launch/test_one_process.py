@@ -77,6 +77,7 @@ def test_the_total_is_the_weighted_sum_of_the_components(train) -> None:
         assert event["reward"] == pytest.approx(by_hand, **ARITHMETIC)
 
 
+@pytest.mark.fault(30)
 def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, capsys) -> None:
     (workplace / "mine.py").write_text(
         "def bad(completions, **kwargs):\n    raise ZeroDivisionError('judge fell over')\n"
@@ -103,6 +104,7 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
         ("return ['good'] * len(completions)", "returned no number for row 0"),
     ],
 )
+@pytest.mark.fault(32)
 def test_a_reward_that_returns_nonsense_is_named(train, workplace: Path, capsys, body: str, said: str) -> None:
     (workplace / "mine.py").write_text(f"def bad(completions, **kwargs):\n    {body}\n")
     code, _ = train("rewards.mine.fn=./mine.py:bad")
@@ -131,6 +133,7 @@ def test_a_run_of_that_name_is_not_overwritten(train, capsys) -> None:
     assert folder.metrics.read_bytes() == before
 
 
+@pytest.mark.fault(10)
 def test_resume_auto_of_a_finished_run_does_nothing(train, capsys) -> None:
     _, folder = train()
     before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
@@ -140,6 +143,7 @@ def test_resume_auto_of_a_finished_run_does_nothing(train, capsys) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
 
 
+@pytest.mark.fault(20)
 def test_an_interrupted_run_goes_on_from_its_checkpoint(train, workplace: Path) -> None:
     """Stopped in step 3 of 4, resumed from the checkpoint of step 2: same losses as the run that never stopped."""
     (workplace / "mine.py").write_text(

@@ -40,6 +40,7 @@ def test_a_second_signal_later_interrupts(stopping: Stopping, monkeypatch: pytes
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.fault(20)
 def test_a_second_key_interrupts_however_soon(stopping: Stopping) -> None:
     with stopped_by_signals(stopping):
         os.kill(os.getpid(), signal.SIGINT)

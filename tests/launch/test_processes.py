@@ -141,6 +141,7 @@ def test_two_processes_evaluate_each_held_out_prompt_once(both: Both) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.fault(7)
 def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workplace: Path) -> None:
     """Each rank has rollouts and random numbers of its own in the one checkpoint; the model is equal bit for bit."""
     names = {path.name for path in (both.folder.checkpoints / "checkpoint-1").iterdir()}
@@ -159,6 +160,7 @@ def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workpla
 
 
 @pytest.mark.processes
+@pytest.mark.fault(22)
 def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) -> None:
     train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
     (workplace / "mine.py").write_text(
@@ -177,6 +179,7 @@ def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) ->
     assert "ValueError: rank one is unhappy" in status.reason
 
 
+@pytest.mark.fault(29)
 def test_fewer_processes_than_asked_are_refused(train, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker alone, as a launcher leaves it that fell back to one process."""
     _, folder = train("trainer.args.max_steps=1")

@@ -93,6 +93,7 @@ def test_ranks_that_end_before_the_run_has_are_a_failure(two: Two) -> None:
         two("")
 
 
+@pytest.mark.fault(22)
 def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two, folder: RunFolder, capsys) -> None:
     began = time.monotonic()
     with pytest.raises(RankFailed, match="rank 1 failed: it is unhappy"):
@@ -103,6 +104,7 @@ def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two,
     assert "traceback of 1" in capsys.readouterr().err
 
 
+@pytest.mark.fault(22)
 def test_the_first_of_two_that_speak_is_the_cause(two: Two) -> None:
     program = """
 if rank == 1:
@@ -117,6 +119,7 @@ sys.exit(1)
         two(program)
 
 
+@pytest.mark.fault(23)
 def test_a_rank_that_was_killed_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
     """The other notices at once, and has said so before anybody looks: seen in a real run, whose rank 0 was blamed."""
     program = """
@@ -159,6 +162,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.fault(17, 20)
 def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: signal.Signals, capsys) -> None:
     """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything.
     Whoever asked is told once that he was heard.
@@ -172,6 +176,7 @@ def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: s
     assert capsys.readouterr().err == f"{key}: saving at the end of this step; once more ends it at once\n"
 
 
+@pytest.mark.fault(19)
 def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: RunFolder) -> None:
     at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
     began = time.monotonic()
@@ -192,6 +197,7 @@ def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+@pytest.mark.fault(17)
 def test_no_rank_outlives_the_process_that_started_it(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(COMMON + "(folder / f'pid-{rank}').write_text(str(os.getpid()))\ntime.sleep(60)")
     parent = f"""

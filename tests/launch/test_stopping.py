@@ -35,6 +35,7 @@ def wish(said: list[str], **named: Any) -> Stopping:
     return Stopping(**{"grace_s": 60.0, "must_save_by": None, "on_late": said.append, **named})
 
 
+@pytest.mark.fault(19)
 def test_before_the_first_step_there_is_nothing_to_wait_for() -> None:
     with pytest.raises(Interrupted, match="SIGTERM"):
         wish([]).ask("SIGTERM")
@@ -50,6 +51,7 @@ def test_a_wish_is_due_at_the_next_step() -> None:
     stopping.close()
 
 
+@pytest.mark.fault(19)
 def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], threading.Event]) -> None:
     codes, left = late
     stopping = wish(codes, grace_s=0.05)
@@ -68,6 +70,7 @@ def test_a_run_that_ended_in_time_leaves_nothing_behind(late: tuple[list[str], t
     assert not left.wait(0.6)
 
 
+@pytest.mark.fault(27)
 def test_it_stops_where_another_step_would_leave_no_grace() -> None:
     """100 s are left and 60 of them the grace: a step of 30 s fits, one of 50 s does not."""
     deadline = time.time() + 100
@@ -85,6 +88,7 @@ def test_at_the_deadline_itself_the_process_leaves(late: tuple[list[str], thread
     assert codes[0].startswith("it had to be saved by 20")
 
 
+@pytest.mark.fault(27)
 def test_slurms_end_counts_where_it_comes_first() -> None:
     launch = Launch(must_save_by="2030-01-01T00:00:00+00:00")
     asked = 1893456000.0  # date -u -d 2030-01-01 +%s
@@ -100,6 +104,7 @@ def test_a_deadline_that_is_none_is_refused(deadline: str) -> None:
         prepare(["+exp=quickstart", f"launch.must_save_by='{deadline}'"])
 
 
+@pytest.mark.fault(18)
 def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
     import torch

@@ -77,6 +77,7 @@ def test_each_job_is_a_run_of_its_own(tracked: RunFolder) -> None:
     assert len(ids) == 2
 
 
+@pytest.mark.fault(48)
 def test_no_secret_is_in_any_file(tracked: RunFolder) -> None:
     for file in tracked.path.rglob("*"):
         if file.is_file():
@@ -108,6 +109,7 @@ def test_a_reward_models_samples_are_a_table(workplace: Path) -> None:
     assert "samples" in json.dumps(of_type(records(folder), "history"))
 
 
+@pytest.mark.fault(16)
 def test_a_run_that_was_moved_goes_on_in_the_same_wandb_run(train, workplace: Path) -> None:
     """The id was a hash of the folder's path once: a moved run began a second one in wandb."""
     code, folder = train("track=wandb_offline", "trainer.args.lr_scheduler_type=constant")

@@ -242,6 +242,7 @@ class TestResume:
         assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
         assert "going on from checkpoint-2" in capsys.readouterr().out
 
+    @pytest.mark.fault(3)
     def test_one_that_is_not_whole_is_passed_over_and_named(
         self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -254,6 +255,7 @@ class TestResume:
         assert "warning: skipped checkpoint-2" in capsys.readouterr().out
         assert read_status(folder).warnings == 1
 
+    @pytest.mark.fault(14)
     def test_without_one_it_starts_anew(
         self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
     ) -> None:

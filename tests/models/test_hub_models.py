@@ -33,6 +33,7 @@ def refused_with(monkeypatch: pytest.MonkeyPatch, cause: BaseException) -> Model
         (OfflineModeIsEnabled, "org/model cannot be reached on the hub", "hf download org/model"),
     ],
 )
+@pytest.mark.fault(45)
 def test_why(monkeypatch: pytest.MonkeyPatch, kind: type[Exception], what: str, hint: str) -> None:
     error = refused_with(monkeypatch, kind.__new__(kind))
     assert error.what.startswith(what)

@@ -112,6 +112,7 @@ class TestRoom:
         free(10)
         assert self.problems() == ([], None)
 
+    @pytest.mark.fault(4)
     def test_not_for_all(self, free) -> None:
         free(9.9)
         problems, notice = self.problems()
@@ -120,6 +121,7 @@ class TestRoom:
         assert "3 checkpoints of" in notice
         assert "save_total_limit=1" in notice
 
+    @pytest.mark.fault(4)
     def test_not_for_one(self, free) -> None:
         free(3.9)
         (problem,), _ = self.problems()

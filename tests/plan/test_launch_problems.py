@@ -49,6 +49,7 @@ class TestGpus:
     def test_a_cpu_has_room_for_any(self) -> None:
         assert planned(QUICK, "launch.processes=4", "trainer.args.per_device_train_batch_size=16").processes == 4
 
+    @pytest.mark.fault(45)
     def test_no_gpu(self, refused: Refused) -> None:
         error = refused(QUICK, "launch.device=cuda")
         assert (error.what, error.hint) == ("there is no CUDA device here", "launch=cpu")
@@ -70,6 +71,7 @@ class TestGpus:
 
 class TestVllm:
     @pytest.mark.parametrize("rollout", ["vllm", "vllm_server"])
+    @pytest.mark.fault(45)
     def test_not_installed(self, gpus: HaveGpus, refused: Refused, monkeypatch, rollout: str) -> None:
         gpus(2)
         monkeypatch.setattr(rollout_server_plan, "installed_vllm", lambda: None)

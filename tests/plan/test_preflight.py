@@ -76,6 +76,7 @@ class TestData:
         assert "a file, a folder, a glob" in str(error.expected)
         assert error.hint == "rows.jsonl"
 
+    @pytest.mark.fault(42)
     def test_a_malformed_line(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS.replace('{"prompt": "6+1=", ', '{"prompt" "6+1=", '))
         error = refused(*MINE)
@@ -84,17 +85,20 @@ class TestData:
         assert '{"prompt" "6+1="' in str(error.got)
         assert error.expected == "one complete JSON object a line"
 
+    @pytest.mark.fault(42)
     def test_a_line_that_was_cut_off(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS + '{"prompt": "6+')
         error = refused(*MINE)
         assert (error.what, error.where) == ("the last line is cut off", "rows.jsonl:21")
 
     @pytest.mark.parametrize("text", ["", "\n\n"])
+    @pytest.mark.fault(41, 42)
     def test_an_empty_file(self, refused: Refused, write: Write, text: str) -> None:
         write("rows.jsonl", text)
         error = refused(*MINE)
         assert (error.what, error.where, error.got) == ("no rows", "rows.jsonl", f"{len(text)} bytes")
 
+    @pytest.mark.fault(41)
     def test_a_missing_column(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS.replace('"b"', '"bee"'))
         error = refused(*MINE)

@@ -122,6 +122,7 @@ class TestRunFolder:
         assert error.got == f"{file} is a file"
         assert error.expected == "a folder that can be written to"
 
+    @pytest.mark.fault(5)
     def test_a_root_that_cannot_be_written_to(
         self, refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

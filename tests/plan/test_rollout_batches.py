@@ -167,6 +167,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize("args", SIZES, ids=str)
+@pytest.mark.fault(40)
 def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
     error = refusal(**args)
     size = args["per"] * args["acc"] * args["processes"]
@@ -180,6 +181,7 @@ def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
         assert after(args, name, value).completions_a_round % (value if name == "num_generations" else args["g"]) == 0
 
 
+@pytest.mark.fault(40)
 def test_the_suggestions_are_the_nearest() -> None:
     """6 are no groups of 4: the next batch size is 8, the nearest group sizes are 3 and 6, 3 being nearer."""
     assert refusal(per=6, g=4).hint == ("trainer.args.per_device_train_batch_size=8 or trainer.args.num_generations=3")
@@ -243,6 +245,7 @@ def test_not_even_zero(key: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.fault(41)
 def test_fewer_rows_than_a_round(args: dict[str, int]) -> None:
     error = refusal(**args)
     assert error.where == "data"

@@ -58,6 +58,7 @@ def test_posts_json(runner: asyncio.Runner) -> None:
     assert "Authorization" not in server.asked[0].headers
 
 
+@pytest.mark.fault(35)
 def test_429_then_ok_waits_as_asked(runner: asyncio.Runner, waits: list[float]) -> None:
     with serving(Answer("later", 429, {"Retry-After": "3"}), Answer("busy", 503), OK) as server:
         assert runner.run(JsonClient(server.url).post({})) == {"fine": True}
@@ -71,6 +72,7 @@ def test_retry_after_may_be_a_date(runner: asyncio.Runner, waits: list[float]) -
     assert 8 < waits[0] < 11
 
 
+@pytest.mark.fault(35)
 def test_500_for_ever_uses_up_the_budget(runner: asyncio.Runner) -> None:
     with serving(Answer({"error": "it is broken"}, 500)) as server:
         started = time.monotonic()
@@ -230,6 +232,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
+@pytest.mark.fault(35)
 def test_a_key_that_is_not_there_is_missed_at_once(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     if value is not None:

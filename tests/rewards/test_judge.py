@@ -215,6 +215,7 @@ def test_the_client_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'rlhf-cli[judge]'" in str(caught.value)
 
 
+@pytest.mark.fault(35)
 def test_a_judge_that_fails_for_ever_raises(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: low)
     with serving(Answer("", 503)) as server, pytest.raises(RewardError, match="retry_budget_s"):

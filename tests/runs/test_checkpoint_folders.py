@@ -96,6 +96,7 @@ class TestCommit:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
 
     @pytest.mark.parametrize("call", range(1, 20))
+    @pytest.mark.fault(1, 2)
     def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(self, tmp_path: Path, call: int) -> None:
         """Every call that reaches the disk is, in its turn, the one that never returns."""
         whole(tmp_path, 6)
@@ -106,6 +107,7 @@ class TestCommit:
         assert newest == tmp_path / ("checkpoint-6" if call <= 8 else "checkpoint-7")
 
     @pytest.mark.parametrize("call", range(1, 20))
+    @pytest.mark.fault(2)
     def test_killed_while_one_of_that_step_is_replaced(self, tmp_path: Path, call: int) -> None:
         """It is the only one. The eighth call takes the old one away, the ninth puts the new one in its place."""
         commit(staged(tmp_path, 7, b"old"))
@@ -161,6 +163,7 @@ class TestProblemWith:
             ),
         ],
     )
+    @pytest.mark.fault(3)
     def test_what_is_wrong_is_named(self, tmp_path: Path, damage, problem: str) -> None:
         (path,) = whole(tmp_path, 7)
         damage(path)

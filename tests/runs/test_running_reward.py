@@ -30,6 +30,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("where", "expected"), [("inside", "first, second"), ("outside", None)])
+@pytest.mark.fault(34)
 def test_a_killed_process(tmp_path: Path, where: str, expected: str | None) -> None:
     ended = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), where], check=False)
     assert ended.returncode == -9

@@ -45,6 +45,7 @@ def test_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.notice.startswith("no wandb login (`wandb login`, or set WANDB_API_KEY): recording offline")
 
 
+@pytest.mark.fault(47)
 def test_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
@@ -57,6 +58,7 @@ def test_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "0" * 40 not in plan.notice
 
 
+@pytest.mark.fault(47)
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 

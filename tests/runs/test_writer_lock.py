@@ -53,6 +53,7 @@ def record(folder: RunFolder, **fields: Any) -> None:
     (folder.path / ".writer.json").write_text(json.dumps({**known, **fields}))
 
 
+@pytest.mark.fault(26)
 def test_a_second_writer_is_refused_and_told_of_the_first(holder) -> None:
     folder, process = holder
     with pytest.raises(RunError, match="is being trained right now") as caught, only_writer(folder):
@@ -68,6 +69,7 @@ def test_two_in_one_process_are_two(make_run: MakeRun) -> None:
         pytest.fail("two writers at once")
 
 
+@pytest.mark.fault(26)
 def test_one_that_was_killed_is_taken_over(holder) -> None:
     folder, process = holder
     process.send_signal(signal.SIGKILL)
@@ -98,6 +100,7 @@ def test_whoever_ends_leaves_no_record(make_run: MakeRun, error: BaseException |
 class TestLeft:
     """A record without a lock: what is concluded of who left it."""
 
+    @pytest.mark.fault(26)
     def test_by_a_process_whose_pid_another_has_by_now(self, make_run: MakeRun) -> None:
         folder = make_run()
         ticks = start_ticks(os.getppid())
@@ -115,6 +118,7 @@ class TestLeft:
         with only_writer(folder) as taken_over:
             assert taken_over is not None
 
+    @pytest.mark.fault(26)
     def test_by_another_machine_needs_a_word(self, make_run: MakeRun) -> None:
         folder = make_run()
         record(folder, host="elsewhere", boot="theirs")
@@ -157,6 +161,7 @@ def test_a_rank_that_outlives_who_held_the_lock(make_run: MakeRun) -> None:
         pytest.fail("it writes into the folder")
 
 
+@pytest.mark.fault(5)
 def test_a_folder_that_cannot_be_written_to(make_run: MakeRun, monkeypatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")

@@ -46,6 +46,7 @@ def test_two_runs_are_alike(run: Run) -> None:
     assert run(source) == run(source)
 
 
+@pytest.mark.fault(36)
 def test_endless_loop(run: Run) -> None:
     started = time.monotonic()
     outcome = run("print('begun', flush=True)\nwhile True: pass", timeout_s=0.5)
@@ -58,6 +59,7 @@ def test_sleeping_and_deaf(run: Run) -> None:
     assert run(source, timeout_s=0.5).timed_out
 
 
+@pytest.mark.fault(36)
 def test_fork_bomb(run: Run, mode: Isolation) -> None:
     marker = f"bomb-{uuid4().hex}"
     # Doubles at most six times; where the kernel counts, at most ten times.
@@ -79,6 +81,7 @@ def test_threads_are_counted(run: Run, mode: Isolation) -> None:
     assert "can't start new thread" in run(source, max_processes=8).stderr
 
 
+@pytest.mark.fault(36)
 def test_100_gb(run: Run) -> None:
     outcome = run("x = bytearray(100 << 30)")
     assert outcome.returncode == 1
@@ -106,6 +109,7 @@ def test_many_files(run: Run, mode: Isolation) -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.fault(36)
 def test_a_gigabyte_of_output(run: Run, stream: str) -> None:
     source = f"import sys\nfor _ in range(1024): sys.{stream}.write('x' * (1 << 20))\nsys.{stream}.write('the end')"
     outcome = run(source, timeout_s=60.0)

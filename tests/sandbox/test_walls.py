@@ -20,6 +20,7 @@ from tests.support.sandbox_processes import Run, gone, processes_with
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
 
 
+@pytest.mark.fault(36)
 def test_the_environment_is_empty(run: Run, mode: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANTED_KEY", "sk-planted-secret")
     outcome = run("import os\nprint(sorted(os.environ), os.environ['HOME'] == os.getcwd())")
@@ -56,6 +57,7 @@ print("looked")
     assert "sk-planted" not in outcome.stdout
 
 
+@pytest.mark.fault(36)
 def test_netrc_is_hidden(run: Run, mode: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not protections(mode)["files_hidden"]:
         pytest.skip("limits alone hide no files that this user may read")
@@ -94,6 +96,7 @@ open("mine", "w").write("x")
     assert (outcome.returncode, outcome.stdout) == (0, "")
 
 
+@pytest.mark.fault(36)
 def test_no_network(run: Run, mode: Isolation) -> None:
     if not protections(mode)["no_network"]:
         pytest.skip("no network namespaces and no socket filter here")

@@ -33,6 +33,7 @@ IDS = ["raise", "recursion", "text", "infinite", "too large", "dict", "dense len
 @pytest.mark.parametrize(("do", "message"), FAILURES, ids=IDS)
 class TestOneRow:
     @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
+    @pytest.mark.fault(30)
     def test_is_blamed_alone(
         self, bench: Bench, do: Any, message: str, is_async: bool, on_error: OnError, fixed: float | None
     ) -> None:
@@ -115,6 +116,7 @@ class TestSystem:
 
 class TestHopeless:
     @pytest.mark.parametrize("on_error", ["exclude", 0.0])
+    @pytest.mark.fault(30)
     def test_a_reward_that_only_fails_ends_the_run_at_the_third_batch(self, bench: Bench, on_error: OnError) -> None:
         stack = bench.stack(lambda **_: 1 / 0, on_error=on_error)
         stack.evaluate(**BATCH)

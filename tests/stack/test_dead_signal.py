@@ -68,11 +68,13 @@ class TestSeen:
 
 
 class TestCause:
+    @pytest.mark.fault(33)
     def test_constant(self) -> None:
         cause, lines = cause_of(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
         assert cause == "every reward was constant within its groups"
         assert lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
 
+    @pytest.mark.fault(33)
     def test_none_and_failures(self) -> None:
         none = replace(SEEN, low=None, high=None, size=0.0)
         cause, lines = cause_of(rounds(none, replace(none, name="b", errors=3)))

@@ -118,6 +118,7 @@ def test_async_functions_and_columns(made: Made) -> None:
     assert list(map(told, scores)) == [1.0, "ValueError: later", 3.0]
 
 
+@pytest.mark.fault(34)
 def test_everything_a_row_can_do_costs_that_row_alone(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
     expected = {
         "raise": "ValueError: mine",
@@ -148,6 +149,7 @@ def test_everything_a_row_can_do_costs_that_row_alone(made: Made, capfd: pytest.
 
 
 class TestHang:
+    @pytest.mark.fault(31)
     def test_is_killed_and_counted(self, made: Made) -> None:
         isolated = made("does", timeout_s=1.0)
         isolated(**batch("warm", "up"))

@@ -54,6 +54,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("rules", [{}, {"timeout_s": 5.0}], ids=["plain", "in a thread"])
+@pytest.mark.fault(34)
 def test_another_reward_and_the_trainer_see_what_was_given(rules: dict[str, Any]) -> None:
     given, others = batch(), list[dict[str, Any]]()
     stack = RewardStack([Component("spoil", spoil, **rules), Component("look", seen_by(others))])
@@ -96,6 +97,7 @@ def test_what_cannot_be_written_into_and_what_is_the_trainer_s_is_shared() -> No
     assert own["texts"][0] is given["texts"][0]
 
 
+@pytest.mark.fault(34)
 def test_negative_control_the_function_spoils_what_it_is_given() -> None:
     given = batch()
     spoil(**given)

@@ -52,6 +52,7 @@ class Scalar:
         ([numpy.bool_(True), None], [1.0, None]),
     ],
 )
+@pytest.mark.fault(32)
 def test_accepted(returned: Any, expected: list[float | None]) -> None:
     scores = as_scores("mine", returned, 2)
     assert scores == expected
@@ -67,6 +68,7 @@ def refusal(returned: Any) -> RewardError:
 
 
 @pytest.mark.parametrize("returned", [[], [1.0], [1.0, 2.0, 3.0], Tensor([1.0]), (None,)])
+@pytest.mark.fault(32)
 def test_the_wrong_length(returned: Any) -> None:
     length = len(returned.values if isinstance(returned, Tensor) else returned)
     error = refusal(returned)
@@ -90,6 +92,7 @@ def test_the_wrong_length(returned: Any) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
+@pytest.mark.fault(32)
 def test_no_list(returned: Any, kind: str) -> None:
     error = refusal(returned)
     assert error.what == "reward 'mine' did not return a list"
@@ -109,6 +112,7 @@ def test_no_list(returned: Any, kind: str) -> None:
         (Scalar("0.5"), "str: '0.5'"),
     ],
 )
+@pytest.mark.fault(32, 33)
 def test_no_number(value: Any, got: str) -> None:
     error = refusal([1.0, value])
     assert error.what == "reward 'mine' returned no number for row 1"

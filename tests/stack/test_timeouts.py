@@ -30,6 +30,7 @@ class TestTimeouts:
         return later if is_async else sync
 
     @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    @pytest.mark.fault(31)
     def test_a_hang_ends_after_timeout_s(self, bench: Bench, is_async: bool) -> None:
         started = time.perf_counter()
         found = bench(self.slow(is_async=is_async), on_error=0.25, timeout_s=0.1)
@@ -63,6 +64,7 @@ class TestTimeouts:
         assert bench(stubborn, on_error="exclude", timeout_s=0.1).timeouts == 4
         assert time.perf_counter() - started < 4.0
 
+    @pytest.mark.fault(31)
     def test_an_async_one_that_blocks_the_loop(self, bench: Bench) -> None:
         """A wait without `await`: no task of the loop could end it, and the next batch must not wait behind it."""
         is_blocking = [True]

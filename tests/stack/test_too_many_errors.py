@@ -45,6 +45,7 @@ def rows_until_the_end(bad_every: int, limit: MaxErrors, *, most: int = 200, siz
         (5, 0.0, 20),
     ],
 )
+@pytest.mark.fault(30)
 def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
     assert rows_until_the_end(bad_every, MaxErrors(share, 20)) == expected
 

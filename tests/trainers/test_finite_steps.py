@@ -112,6 +112,7 @@ def assert_stopped_at_three(code: int, folder: RunFolder, what: str, said: str) 
 
 
 @pytest.mark.parametrize("name", list(TRAINERS))
+@pytest.mark.fault(37)
 def test_a_bad_gradient_is_not_stepped_on(run: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, folder, trainer = run(name, bad_gradient(lambda trainer: trainer.model.parameters(), torch.nan))
     assert_stopped_at_three(code, folder, "the gradient is", capsys.readouterr().err)
@@ -147,6 +148,7 @@ def test_a_bad_loss_without_a_bad_gradient(run: Run, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("step", [3, 4])
+@pytest.mark.fault(37)
 def test_a_bad_weight_is_not_saved(run: Run, step: int, capsys: pytest.CaptureFixture[str]) -> None:
     """After the third step it would be in a checkpoint; after the last one in what the run leaves."""
     code, folder, _ = run("toy_sft", lambda trainer: trainer.add_callback(AfterStep(step)))
@@ -158,6 +160,7 @@ def test_a_bad_weight_is_not_saved(run: Run, step: int, capsys: pytest.CaptureFi
     assert not folder.model.exists()
 
 
+@pytest.mark.fault(37)
 def test_negative_control_a_large_finite_gradient_is_stepped_on(run: Run) -> None:
     """Its square is beyond float32: a norm of squares would take it for infinite."""
     code, folder, _ = run("toy_sft", bad_gradient(lambda trainer: trainer.model.parameters(), 1e30))

@@ -51,6 +51,7 @@ def told_bytes(told: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("kilobytes", "kept"), [(390, ["checkpoint-1"]), (160, [])])
+@pytest.mark.fault(4)
 def test_the_older_one_is_whole_and_nothing_else_is_left(
     train, small_disk, capsys, monkeypatch, kilobytes: int, kept: list[str]
 ) -> None:
@@ -75,6 +76,7 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
     assert "the disk is full" in (read_status(folder).reason or "")
 
 
+@pytest.mark.fault(4)
 def test_full_to_the_last_byte_it_is_said_and_the_status_knows(train, small_disk, capsys, before_training) -> None:
     """Not a checkpoint but a line of metrics finds no room; neither does a new status.json, which is written over."""
     place = small_disk(1000)
@@ -96,6 +98,7 @@ def test_full_to_the_last_byte_it_is_said_and_the_status_knows(train, small_disk
     assert "the disk is full" in (status.reason or "")
 
 
+@pytest.mark.fault(4)
 def test_it_goes_on_once_there_is_room(train, small_disk, workplace: Path, monkeypatch) -> None:
     import rlhf_cli.plan.preflight
     from rlhf_cli.cli import main

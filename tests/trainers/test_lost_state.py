@@ -31,6 +31,7 @@ def without(whole, place: Path, *names: str) -> RunFolder:
 
 
 @pytest.mark.parametrize(("name", "said"), PARTS)
+@pytest.mark.fault(6)
 def test_it_is_refused_before_anything_is_loaded(whole, workplace: Path, capsys, monkeypatch, name, said) -> None:
     import rlhf_cli.launch.local
 
@@ -53,6 +54,7 @@ def test_it_is_refused_where_only_an_older_one_is_whole_and_that_lacks_it(whole,
     assert "the checkpoint lacks the optimizer's state" in capsys.readouterr().err
 
 
+@pytest.mark.fault(6)
 def test_from_the_weights_alone_optimizer_and_schedule_begin_anew(whole, workplace: Path, capsys) -> None:
     """Steps 7 and 8 get the rates of the steps 1 and 2 of 8: (1 - 0/8) and (1 - 1/8) of the first."""
     folder = without(whole, workplace / "cut", "optimizer.pt", "rollout-rank0.pt")
@@ -70,6 +72,7 @@ def test_where_nothing_is_missing_the_permission_changes_nothing(whole, workplac
     assert is_same(folder, whole())
 
 
+@pytest.mark.fault(6)
 def test_negative_control_unseen_it_trains_another_model(whole, workplace: Path, monkeypatch) -> None:
     """What transformers does without us: it goes on, silently."""
     monkeypatch.setattr(checkpoint_state, "_STATE", {})

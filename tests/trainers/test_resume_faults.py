@@ -16,6 +16,7 @@ from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, is_same
 
 
+@pytest.mark.fault(7)
 def test_a_checkpoint_without_its_rollouts_is_refused(whole, workplace: Path, capsys) -> None:
     folder = cut(whole(), 6, workplace / "cut")
     checkpoint = folder.checkpoints / "checkpoint-6"
@@ -28,6 +29,7 @@ def test_a_checkpoint_without_its_rollouts_is_refused(whole, workplace: Path, ca
     assert "model.path=" in told
 
 
+@pytest.mark.fault(12)
 def test_another_number_of_processes_is_refused(whole, workplace: Path, capsys) -> None:
     folder = cut(whole(), 6, workplace / "cut")
     checkpoint = folder.checkpoints / "checkpoint-6"
@@ -68,6 +70,7 @@ class TestFaults:
         assert not list(folder.checkpoints.glob("tmp-*"))
         return capsys.readouterr().out
 
+    @pytest.mark.fault(1)
     def test_killed_while_a_checkpoint_is_written(self, whole, workplace: Path, capsys) -> None:
         folder = cut(whole(), 6, workplace / "cut")
         place = folder.checkpoints / "tmp-7" / "checkpoint-7"
@@ -85,6 +88,7 @@ class TestFaults:
             (lambda file: file.unlink(), "is missing"),
         ],
     )
+    @pytest.mark.fault(3)
     def test_a_damaged_file(self, whole, workplace: Path, capsys, damage, said: str) -> None:
         folder = cut(whole(), 7, workplace / "cut")
         damage(folder.checkpoints / "checkpoint-7" / "model.safetensors")
@@ -96,6 +100,7 @@ class TestFaults:
         assert "skipped checkpoint-7" in folder.log.read_text()
         assert problem_with(folder.checkpoints / "checkpoint-7") is None  # written anew
 
+    @pytest.mark.fault(3)
     def test_when_none_verifies_nothing_is_overwritten(self, whole, workplace: Path, capsys) -> None:
         folder = cut(whole(), 1, workplace / "cut")
         (folder.checkpoints / "checkpoint-1" / "manifest.json").unlink()  # as an older version wrote it
@@ -121,6 +126,7 @@ class TestFaults:
         assert problem_with(folder.checkpoints / "checkpoint-1") is None
         assert "Input/output error" in read_status(folder).reason
 
+    @pytest.mark.fault(1)
     def test_killed_after_the_last_checkpoint_and_before_the_model(self, whole, workplace: Path, capsys) -> None:
         """A step more than were asked for would be another model: here the learning rate does not end at 0, nor an
         epoch (of four steps) with the run.

@@ -41,6 +41,7 @@ def mine(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
+@pytest.mark.fault(33)
 def test_five_rounds(train: Any, mine: None, trainer: str, capsys: pytest.CaptureFixture[str]) -> None:
     """PPO's rounds are of two optimizer steps: the fifth begins with the ninth."""
     words = PPO_SMALL if trainer == "ppo" else [f"trainer={trainer}"]

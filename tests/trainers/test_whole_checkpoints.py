@@ -71,6 +71,7 @@ def names(trainer: Any) -> list[str]:
     return sorted(path.name for path in Path(trainer.args.output_dir, "checkpoints").iterdir())
 
 
+@pytest.mark.fault(15)
 def test_only_as_many_as_asked_are_kept_and_each_verifies(sft, tmp_path: Path) -> None:
     trainer = sft(save_total_limit=2)
     trainer.train()
@@ -79,6 +80,7 @@ def test_only_as_many_as_asked_are_kept_and_each_verifies(sft, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("greater_is_better", "best"), [(True, 1), (False, 3)])
+@pytest.mark.fault(15)
 def test_the_best_one_is_kept_named_and_loaded(sft, greater_is_better: bool, best: int) -> None:
     """The loss falls at every step: the greatest is that of the first, the least that of the last."""
     trainer = sft(**BEST, greater_is_better=greater_is_better, save_total_limit=2)
@@ -106,6 +108,7 @@ def test_a_resumed_run_still_knows_its_best(sft) -> None:
     assert names(resumed) == ["checkpoint-1", "checkpoint-3"]
 
 
+@pytest.mark.fault(15)
 def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp_path: Path) -> None:
     """As after going back: checkpoint-9 was cut off, the run goes on from an older one."""
     (tmp_path / "run" / "checkpoints" / "checkpoint-9").mkdir(parents=True)

@@ -210,6 +210,7 @@ class TestCompareAndResume:
         assert "format.weight" in said
         assert "0.500→0.500" in said
 
+    @pytest.mark.fault(10)
     def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:
         write("runs/exp/a/config.yaml", "seed: 0\n")
         write("runs/exp/a/status.json", '{"state": "finished", "step": 9}')

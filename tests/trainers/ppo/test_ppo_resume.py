@@ -25,6 +25,7 @@ PPO = (
 
 
 @pytest.mark.parametrize("step", range(1, 8))
+@pytest.mark.fault(9)
 def test_ppo_from_every_step(whole, workplace: Path, step: int) -> None:
     goes_on_as(whole(*PPO), step, workplace / "cut")
     own, theirs = (
@@ -39,6 +40,7 @@ def test_ppo_with_a_critic_on_the_policy_s_backbone(whole, workplace: Path, step
     goes_on_as(whole(*shared), step, workplace / "cut")
 
 
+@pytest.mark.fault(9)
 def test_negative_control_without_the_critic_s_state_ppo_goes_on_differently(
     whole, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

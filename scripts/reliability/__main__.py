@@ -1,0 +1,29 @@
+"""Writes docs/reliability.md, and says which fault has no test.
+
+python -m scripts.reliability
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from scripts.reliability.marked_tests import marked_tests
+from scripts.reliability.page import page, problems, read_faults
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def main() -> int:
+    """Write the page; return 1 where a fault has no test or a test no fault."""
+    faults, tests = read_faults(), marked_tests(ROOT)
+    PAGE.write_text(page(faults, tests), encoding="utf-8")
+    wrong = problems(faults, tests)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(f"{len(faults)} faults, {len(tests)} tests: {PAGE.relative_to(ROOT)}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
