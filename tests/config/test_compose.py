@@ -13,7 +13,7 @@ from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
 from rlhf_cli.config.conf_folders import caption, groups, shipped_dir, user_dir
 from rlhf_cli.yaml_loader import SAFE_LOADER
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]
 
 
