@@ -25,6 +25,7 @@ WORDS = [
     [*SMALL, "rewards.brevity.weight=0.5", "~rewards.brevity", "rewards.brevity={fn: 'x:y'}"],
     ["exp=toy_sft", "~data.eval", "data.eval.path=a.jsonl", "model={path: a, build: null}", "debug=overfit"],
     ["exp=quickstart", "run.root=${oc.env:HOME}/x", "track.notes='a: ${seed}'"],
+    ["exp=toy_ppo", "~truncation", "truncation.penalty=1"],
     small_reward_runs.SMALL,
 ]
 
