@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import os
 import signal
 import sys
@@ -11,13 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config import compose
+from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.redaction import forgetting
+from tests.support.quick_loader import QuickLoader
 
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
 # (all tests on two cores: 403 s instead of 515 s). The models are so small that one alone gains nothing from two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell has what it runs in the background ignore Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Every checkpoint has its libraries' versions looked up, in files that do not change while tests run.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 
 pytest_plugins = ["tests.support.run_fixtures"]
 
@@ -33,6 +42,18 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     with forgetting():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def composed_quickly() -> None:
+    """What is composed is what Hydra composes, and Hydra is not asked twice for the same: `by_hydra` does without."""
+    compose.NotingLoader = QuickLoader  # type: ignore[misc]
+
+
+@pytest.fixture
+def by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composition itself is tested: every file is read and merged by Hydra, as for a user."""
+    monkeypatch.setattr(compose, "NotingLoader", NotingLoader)
 
 
 @pytest.fixture(autouse=True, scope="module")

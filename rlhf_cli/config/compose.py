@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
 from rlhf_cli.config.environment_references import References, references_of
+from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
@@ -70,14 +70,11 @@ def compose(typed: list[str]) -> Composed:
     Raises ConfigError when a file is not YAML, a group option does not exist or an interpolation does not resolve.
     """
     overrides = rewrite(typed)
-    with composing():
-        config = hydra_compose(CONFIG_NAME, overrides=overrides, return_hydra_config=True)
-        choices = {str(key): value for key, value in config.hydra.runtime.choices.items()}
-        with open_dict(config):
-            config.pop("hydra")
+    with composing() as loader:
+        config, choices = loader.compose(CONFIG_NAME, overrides)
         tree = resolved(config)
         references = references_of(config, tree)
-        origins = origins_of(CONFIG_NAME, overrides)
+        origins = origins_of(loader.merged, overrides)
     let_typed_sources_win(tree, origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
     return Composed(tree, ours, origins, tuple(overrides), references=references)
@@ -131,31 +128,29 @@ def _let_typed_win(section: JsonTree, prefix: str, origins: Origins, winner: str
 
 
 @contextmanager
-def composing() -> Iterator[None]:
-    """Let Hydra compose inside the `with` block: the sweep's own Hydra where a sweep runs, else one of ours.
+def composing() -> Iterator[NotingLoader]:
+    """Yield what composes inside the `with` block: where the sweep's own Hydra looks if a sweep runs, else one of ours.
 
     Raises ConfigError in place of Hydra's, OmegaConf's and YAML's own errors.
     """
     with _teaching_errors():
         if GlobalHydra.instance().is_initialized():
-            yield
+            yield NotingLoader()
             return
         register_user_conf()
         with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
-            yield
+            yield NotingLoader()
 
 
-def origins_of(config_name: str, overrides: list[str], *, frozen: Path | None = None) -> Origins:
-    """Return where each value came from: the files of the defaults list in their order, then the command line.
+def origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Path | None = None) -> Origins:
+    """Return where each value came from: the files that were merged, in their order, then the command line.
 
     `frozen` is the file of a primary configuration that lies in no conf folder; None where there is none.
     """
-    loader = GlobalHydra.instance().config_loader()
-    defaults = loader.compute_defaults_list(config_name, overrides, RunMode.RUN)
     origins = Origins()
     if frozen is not None:
         origins.add_file(frozen, "")
-    for default in defaults.defaults:
+    for default in merged:
         file = conf_folders.find(default.config_path) if default.config_path else None
         if file is not None:
             origins.add_file(file, default.package or "")

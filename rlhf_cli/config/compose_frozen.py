@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra import compose as hydra_compose
 from hydra.core.config_store import ConfigStore
 
 from rlhf_cli.config.compose import Composed, composing, let_typed_sources_win, origins_of, resolved
@@ -27,11 +26,11 @@ def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Com
     overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
     kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
     ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
-    with composing():
-        composed = hydra_compose(_CONFIG_NAME, overrides=overrides)
+    with composing() as loader:
+        composed, _ = loader.compose(_CONFIG_NAME, overrides)
         tree = resolved(composed)
         references = references_of(composed, tree)
-        origins = origins_of(_CONFIG_NAME, overrides, frozen=file)
+        origins = origins_of(loader.merged, overrides, frozen=file)
     let_typed_sources_win(tree, origins)
     return Composed(tree, chosen, origins, tuple(overrides), frozen=file, references=references)
 

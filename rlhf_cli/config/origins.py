@@ -13,6 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from rlhf_cli.yaml_loader import SAFE_LOADER
+
 COMMAND_LINE = "command line"
 
 
@@ -40,7 +42,7 @@ class Origins:
     def add_file(self, file: Path, package: str) -> None:
         """Record every key of a YAML file whose content lands under `package` ('' for the top)."""
         with file.open(encoding="utf-8") as stream:
-            root = yaml.compose(stream, Loader=yaml.SafeLoader)
+            root = yaml.compose(stream, Loader=SAFE_LOADER)
         if package:
             self.by_key.setdefault(package, Origin(file))
         if not isinstance(root, yaml.MappingNode):

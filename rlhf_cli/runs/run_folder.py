@@ -15,6 +15,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
+from rlhf_cli.yaml_loader import SAFE_LOADER
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
@@ -95,7 +96,7 @@ class RunFolder:
     def read_config(self) -> JsonTree:
         """Read the frozen configuration. Raises RunError where it is no YAML, or not that of an experiment."""
         try:
-            content = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+            content = yaml.load(self.config.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise unreadable(self.config, _said(error)) from error
         if not isinstance(content, dict):

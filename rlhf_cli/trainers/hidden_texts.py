@@ -30,7 +30,7 @@ def hide_in_tables(logs: Mapping[str, object]) -> None:
 def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
     """Write the arguments anew to `file`, where transformers has just put them, if a secret stands in one of them."""
     values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
-    hidden = {name: redacted_tree(value) for name, value in values.items()}
+    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # the environment is read once
     changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
     changed = {name: value for name, value in changed.items() if value != values[name]}
     if changed:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from hydra.types import RunMode
 
-from rlhf_cli.config.compose import Composed, compose
-from rlhf_cli.config.conf_folders import caption, groups, user_dir
+from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
+from rlhf_cli.config.conf_folders import caption, groups, shipped_dir, user_dir
+from rlhf_cli.yaml_loader import SAFE_LOADER
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]
 
 
@@ -61,6 +64,26 @@ def test_origins_of_a_users_experiment(write: Write) -> None:
     assert origin(composed, "rewards.a.fn") == "conf/exp/mine.yaml:6"
     assert composed.origins.where("rewards.a.weight") == "rewards.a.weight (conf/exp/mine.yaml:6)"
     assert composed.origins.where("nobody.said.that") == "nobody.said.that"
+
+
+@pytest.mark.parametrize("words", [["+exp=quickstart", "trainer=ppo"], ["+exp=toy_sft", "++seed=3"]])
+def test_the_files_that_were_merged_are_hydras_own_list(words: list[str]) -> None:
+    with composing() as loader:
+        loader.compose(CONFIG_NAME, words)
+        theirs = loader.compute_defaults_list(CONFIG_NAME, words, RunMode.RUN).defaults
+    assert loader.merged == theirs
+    assert words[0].removeprefix("+exp=") in str(theirs[-1].config_path)
+
+
+def test_the_fast_loader_reads_what_the_slow_one_reads() -> None:
+    """Values, and the lines that origins are told by."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(shipped_dir().rglob("*.yaml"))]
+    texts.append("a: 1e-3\nb: [~, yes, '☃', 1_000]\nc: |\n  two\n  lines\nd: 2026-01-31\n")
+    assert SAFE_LOADER is not yaml.SafeLoader
+    for text in texts:
+        assert yaml.load(text, Loader=SAFE_LOADER) == yaml.safe_load(text)
+        fast, slow = (list(yaml.parse(text, Loader=loader)) for loader in (SAFE_LOADER, yaml.SafeLoader))
+        assert [event.start_mark.line for event in fast] == [event.start_mark.line for event in slow]
 
 
 def test_a_dict_on_the_command_line_merges_and_only_its_keys_come_from_there() -> None:

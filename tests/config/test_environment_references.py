@@ -17,7 +17,7 @@ from rlhf_cli.config.environment_references import (
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.json_values import JsonTree
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
 
 @pytest.fixture(autouse=True)

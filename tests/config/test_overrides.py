@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.config.overrides import rewrite
 from rlhf_cli.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]
 
 

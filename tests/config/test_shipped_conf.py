@@ -21,7 +21,7 @@ from rlhf_cli.config.schema.truncation_section import Truncation
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
 EXPERIMENTS: dict[str, list[str]] = {
     "gsm8k_grpo": ["model.path=org/model"],

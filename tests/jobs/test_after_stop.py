@@ -51,8 +51,6 @@ def swept(workplace: Path) -> tuple[int, list[str]]:
     ("answer", "code", "states"),
     [
         ("stop\n", 75, ["preempted"]),
-        ("\n", 75, ["preempted"]),
-        ("", 75, ["preempted"]),  # the terminal is gone
         ("skip\n", 75, ["preempted", "finished"]),
         ("continue\n", 0, ["finished", "finished"]),
     ],
@@ -74,12 +72,26 @@ def test_a_scheduler_s_signal_stops_the_sweep(workplace: Path, typed, monkeypatc
     assert swept(workplace) == (75, ["preempted"])
 
 
+def choice() -> str:
+    stopped = Preempted("saved step 1")
+    stopped.reason = "Ctrl-C"
+    return choice_after(Console(file=io.StringIO()), "0", stopped)
+
+
+@pytest.mark.parametrize(
+    ("answer", "made_of_it"),
+    [("\n", "stop"), ("", "stop"), ("stop\n", "stop"), ("skip\n", "skip"), ("continue\n", "continue")],
+)
+def test_enter_stops_and_so_does_a_terminal_that_is_gone(typed, answer: str, made_of_it: str) -> None:
+    """What becomes of the sweep then is tested above."""
+    typed(answer)
+    assert choice() == made_of_it
+
+
 def test_another_key_while_it_is_asked_stops_it(typed, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object, **__: object) -> str:
         raise KeyboardInterrupt
 
     typed("")
     monkeypatch.setattr(after_stop.Prompt, "ask", pressed)
-    stopped = Preempted("saved step 1")
-    stopped.reason = "Ctrl-C"
-    assert choice_after(Console(file=io.StringIO()), "0", stopped) == "stop"
+    assert choice() == "stop"

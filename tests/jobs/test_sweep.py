@@ -20,7 +20,9 @@ def sweep(workplace: Path, *overrides: str) -> tuple[int, list[RunFolder]]:
     return code, [RunFolder(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
 
 
-def test_three_weights_are_three_runs_and_a_table(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_weights_are_three_runs_and_a_table_and_compare_takes_their_folder(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, runs = sweep(workplace, "rewards.brevity.weight=0,0.1,0.5")
     assert code == 0
     assert [run.read_config()["rewards"]["brevity"]["weight"] for run in runs] == [0, 0.1, 0.5]
@@ -33,6 +35,11 @@ def test_three_weights_are_three_runs_and_a_table(workplace: Path, capsys: pytes
     sweep_json = json.loads((runs[0].path.parent / "sweep.json").read_text())
     assert sweep_json["overrides"][-1] == "rewards.brevity.weight=0,0.1,0.5"
     assert not (runs[0].path.parent / "status.json").exists()
+    assert main(["compare", "runs/quickstart/swept"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("finished") == 3
+    for column in ("brevity.weight", "total", "correct", "format"):
+        assert column in out
 
 
 def test_a_job_of_a_sweep_equals_the_same_run_alone(workplace: Path, train) -> None:
@@ -63,13 +70,3 @@ def test_a_typo_is_told_once_and_before_any_job(workplace: Path, capsys, typo: s
     assert runs == []
     assert not (workplace / "runs").exists()
     assert capsys.readouterr().err.count("where:") == 1
-
-
-def test_compare_takes_a_sweep_folder(workplace: Path, capsys) -> None:
-    sweep(workplace, "rewards.brevity.weight=0,0.5")
-    capsys.readouterr()
-    assert main(["compare", "runs/quickstart/swept"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("finished") == 2
-    for column in ("brevity.weight", "total", "correct", "format"):
-        assert column in out

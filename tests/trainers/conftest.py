@@ -9,6 +9,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.cut_runs import WINDOWS
+from tests.support.small_stages import SMALL_STAGE, TINY, Stage
 
 
 @pytest.fixture(scope="module")
@@ -25,5 +26,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory, model_cache: Path):
                 assert main(["train", *WINDOWS, *overrides, "run.name=whole"]) == 0
             made[overrides] = RunFolder(place / "runs" / "quickstart" / "whole")
         return made[overrides]
+
+    return run
+
+
+@pytest.fixture
+def stage(workplace: Path) -> Stage:
+    """`stage("sft", ...)` runs toy_sft, small, under run.name=one; returns (exit code, run folder)."""
+
+    def run(name: str, *words: str, run: str = "one", model: list[str] = TINY) -> tuple[int, RunFolder]:
+        code = main(["train", f"+exp=toy_{name}", *model, *SMALL_STAGE, f"run.name={run}", *words])
+        return code, RunFolder(workplace / "runs" / f"toy_{name}" / run)
 
     return run

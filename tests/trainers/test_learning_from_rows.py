@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.models.heads import head_names, restore_head_dtype
@@ -20,42 +18,8 @@ from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
+from tests.support.small_stages import SMALL_STAGE, STAGES, TINY, Stage, assert_same_weights, weights
 from tests.support.tolerances import MODEL
-
-TINY = [
-    *("model.build.hidden_size=16", "model.build.num_layers=1", "model.build.num_heads=2"),
-    "model.build.warm_start=null",
-]
-SMALL = [
-    *("trainer.args.max_steps=4", "trainer.args.per_device_train_batch_size=8", "trainer.args.eval_steps=2"),
-    *("trainer.args.learning_rate=0.01", "trainer.args.warmup_steps=0", "data.args.num_rows=60"),
-    *("launch=cpu", "track=none", "trainer.args.gradient_checkpointing=false"),
-]
-STAGES = ["sft", "dpo", "kto", "reward"]
-Stage = Callable[..., tuple[int, RunFolder]]
-
-
-@pytest.fixture
-def stage(workplace: Path) -> Stage:
-    """`stage("sft", ...)` runs toy_sft, small, under run.name=one; returns (exit code, run folder)."""
-
-    def run(name: str, *words: str, run: str = "one", model: list[str] = TINY) -> tuple[int, RunFolder]:
-        code = main(["train", f"+exp=toy_{name}", *model, *SMALL, f"run.name={run}", *words])
-        return code, RunFolder(workplace / "runs" / f"toy_{name}" / run)
-
-    return run
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    (file,) = folder.glob("*.safetensors")
-    return load_file(file)
-
-
-def assert_same_weights(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name, weight in first.items():
-        assert torch.equal(weight, second[name]), name
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -87,35 +51,6 @@ def test_what_is_trained_gets_better(stage: Stage, name: str) -> None:
     _, folder = stage(name, "trainer.args.max_steps=40", "trainer.args.eval_strategy=no")
     losses = series(read_metrics(folder.metrics), "loss")[1]
     assert sum(losses[-5:]) < sum(losses[:5])
-
-
-@pytest.mark.parametrize("name", STAGES)
-@pytest.mark.parametrize("model", ["whole", "lora"])
-def test_an_interrupted_run_ends_as_one_that_never_stopped(
-    stage: Stage, name: str, model: str, before_training: Callable[[Callable[[Any], None]], None]
-) -> None:
-    class StopIn(TrainerCallback):  # type: ignore[misc]
-        stops = False
-
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if self.stops and state.global_step == 7:
-                raise KeyboardInterrupt
-
-    callback = StopIn()
-    before_training(lambda trainer: trainer.add_callback(callback))
-    # 54 rows of 8: the seventh step ends an epoch, and the checkpoint of step 5 lies within one.
-    words = ["trainer.args.max_steps=12", "trainer.args.save_steps=5", "trainer.args.eval_strategy=no"]
-    words += ["model.lora.r=2"] if model == "lora" else []
-    _, whole = stage(name, *words, run="whole")
-    callback.stops = True
-    code, stopped = stage(name, *words, run="stopped")
-    assert code == 75
-    assert stopped.last_checkpoint() == stopped.checkpoints / "checkpoint-5"
-    callback.stops = False
-    assert main(["resume", str(stopped.path)]) == 0
-    assert_same_weights(whole.model, stopped.model)
-    never, resumed = (series(read_metrics(folder.metrics), "loss") for folder in (whole, stopped))
-    assert resumed == never
 
 
 class TestLora:
@@ -197,7 +132,7 @@ def test_from_demonstrations_to_a_policy_on_the_learnt_reward(stage: Stage, work
         *("trainer.args.max_completion_length=4", "trainer.args.num_iterations=1", "trainer.args.save_steps=100"),
         *("+rewards.preference.model=run:toy_reward", "critic.init=run:toy_reward"),
     ]
-    small = [word for word in SMALL if "eval_steps" not in word and "warmup" not in word]
+    small = [word for word in SMALL_STAGE if "eval_steps" not in word and "warmup" not in word]
     assert main(["train", "+exp=toy_ppo", *start, *small, *words, "run.name=one"]) == 0
     events = read_metrics(workplace / "runs/toy_ppo/one/metrics.jsonl")
     assert series(events, "rewards/preference/mean")[1]
@@ -209,7 +144,7 @@ class TestRows:
         return ["data=file", "data.path=rows.jsonl", "~data.args", "~data.eval", "trainer.args.eval_strategy=no"]
 
     def run(self, trainer: str, *words: str) -> tuple[int, RunFolder]:
-        keep = [word for word in SMALL if not word.startswith(("data.", "trainer.args.eval"))]
+        keep = [word for word in SMALL_STAGE if not word.startswith(("data.", "trainer.args.eval"))]
         words = tuple(word for word in words if word not in ("~data.args", "~data.eval"))
         code = main(["train", f"trainer={trainer}", "model=tiny", *TINY, *keep, *words, "run.name=one"])
         return code, RunFolder(Path.cwd() / "runs" / trainer / "one")
