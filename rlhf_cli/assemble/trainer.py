@@ -15,6 +15,7 @@ from rlhf_cli.assemble.during_training import DuringTraining
 from rlhf_cli.assemble.pair_rows import PreferencePairs, ends_with_eos
 from rlhf_cli.assemble.policy_loading import OnProgress, lora_config, policy_path
 from rlhf_cli.assemble.ppo_parts import ppo_parts
+from rlhf_cli.assemble.readable_prompts import readable_rows
 from rlhf_cli.assemble.stack_building import aggregate_of, guarded_stack, truncation_policy
 from rlhf_cli.assemble.trainer_class import trainer_class_of
 from rlhf_cli.assemble.training_rows import training_rows
@@ -22,6 +23,7 @@ from rlhf_cli.assemble.trl_config import trl_config
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.data.loading import quiet
+from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
@@ -55,6 +57,7 @@ def assemble(
         _check_prompts(stack, train_dataset)
     with args.main_process_first(desc="the policy"):  # transformers writes files on the main process alone
         policy = policy_path(experiment, on_progress)
+    train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
     additions = Additions(
         table_log=folder.log,
         measured=row.measured,
@@ -68,6 +71,7 @@ def assemble(
     given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = built_whole(trainer_class, additions, **given)
+    _check_learns(trainer)
     if experiment.model.quantize is not None:
         restore_head_dtype(trainer.model)
     if pairs is not None:
@@ -118,6 +122,19 @@ def _show_pairs(
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
+
+
+def _check_learns(trainer: BuiltWhole) -> None:
+    """Raise ModelError where no weight takes a gradient: a whole run would train nothing."""
+    parameters = list(trainer.model.parameters())
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ModelError(
+            "there is nothing to train",
+            where="trainer.class, model",
+            got=f"{type(trainer.model).__name__}: none of its {len(parameters)} tensors takes a gradient",
+            expected="weights with requires_grad, or an adapter that was loaded with is_trainable=True",
+            hint="model.lora.r=16 trains an adapter on weights that stay as they are",
+        )
 
 
 def _check_prompts(stack: RewardStack, dataset: Dataset) -> None:

@@ -119,6 +119,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
     from rlhf_cli.assemble.trainer import assemble
     from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
+    from rlhf_cli.launch.completion_ends import WatchCompletionEnds
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
@@ -150,6 +151,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         trainer.add_callback(Recorder(folder))
         trainer.add_callback(ShowProgress(bar))
+        trainer.add_callback(WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None)))
         trainer.add_callback(PruneCompletions(folder, experiment.run.keep_completions))
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)

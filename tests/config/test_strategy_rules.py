@@ -53,6 +53,10 @@ class TestRollout:
         error = refused("exp=toy_dpo", "launch.rollout=vllm")
         assert (error.what, error.hint) == ("trainer=dpo generates nothing", "launch.rollout=hf")
 
+    def test_long_prompts_of_a_trainer_that_reads_none(self, refused: Refused) -> None:
+        error = refused("exp=toy_dpo", "data.overlong_prompts=drop")
+        assert error.what.startswith("trainer=dpo generates nothing that a prompt would have to leave room for")
+
     def test_gpus_for_no_server(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "launch.rollout=vllm", "launch.rollout_gpus=1")
         assert error.what == "launch.rollout_gpus is for a vLLM server"

@@ -1,4 +1,4 @@
-"""Checks who generates: `launch.rollout`, `launch.rollout_gpus` and TRL's own words for a vLLM server."""
+"""Checks who generates, and from which prompts: `launch.rollout`, its GPUs, TRL's words for a vLLM server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with who generates."""
     launch, args = experiment.launch, experiment.trainer.args
+    if experiment.data.overlong_prompts != "error" and not experiment.trainer.row.generates:
+        yield ConfigError(
+            f"trainer={experiment.trainer.name} generates nothing that a prompt would have to leave room for",
+            where=origins.where("data.overlong_prompts"),
+            got=experiment.data.overlong_prompts,
+            expected="error, which is the default; the others are for grpo, rloo, ppo",
+            hint="trainer.args.max_length says what becomes of long rows",
+        )
     if launch.rollout != "hf" and not experiment.trainer.row.generates:
         yield ConfigError(
             f"trainer={experiment.trainer.name} generates nothing",

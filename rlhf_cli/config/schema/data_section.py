@@ -54,11 +54,16 @@ class Data(Source):
     Exactly one of `world`, `path` and `mix` is given. `transcripts` says that `chosen` and `rejected` are whole
     dialogues, to be split into `prompt` and last answers. `prompt` is a template for the prompt, a text or a list of
     messages; null takes the column `prompt` as it is. `eval` names held-out rows, null for none.
+
+    `overlong_prompts` says what becomes of a prompt that leaves no room in what the model reads for a completion of
+    `max_completion_length` tokens: it is an `error`, the row is left out (`drop`), or only the end of the prompt stays
+    (`truncate`, for prompts of text). It is for trainers that generate.
     """
 
     mix: dict[str, Source] | None = None
     transcripts: bool = False
     prompt: str | list[Message] | None = None
+    overlong_prompts: Literal["error", "drop", "truncate"] = "error"
     eval: Eval | None = None
 
     @model_validator(mode="after")

@@ -1,0 +1,86 @@
+"""Deals with prompts that leave a policy no room to answer: refuses them, leaves them out, or keeps their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from rlhf_cli.data.rows import numbered
+from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+    Dataset: TypeAlias = datasets.Dataset
+
+OverlongPrompts = Literal["error", "drop", "truncate"]
+_BATCH = 1000
+
+
+def overlong_in(
+    dataset: Dataset, limit: int, longer_than: Callable[[int, Sequence[object]], Mapping[int, int]]
+) -> dict[int, int]:
+    """Return the tokens of every prompt that has more than `limit` of them, by its row; `longer_than` counts."""
+    found: dict[int, int] = {}
+    for first in range(0, len(dataset), _BATCH):
+        prompts = dataset[first : first + _BATCH]["prompt"]
+        found |= {first + row: tokens for row, tokens in longer_than(limit, prompts).items()}
+    return found
+
+
+def without_overlong(
+    dataset: Dataset,
+    overlong: Mapping[int, int],
+    limit: int,
+    *,
+    policy: OverlongPrompts,
+    last: Callable[[str, int], str],
+    why: str,
+    name: str = "data",
+) -> Dataset:
+    """Return the dataset with no prompt of more than `limit` tokens, as `policy` says.
+
+    `overlong` are those, as `overlong_in` found them; `last(text, limit)` is the end of a text; `why` explains the
+    limit in an error. Raises DataError under `error`, where none is left, and for a conversation that was to be cut.
+    """
+    if not overlong:
+        return dataset
+    where = f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
+    got = f"{len(overlong)} of {len(dataset)} prompts are longer, the longest has {max(overlong.values())} tokens"
+    if policy == "error":
+        raise DataError(
+            f"prompts of more than {limit} tokens leave the policy no room to answer",
+            where=where,
+            got=got,
+            expected=why,
+            hint="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
+        )
+    if policy == "drop":
+        if len(overlong) == len(dataset):
+            raise DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=why)
+        fitting: Dataset = dataset.select([row for row in range(len(dataset)) if row not in overlong])
+        return fitting
+    texts = dataset["prompt"]
+    if not all(isinstance(texts[row], str) for row in overlong):
+        raise DataError(
+            "a conversation cannot be cut off at its beginning: who spoke would be lost",
+            where=where,
+            got=got,
+            expected="data.overlong_prompts=truncate with prompts of text",
+            hint="data.overlong_prompts=drop",
+        )
+
+    def cut(row: dict[str, str], number: int) -> dict[str, str]:
+        return {"prompt": last(row["prompt"], limit)} if number in overlong else {}
+
+    shortened: Dataset = dataset.map(cut, with_indices=True, load_from_cache_file=False)
+    return shortened
+
+
+def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:
+    """Return `3 of 64 prompts have more than 496 tokens (the longest 1263) and are left out`."""
+    done = "are left out" if policy == "drop" else "lose their beginnings"
+    return (
+        f"{len(overlong)} of {rows} prompts have more than {limit} tokens (the longest {max(overlong.values())}) "
+        f"and {done}"
+    )

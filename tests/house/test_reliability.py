@@ -1,0 +1,81 @@
+"""docs/reliability.md is what the marked tests make of the rows, and no row is without a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.reliability.__main__ import PAGE, ROOT
+from scripts.reliability.marked_tests import MarkedTest, marked_tests
+from scripts.reliability.page import Fault, page, problems, read_faults
+
+FAULTS = read_faults()
+ROWS = [Fault(1, "Signals", "a kill", "it goes on"), Fault(2, "Signals", "a key", "asked")]
+
+
+def test_every_row_has_a_test_and_every_test_a_row() -> None:
+    assert problems(FAULTS, marked_tests(ROOT)) == []
+
+
+def test_rows_are_numbered_from_one() -> None:
+    assert [fault.number for fault in FAULTS] == list(range(1, len(FAULTS) + 1))
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Else: python -m scripts.reliability"""
+    assert PAGE.read_text(encoding="utf-8") == page(FAULTS, marked_tests(ROOT))
+
+
+def found_in(tmp_path: Path, text: str) -> list[tuple[int, str, str]]:
+    file = tmp_path / "tests" / "room" / "test_planted.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return [(test.number, test.name, test.target) for test in marked_tests(tmp_path)]
+
+
+def test_marks_of_functions_classes_parameters_and_files(tmp_path: Path) -> None:
+    text = """
+pytestmark = [pytest.mark.processes, pytest.mark.fault(9)]
+
+@pytest.mark.fault(1, 2)
+def test_two(): ...
+
+@pytest.mark.fault(3)
+class TestAll:
+    @pytest.mark.parametrize("a", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.fault(4)])])
+    def test_inside(self, a): ...
+
+def helper(): ...
+"""
+    assert found_in(tmp_path, text) == [
+        (1, "test_two", "test-processes"),
+        (2, "test_two", "test-processes"),
+        (3, "test_inside", "test-processes"),
+        (4, "test_inside", "test-processes"),
+        (9, "test_two", "test-processes"),
+        (9, "test_inside", "test-processes"),
+    ]
+
+
+def test_where_another_target_runs_it_that_is_said(tmp_path: Path) -> None:
+    text = (
+        "@pytest.mark.slow\n@pytest.mark.fault(1)\ndef test_long(): ...\n@pytest.mark.fault(1)\ndef test_short(): ...\n"
+    )
+    assert found_in(tmp_path, text) == [(1, "test_long", "test-slow"), (1, "test_short", "test")]
+    told = page(ROWS, marked_tests(tmp_path))
+    long = "[long](../tests/room/test_planted.py) (`make test-slow`)"
+    assert f"| 1 | a kill | it goes on | {long}<br>[short](../tests/room/test_planted.py) |\n" in told
+
+
+def test_negative_control_a_row_without_a_test_and_a_test_without_a_row() -> None:
+    stray = MarkedTest(7, "tests/test_a.py", "test_a", "test")
+    assert problems(ROWS, [stray, MarkedTest(1, "tests/test_b.py", "test_b", "test")]) == [
+        "2 has no test: a key",
+        "tests/test_a.py: test_a is of no row: 7",
+    ]
+
+
+def test_a_mark_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="line 1: fault takes numbers, not N"):
+        found_in(tmp_path, "@pytest.mark.fault(N)\ndef test_a(): ...\n")

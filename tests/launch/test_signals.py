@@ -1,0 +1,130 @@
+"""Real signals to real runs: to one rank of two, to a terminal that closes, and before the first step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+from tests.support.small_runs import SMALL
+
+pytestmark = pytest.mark.processes
+
+LONG = ["trainer.args.max_steps=2000", "trainer.args.save_steps=1000", "run.name=long", "guards.no_signal=off"]
+TWO = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4"]
+_LIMIT_S = 240.0
+
+
+class Started:
+    """A command that trains in `place`, and what became of it."""
+
+    def __init__(self, place: Path, *words: str) -> None:
+        command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, *LONG, *words]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=place, stdout=pipe, stderr=pipe, text=True)
+        self.folder = RunFolder(place / "runs" / "quickstart" / "long")
+
+    def reaches(self, step: int) -> int:
+        """Wait until the run has made so many steps; return how many it has."""
+        return int(
+            self.until(lambda: self.folder.status.is_file() and max(0, read_status(self.folder).step - step + 1))
+        )
+
+    def until(self, condition: Callable[[], object]) -> str:
+        end = time.monotonic() + _LIMIT_S
+        while not (found := condition()):
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        return str(found)
+
+    def ranks(self) -> list[int]:
+        """The processes that train, by their rank."""
+        found = {}
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (place / "cmdline").read_bytes().split(b"\0")
+                variables = dict(one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0"))
+            except OSError:  # it has ended, or is somebody else's
+                continue
+            if b"rlhf_cli.launch.worker" in words and str(self.folder.path).encode() in words:
+                found[int(variables[b"RANK"])] = int(place.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def ends(self) -> tuple[int, str]:
+        """Wait for the end; return its exit code and what it said on stderr."""
+        said = self.process.communicate(timeout=_LIMIT_S)[1]
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def started(workplace: Path, train):
+    train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
+    commands: list[Started] = []
+
+    def start(*words: str) -> Started:
+        commands.append(Started(workplace, *words))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        command.process.kill()
+        command.process.wait()
+
+
+def is_saved(folder: RunFolder, said: str) -> None:
+    status = read_status(folder)
+    assert status.state == "preempted"
+    (checkpoint,) = folder.checkpoints.iterdir()
+    assert problem_with(checkpoint) is None
+    step = int(checkpoint.name.rpartition("-")[2])
+    assert step >= 2
+    assert f"saved step {step}; `rlhf resume runs/quickstart/long`" in " ".join(said.split())
+
+
+@pytest.mark.fault(17, 18)
+def test_one_rank_of_two_is_told_and_both_save(started) -> None:
+    run = started(*TWO)
+    run.reaches(2)
+    ranks = run.ranks()
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGTERM)
+    code, said = run.ends()
+    assert code == 75
+    is_saved(run.folder, said)
+    assert (run.folder.checkpoints / f"checkpoint-{read_status(run.folder).step}" / "rng_state_1.pth").is_file()
+    assert run.ranks() == []
+
+
+@pytest.mark.fault(17, 21)
+def test_a_terminal_that_closes_ends_nothing_and_sigterm_saves(started) -> None:
+    run = started()
+    run.reaches(2)
+    run.process.send_signal(signal.SIGHUP)
+    run.reaches(read_status(run.folder).step + 3)
+    run.process.send_signal(signal.SIGTERM)
+    code, said = run.ends()
+    assert code == 75
+    is_saved(run.folder, said)
+
+
+@pytest.mark.fault(19)
+def test_before_the_first_step_it_ends_at_once(started) -> None:
+    run = started()
+    run.until(run.folder.status.is_file)
+    time.sleep(0.5)  # while torch is imported and the model loaded: signals are listened to from the start
+    run.process.send_signal(signal.SIGTERM)
+    code, said = run.ends()
+    assert code == 75
+    assert read_status(run.folder).state == "preempted"
+    assert "nothing is saved yet; `rlhf resume runs/quickstart/long` begins again" in " ".join(said.split())
+    assert not any(run.folder.checkpoints.glob("*"))

@@ -1,0 +1,35 @@
+"""Tokens of prompts, against what TRL's own rollouts are given; a token of this tokenizer is a byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.models.prompt_tokens import PromptTokens
+
+
+@pytest.fixture(scope="module")
+def tokens() -> PromptTokens:
+    return PromptTokens(byte_tokenizer(512))
+
+
+def test_texts_are_counted_in_tokens_and_not_in_characters(tokens: PromptTokens) -> None:
+    """ö has two bytes: six of them are twelve tokens."""
+    assert tokens.longer_than(8, ["öööööö", "a" * 9, "a" * 8, "ab"]) == {0: 12, 1: 9}
+
+
+def test_conversations_are_counted_with_their_template(tokens: PromptTokens) -> None:
+    prompts = [[{"role": "user", "content": text}] for text in ("a", "a" * 40)]
+    (alone,) = tokens.longer_than(0, prompts[:1]).values()
+    assert alone > 1
+    assert tokens.longer_than(alone + 1, prompts) == {1: alone + 39}
+
+
+def test_the_end_of_a_text(tokens: PromptTokens) -> None:
+    assert tokens.last("what is 2+2?", 4) == "2+2?"
+    assert tokens.last("short", 10) == "short"
+
+
+def test_the_end_begins_with_a_whole_character(tokens: PromptTokens) -> None:
+    """The last three bytes of äöü are half an ö and an ü."""
+    assert tokens.last("äöü", 3) == "ü"
