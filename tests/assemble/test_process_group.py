@@ -53,6 +53,7 @@ def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(24)
 def test_a_rank_that_hangs_is_given_up_in_time() -> None:
     """Rank 1 sleeps for a minute; accelerate's own barrier in rank 0 fails after the five seconds that were said."""
     (port,) = free_ports(1)
