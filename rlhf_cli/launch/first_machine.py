@@ -19,7 +19,7 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, Interrupted, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
-from rlhf_cli.launch.machine_line import EVERY_S, LOST_S, Line, Meeting, opened
+from rlhf_cli.launch.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
 from rlhf_cli.launch.machine_words import (
     Offer,
     Said,
@@ -183,7 +183,7 @@ def _wait_for_farewells(line: Line) -> None:
     """Keep the store until every machine that is still there knows what became of the run."""
     until = time.monotonic() + _FAREWELLS_S
     while time.monotonic() < until and any(
-        not one.said.has_left and line.silent_s(place) < LOST_S for place, one in line.heard.items()
+        not one.said.has_left and line.silent_s(place) < LOST_WHEN_FAILING_S for place, one in line.heard.items()
     ):
         time.sleep(EVERY_S)
 

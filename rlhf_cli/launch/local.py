@@ -119,7 +119,8 @@ def _failure(folder: RunFolder, first: RankFailure | None) -> RlhfError:
         update_status(folder, state=FAILED, reason=reason)
         return RankFailed("training failed", where=str(folder.path), got=reason)
     where = f" on {first.host}" if first.host else ""
-    reason = f"{first.message} (rank {first.rank}{where})" if where else first.message
+    said = f"failed: {first.message}" if first.traceback else first.message
+    reason = f"rank {first.rank}{where} {said}" if where else first.message
     update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
     if first.exit_code != EXIT_CRASH:
         return UserError(first.message)
@@ -127,5 +128,4 @@ def _failure(folder: RunFolder, first: RankFailure | None) -> RlhfError:
         return GuardStopped(first.message)
     if first.traceback:
         print(first.traceback, file=sys.stderr)
-        return RankFailed(f"rank {first.rank}{where} failed: {first.message}", where=str(folder.path))
-    return RankFailed(f"rank {first.rank}{where} {first.message}", where=str(folder.path))
+    return RankFailed(f"rank {first.rank}{where} {said}", where=str(folder.path))

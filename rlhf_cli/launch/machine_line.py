@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch comes with it
 EVERY_S = 0.2
 LOST_S = 15.0
 """A machine that has said nothing for so long is gone."""
-LOST_WHEN_FAILING_S = 5.0
+LOST_WHEN_FAILING_S = 3.0
 """The same where something has failed: most likely that is why."""
 _OFFER, _PLACE, _SAID = "rlhf/offer", "rlhf/place/", "rlhf/said/"
 _ANSWER_S = 10.0

@@ -121,9 +121,9 @@ class Together:
     def _gone(self, place: int, said: Said) -> RankFailure:
         per_machine = len(self.plan.ranks)
         first, last = place * per_machine, (place + 1) * per_machine - 1
-        which = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        which = "" if first == last else f" with ranks {first} to {last}"
         seconds = time.time() - self.lost[place]
-        message = f"is gone with its machine ({which}): nothing was heard of it for {seconds:.0f} s"
+        message = f"is gone: nothing was heard of its machine{which} for {seconds:.0f} s"
         return RankFailure(first, self.lost[place], message, host=said.host)
 
 
