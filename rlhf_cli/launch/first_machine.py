@@ -49,8 +49,8 @@ MEETS_AT = "RLHF_MEETS_AT"
 _FAREWELLS_S = 10.0
 
 
-def run_on_several(folder: RunFolder, console: Console, *, resume: bool, timeout_s: float = JOIN_TIMEOUT_S) -> None:
-    """Train the run in `folder` to its end, on this machine and on those that join within `timeout_s` seconds.
+def run_on_several(folder: RunFolder, console: Console, *, resume: bool) -> None:
+    """Train the run in `folder` to its end, on this machine and on those that join in time.
 
     Raises Preempted, RunError where not all machines came, or what made the first rank fail, on whichever machine.
     """
@@ -72,7 +72,7 @@ def run_on_several(folder: RunFolder, console: Console, *, resume: bool, timeout
     with _line(folder, meeting, plan, resume=resume) as (line, secret):
         verdict = Verdict(EXIT_CRASH, f"the command on {socket.gethostname()} ended without a last word")
         try:
-            _wait_for_all(folder, console, plan, meeting, line, secret, timeout_s)
+            _wait_for_all(folder, console, plan, meeting, line, secret)
             _train(folder, plan, line, grace_s=launch.grace_s)
             verdict = Verdict(EXIT_OK, "the run has finished")
         except RlhfError as error:
@@ -113,7 +113,6 @@ def _wait_for_all(
     meeting: Meeting,
     line: Line,
     secret: str,
-    timeout_s: float,
 ) -> None:
     """Wait until every machine is there, show for whom, and say that it begins."""
     others = plan.num_nodes - 1
@@ -125,9 +124,11 @@ def _wait_for_all(
             while len(here) < others:
                 seconds = time.monotonic() - began
                 missing = others - len(here)
-                bar.update(f"waiting for {missing} of {others} at {plan.meets_at}: {seconds:.0f} of {timeout_s:.0f} s")
-                if seconds > timeout_s:
-                    raise _nobody_came(folder, plan, here, line, timeout_s)
+                bar.update(
+                    f"waiting for {missing} of {others} at {plan.meets_at}: {seconds:.0f} of {JOIN_TIMEOUT_S:.0f} s"
+                )
+                if seconds > JOIN_TIMEOUT_S:
+                    raise _nobody_came(folder, plan, here, line)
                 time.sleep(EVERY_S)
                 _look_who_is_there(console, plan, meeting, line, secret, here)
     except KeyboardInterrupt as stop:
@@ -155,9 +156,9 @@ def _look_who_is_there(
                 console.print(f"{said.host} has gone again", markup=False, highlight=False)
 
 
-def _nobody_came(folder: RunFolder, plan: LaunchPlan, here: dict[int, str], line: Line, timeout_s: float) -> RunError:
+def _nobody_came(folder: RunFolder, plan: LaunchPlan, here: dict[int, str], line: Line) -> RunError:
     hosts = [socket.gethostname(), *(line.heard[place].said.host for place in sorted(here))]
-    reason = f"{plan.num_nodes - len(hosts)} of {plan.num_nodes} machines did not come within {timeout_s:.0f} s"
+    reason = f"{plan.num_nodes - len(hosts)} of {plan.num_nodes} machines did not come within {JOIN_TIMEOUT_S:.0f} s"
     update_status(folder, state=FAILED, reason=reason)
     return RunError(
         reason,

@@ -53,8 +53,8 @@ class Invitation:
     folder: RunFolder
 
 
-def invited(place: MeetingPlace, console: Console, *, timeout_s: float = JOIN_TIMEOUT_S) -> Invitation:
-    """Wait for the first machine at `place`, for `timeout_s` seconds, and return what it offers.
+def invited(place: MeetingPlace, console: Console) -> Invitation:
+    """Wait for the first machine at `place`, as long as it would for this one, and return what it offers.
 
     Raises ConfigError for a host that nobody knows, RunError where nobody or something else answers, where this machine
     does not see the same run folder, or has other versions of what trains.
@@ -66,7 +66,7 @@ def invited(place: MeetingPlace, console: Console, *, timeout_s: float = JOIN_TI
             expected="its name or address as this machine reaches it",
             hint="rlhf join HOST:PORT, the line that it printed",
         )
-    _wait_for_first(place, console, timeout_s)
+    _wait_for_first(place, console)
     meeting = entered(place)
     offer = _offer(place, meeting)
     _refuse_other_versions(offer)
@@ -128,20 +128,21 @@ def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, float]:
     return plan.having(towards(invitation.place.host)), launch.grace_s
 
 
-def _wait_for_first(place: MeetingPlace, console: Console, timeout_s: float) -> None:
+def _wait_for_first(place: MeetingPlace, console: Console) -> None:
     began = time.monotonic()
+    console.print(f"looking for the first machine at {place}", markup=False, highlight=False)
     with console.status("") as bar:
         while (reason := why_not_reached(place.host, place.port)) is not None:
             seconds = time.monotonic() - began
-            if seconds > timeout_s:
+            if seconds > JOIN_TIMEOUT_S:
                 raise RunError(
                     "the first machine does not answer",
                     where=str(place),
-                    got=f"{reason}, for {timeout_s:.0f} s",
+                    got=f"{reason}, for {seconds:.0f} s",
                     expected="`rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT`, which waits there",
                     hint="start it, and look whether a firewall lets this port through",
                 )
-            bar.update(f"waiting for the first machine at {place} ({reason}): {seconds:.0f} of {timeout_s:.0f} s")
+            bar.update(f"it does not answer yet ({reason}): {seconds:.0f} of {JOIN_TIMEOUT_S:.0f} s")
             time.sleep(EVERY_S)
 
 

@@ -1,25 +1,16 @@
-"""Two machines of a run as two commands over loopback, with ranks that only pretend: who ends whom, and who is named."""
+"""Two machines of a run as two commands over loopback, whose ranks only pretend: who ends whom, and who is named."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rlhf_cli.runs.run_status import read_status
 from tests.launch.test_ranks import is_gone
-from tests.support.two_machines import TwoMachines, two_machines, until
-
-
-@pytest.fixture
-def machines(place: Path) -> Iterator[TwoMachines]:
-    machines = two_machines(place)
-    yield machines
-    machines.kill_all()
+from tests.support.two_machines import TwoMachines, until
 
 
 def pids(machines: TwoMachines) -> list[int]:
