@@ -116,8 +116,12 @@ def _wait_for_all(
 ) -> None:
     """Wait until every machine is there, show for whom, and say that it begins."""
     others = plan.num_nodes - 1
-    console.print(f"this is machine 1 of {plan.num_nodes}; on {'the other' if others == 1 else 'each other'} one type")
-    console.print(f"  rlhf join {plan.meets_at}", markup=False, highlight=False, soft_wrap=True)
+    if MEETS_AT in os.environ:
+        console.print(f"this is machine 1 of {plan.num_nodes}; srun lets the others join at {plan.meets_at}")
+    else:
+        which = "the other one" if others == 1 else "each of the others"
+        console.print(f"this is machine 1 of {plan.num_nodes}; on {which} type")
+        console.print(f"  rlhf join {plan.meets_at}", markup=False, highlight=False, soft_wrap=True)
     began, here = time.monotonic(), dict[int, str]()
     try:
         with _interruptible(), console.status("") as bar:

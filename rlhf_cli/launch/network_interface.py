@@ -12,6 +12,8 @@ import socket
 import struct
 import sys
 
+from rlhf_cli.plan.meeting_place import own_address
+
 _GLOO = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
 """Linux's request for an interface's IPv4 address, netdevice(7)."""
@@ -23,7 +25,7 @@ def towards(host: str) -> dict[str, str]:
     """Return the variable that names the interface towards `host`; none where it is set, or nothing is found."""
     if _GLOO in os.environ:
         return {}
-    name = interface_of(_own_address(host))
+    name = interface_of(own_address(host))
     return {_GLOO: name} if name is not None else {}
 
 
@@ -40,12 +42,4 @@ def interface_of(address: str | None) -> str | None:
                 request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[:_NAME_BYTES])
                 if fcntl.ioctl(one.fileno(), _SIOCGIFADDR, request)[_ADDRESS] == wanted:
                     return name
-    return None
-
-
-def _own_address(host: str) -> str | None:
-    """Return this machine's address in what it would send to `host`; nothing is sent."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.connect((host, 9))
-        return str(one.getsockname()[0])
     return None

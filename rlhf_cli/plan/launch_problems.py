@@ -18,7 +18,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
 from rlhf_cli.plan.devices import count_processes, may_have_other_gpus, num_gpus
-from rlhf_cli.plan.meeting_place import meeting_place
+from rlhf_cli.plan.meeting_place import meeting_place, own_host
 from rlhf_cli.plan.rollout_server_plan import vllm_problems
 from rlhf_cli.tables.strategies import STRATEGIES, StrategyRow
 
@@ -164,6 +164,15 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
     if launch.nodes == 1 or launch.slurm is not None or place is None:
         return
     try:
+        if place.is_own_alone():
+            yield ConfigError(
+                "launch.rdzv is a name that leads only this machine to itself",
+                where=origins.where("launch.rdzv"),
+                got=f"{place.host}, which is {socket.gethostbyname(place.host)} here",
+                expected="a name or address by which the other machines reach this one",
+                hint=f"launch.rdzv={own_host()}:{place.port}",
+            )
+            return
         place.listen().close()
     except socket.gaierror as error:
         yield ConfigError(
@@ -171,7 +180,7 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
             where=origins.where("launch.rdzv"),
             got=f"{place.host}: {error.strerror}",
             expected="this machine's name or address as the other machines reach it",
-            hint=f"launch.rdzv={socket.gethostname()}:{place.port}",
+            hint=f"launch.rdzv={own_host()}:{place.port}",
         )
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
@@ -182,7 +191,7 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
             expected="a port that is free" if is_taken else "where the machines meet is the first, which this one is",
             hint=f"launch.rdzv={place.host}:{place.port + 1}"
             if is_taken
-            else f"launch.rdzv={socket.gethostname()}:{place.port}, or `rlhf join {place}` to be one of the others",
+            else f"launch.rdzv={own_host()}:{place.port}, or `rlhf join {place}` to be one of the others",
         )
 
 

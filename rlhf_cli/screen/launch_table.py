@@ -68,7 +68,7 @@ def _about_ports(plan: LaunchPlan) -> str:
 def _typed(plan: LaunchPlan) -> str:
     """Return what somebody types on a machine of several, or Slurm starts there."""
     if plan.meets_at is None:
-        return "Slurm starts what has to be typed elsewhere"
+        return "srun starts `rlhf join` there" if plan.node else "the job starts `rlhf resume` here"
     return f"rlhf join {plan.meets_at}" if plan.node else "this one"
 
 
