@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Iterator
-from types import FrameType
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, Interrupted, RlhfError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
 from rlhf_cli.launch.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
 from rlhf_cli.launch.machine_words import (
@@ -35,7 +33,7 @@ from rlhf_cli.launch.network_interface import towards
 from rlhf_cli.launch.preemption import preempted
 from rlhf_cli.launch.ranks import started
 from rlhf_cli.launch.ranks_together import Together
-from rlhf_cli.launch.stopping import CTRL_C, handled
+from rlhf_cli.launch.stopping import CTRL_C, interrupted_by_signals
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.meeting_place import meeting_place
 from rlhf_cli.runs.run_folder import RunFolder
@@ -124,7 +122,7 @@ def _wait_for_all(
         console.print(f"  rlhf join {plan.meets_at}", markup=False, highlight=False, soft_wrap=True)
     began, here = time.monotonic(), dict[int, str]()
     try:
-        with _interruptible(), console.status("") as bar:
+        with interrupted_by_signals(), console.status("") as bar:
             while len(here) < others:
                 seconds = time.monotonic() - began
                 missing = others - len(here)
@@ -191,14 +189,3 @@ def _wait_for_farewells(line: Line) -> None:
         not one.said.has_left and line.silent_s(place) < LOST_WHEN_FAILING_S for place, one in line.heard.items()
     ):
         time.sleep(EVERY_S)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Open a context in which a signal interrupts: there is nothing to save yet."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number).name)
-
-    with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt, signal.SIGHUP: signal.SIG_IGN}):
-        yield

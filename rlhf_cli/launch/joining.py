@@ -32,6 +32,7 @@ from rlhf_cli.launch.machine_words import Offer, Said, decode_offer, is_proof, p
 from rlhf_cli.launch.network_interface import towards
 from rlhf_cli.launch.ranks import started
 from rlhf_cli.launch.ranks_together import Together
+from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.launch_problems import why_not_reached
 from rlhf_cli.plan.meeting_place import MeetingPlace
@@ -200,7 +201,7 @@ def _same_folder(offer: Offer) -> RunFolder:
 def _wait_for_begin(console: Console, line: Line, place: int, offer: Offer) -> None:
     """Wait until all machines are there. Raises what the first machine gave up with."""
     began = time.monotonic()
-    with console.status("") as bar:
+    with interrupted_by_signals(), console.status("") as bar:
         while (heard := line.heard.get(0)) is None or not heard.said.is_begun:
             bar.update(
                 f"machine {place + 1} of {offer.nodes}, waiting for the others: {time.monotonic() - began:.0f} s"

@@ -106,7 +106,9 @@ class Together:
     def _note_lost(self, ending: Ending) -> None:
         limit = LOST_WHEN_FAILING_S if ending == "failing" else LOST_S
         for place, one in self.line.heard.items():
-            if place not in self.lost and not one.said.is_done and self.line.silent_s(place) > limit:
+            is_silent = not one.said.is_done and self.line.silent_s(place) > limit
+            has_fled = one.said.has_left and self.line.says.verdict is None  # nobody leaves before that
+            if place not in self.lost and (is_silent or has_fled):
                 self.lost[place] = one.clock
 
     def _own_failures(self, ended: list[Ended]) -> list[RankFailure]:

@@ -91,14 +91,14 @@ def test_a_signal_while_the_first_waits(machines: TwoMachines) -> None:
 
 
 def test_who_leaves_before_it_begins_makes_room_and_who_is_too_many_is_sent_away(machines: TwoMachines) -> None:
-    """Of three machines the second leaves by Ctrl-C; two others come, and one more is told that it is one too many."""
+    """Of three machines the second is ended; two others come, and one more is told that it is one too many."""
     three = machines.folder.config.read_text().replace("nodes: 2", "nodes: 3")
     machines.folder.config.write_text(three)
     first = machines.type("resume", str(machines.folder.path), "--allow", "config")
     until(lambda: "rlhf join" in first.said, first)
     leaves = machines.join()
     until(lambda: "machine 2 of 3: " in first.said, first)
-    os.kill(leaves.process.pid or 0, signal.SIGINT)
+    os.kill(leaves.process.pid or 0, signal.SIGTERM)
     assert leaves.wait() == 75
     until(lambda: "has gone again" in first.said, first)
     others = [machines.join(), machines.join()]
