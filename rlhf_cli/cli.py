@@ -32,7 +32,7 @@ usage: rlhf VERB [words]
 rlhf VERB --help says more; rlhf --version.
 """
 
-_LONG = ("train", "resume")
+_LONG = ("train", "resume", "join")
 """Verbs that go on when nobody reads what they print any more."""
 
 

@@ -12,7 +12,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
     """Raise RunError where a run names code and was not made by this user, with the files that would be run.
 
-    With `trust` there is nothing to refuse. `command` is what was typed, such as `rlhf resume`.
+    With `trust` there is nothing to refuse. `command` is what was typed, such as `rlhf resume RUN`.
     """
     code = code_of(run.read_config())
     if trust or not code or is_made_by_us(run, code):
@@ -22,7 +22,7 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
         where=str(run.config),
         got="\n".join([f"made by {maker_of(run)}", *code]),
         expected="a run of your own as it was frozen, or code that you have read and trust",
-        hint=f"{command} {run.shown} --trust",
+        hint=f"{command} --trust",
     )
 
 

@@ -12,7 +12,9 @@ from rlhf_cli.jobs.foreign_code import take_as_ours
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
+from rlhf_cli.json_values import section
 from rlhf_cli.launch import local
+from rlhf_cli.launch.first_machine import run_on_several
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
 from rlhf_cli.launch.rank_failures import way_on
 from rlhf_cli.launch.slurm_submission import check_slurm
@@ -91,7 +93,10 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     Raises whatever ends the run, with a note that names the run folder.
     """
     try:
-        local.run(folder, console, resume=resume)
+        if section(folder.read_config(), "launch").get("nodes", 1) != 1:
+            run_on_several(folder, console, resume=resume)
+        else:
+            local.run(folder, console, resume=resume)
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # these say it themselves, or it is no help
             error.add_note(way_on(folder))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Weight
-from rlhf_cli.plan.devices import count_processes
+from rlhf_cli.plan.devices import planned_processes
 
 _ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
 """Of these schedules of transformers no step's learning rate depends on how many steps there will be."""
@@ -41,7 +41,7 @@ def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
 
 def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None:
     """Return why another number of processes would not go on exactly."""
-    now = count_processes(experiment.launch.processes, experiment.launch.device)
+    now = planned_processes(experiment.launch)
     if ran_as is None or now == ran_as:
         return None
     return f"{now} would come up, it ran as {ran_as}, and each has random numbers and rollouts of its own"

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.jobs.prepare import Prepared
+from rlhf_cli.json_values import section
 from rlhf_cli.launch.freeze import create_run, experiment_name
 from rlhf_cli.launch.slurm_submission import log_file, submit
 from rlhf_cli.plan.preflight import Plan
@@ -25,7 +26,7 @@ def goes_to_slurm(launch: Launch) -> bool:
 def is_for_slurm(folder: RunFolder) -> bool:
     """Return whether a run that is to go on is submitted: its configuration says so, and this is not its own job."""
     is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
-    return not is_own_job and goes_to_slurm(Launch.model_validate(folder.read_config()["launch"]))
+    return not is_own_job and section(folder.read_config(), "launch").get("slurm") is not None
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> RunFolder:

@@ -12,11 +12,13 @@ from rich.console import Console
 
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
+from rlhf_cli.launch.free_ports import free_ports
 from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.rank_failures import failure_file, first_failure
+from rlhf_cli.launch.rank_failures import RankFailure, failure_file, first_failure
 from rlhf_cli.launch.ranks import Ended, started
-from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+from rlhf_cli.launch.rollout_server import rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
@@ -29,16 +31,26 @@ _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
-    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
-    file = experiment.launch.accelerate_config
-    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
-    plan = plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env)
+    plan, launch = planned(folder, resume=resume)
     if plan.in_this_process:
         _in_this_process(folder, plan, resume=resume)
         return
     plan = plan.at_ports(*free_ports(3))
     with rollout_server(plan.server, console):
-        run_ranks(folder, plan, grace_s=experiment.launch.grace_s)
+        run_ranks(folder, plan, grace_s=launch.grace_s)
+
+
+def planned(
+    folder: RunFolder, *, resume: bool, node: int = 0, meets_at: str | None = None
+) -> tuple[LaunchPlan, Launch]:
+    """Return what a run starts on a machine (`node`, `meets_at`: see plan_launch), and what it says of launching."""
+    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
+    file = experiment.launch.accelerate_config
+    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
+    plan = plan_launch(
+        experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at
+    )
+    return plan, experiment.launch
 
 
 def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> None:
@@ -60,36 +72,60 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
 
 def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
     """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
-    for stale in (*folder.path.glob(failure_file(folder, "*").name), *markers(folder.path)):
-        stale.unlink()
+    forget_failures(folder)
     with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()
-    is_whole = len(ended) == len(plan.ranks) and all(one.code == 0 for one in ended)
+    asked_by = ranks.asked_by if ranks.asked else None
+    first = first_failure(folder, ended)
+    conclude(folder, ended, first, num_ranks=len(plan.ranks), asked_by=asked_by, grace_s=grace_s)
+
+
+def forget_failures(folder: RunFolder) -> None:
+    """Remove what the ranks of an earlier start said of their ends."""
+    for stale in (*folder.path.glob(failure_file(folder, "*").name), *markers(folder.path)):
+        stale.unlink()
+
+
+def conclude(
+    folder: RunFolder,
+    ended: Sequence[Ended],
+    first_failed: RankFailure | None,
+    *,
+    num_ranks: int,
+    asked_by: str | None,
+    grace_s: float,
+) -> None:
+    """Say what became of a run whose ranks have ended, the first first; `asked_by` is who asked them to stop.
+
+    Raises Preempted, or what made the first of them fail.
+    """
+    is_whole = len(ended) == num_ranks and all(one.code == 0 for one in ended)
     if is_whole and read_status(folder).state == FINISHED:
         return
     # What ended first says why: a rank that fails while it saves is a failure, what fails because others left is none.
     first = ended[0].code if ended else None
-    if first in _STOPPED or (ranks.asked and first in (0, None)):
+    if first in _STOPPED or (asked_by and first in (0, None)):
         if read_status(folder).state != PREEMPTED:
             late = f"it did not end within {grace_s:g} s of being asked to"
             update_status(folder, state=PREEMPTED, reason=late)
-        raise preempted(folder, ranks.asked_by or read_status(folder).reason)
-    raise _failure(folder, ended)
+        raise preempted(folder, asked_by or read_status(folder).reason)
+    raise _failure(folder, first_failed)
 
 
-def _failure(folder: RunFolder, ended: Sequence[Ended]) -> RlhfError:
+def _failure(folder: RunFolder, first: RankFailure | None) -> RlhfError:
     """Return the error of the rank that failed first; the others die of its absence a moment later."""
-    first = first_failure(folder, ended)
     if first is None:
         reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)
         return RankFailed("training failed", where=str(folder.path), got=reason)
-    update_status(folder, state=FAILED, reason=first.message, failing_rank=first.rank)
+    where = f" on {first.host}" if first.host else ""
+    said = f"failed: {first.message}" if first.traceback else first.message
+    reason = f"rank {first.rank}{where} {said}" if where else first.message
+    update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
     if first.exit_code != EXIT_CRASH:
         return UserError(first.message)
     if first.is_by_guard:
         return GuardStopped(first.message)
     if first.traceback:
         print(first.traceback, file=sys.stderr)
-        return RankFailed(f"rank {first.rank} failed: {first.message}", where=str(folder.path))
-    return RankFailed(f"rank {first.rank} {first.message}", where=str(folder.path))
+    return RankFailed(f"rank {first.rank}{where} {said}", where=str(folder.path))

@@ -30,7 +30,7 @@ _OF_SIGNALS = {
 @dataclass(frozen=True)
 class RankFailure:
     """Why one rank failed, as it writes it down. `time` is in seconds since the epoch; `traceback` is empty where
-    it left none.
+    it left none, `host` is None where all ranks are on one machine.
     """
 
     rank: int
@@ -39,21 +39,28 @@ class RankFailure:
     traceback: str = ""
     exit_code: int = EXIT_CRASH
     is_by_guard: bool = False
+    host: str | None = None
 
 
 def first_failure(folder: RunFolder, ended: Sequence[Ended]) -> RankFailure | None:
-    """Return the failure that brought the others about, None where no rank failed.
+    """Return the failure that brought the others about, None where no rank failed."""
+    return min(failures(folder, ended), key=attrgetter("time"), default=None)
 
-    What a rank wrote itself counts from when it was raised, the end of one that said nothing from when it was last seen
-    alive: the others notice its absence, and say so, before this process looks again.
+
+def failures(folder: RunFolder, ended: Sequence[Ended], *, log: Path | None = None) -> list[RankFailure]:
+    """Return what all ranks wrote of their failures, and of those in `ended` that wrote nothing how they ended.
+
+    `log` is what the latter wrote to, None for the run's own. What a rank wrote itself counts from when it was raised,
+    the end of one that said nothing from when it was last seen alive: the others notice its absence, and say so, before
+    this process looks again.
     """
     told = {failure.rank: failure for failure in _told(folder)}
     silent = [
-        RankFailure(one.rank, one.at, _how(one, folder))
+        RankFailure(one.rank, one.at, _how(one, folder, log or folder.log))
         for one in ended
         if one.code not in (0, EXIT_PREEMPTED) and one.rank not in told
     ]
-    return min([*told.values(), *silent], key=attrgetter("time"), default=None)
+    return [*told.values(), *silent]
 
 
 def way_on(folder: RunFolder) -> str:
@@ -84,11 +91,11 @@ def _failure() -> TypeAdapter[RankFailure]:
     return TypeAdapter(RankFailure)
 
 
-def _how(ended: Ended, folder: RunFolder) -> str:
+def _how(ended: Ended, folder: RunFolder, log: Path) -> str:
     reward = rewards_at_the_end(folder.path).get(ended.rank)
     during = f" while reward {reward!r} ran" if reward else ""
     if ended.code >= 0:
-        return f"ended with code {ended.code}{during} and did not say why; see {folder.log}"
+        return f"ended with code {ended.code}{during} and did not say why; see {log}"
     number = -ended.code
     known = next((text for one, text in _OF_SIGNALS.items() if one == number), None)
     return f"was killed by signal {number} ({signal.Signals(number).name}){during}" + (f", {known}" if known else "")

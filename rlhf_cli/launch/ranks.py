@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
@@ -27,6 +27,8 @@ PARENT = "RLHF_PARENT_PID"
 _LOOK_EVERY_S = 0.1
 _LAST_WORDS_S = 3.0
 """So long after a rank failed the others may say what they saw of it; what hangs in a collective never will."""
+_ONE_WISH_S = 2.0
+"""A signal that comes so soon after the same was handed on from another machine is the same wish."""
 _SAVING_S = 10.0
 """So much longer than the grace the ranks may take to leave, before they are killed."""
 
@@ -54,25 +56,31 @@ class Ranks:
     asked: int = 0
     asked_by: str | None = None
     _kill_at: float | None = None
+    _handed_on_at: float = float("-inf")
     _looked_at: float = field(default_factory=time.time)
 
-    def wait(self) -> list[Ended]:
-        """Return how the ranks ended, the first first.
+    def wait(self, look: Callable[[], object] = lambda: None) -> list[Ended]:
+        """Return how the ranks ended, the first first. `look` is called again and again meanwhile.
 
         Where one fails, the others have a moment for what they have to say; where they were asked to stop, their grace.
         """
         while self.processes:
             self._look()
+            look()
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
                 break
             time.sleep(_LOOK_EVERY_S)
         return self.ended
 
-    def ask(self, number: int = signal.SIGTERM) -> None:
-        """Ask every rank to stop; asked twice, they have but a moment."""
+    def ask(self, number: int = signal.SIGTERM, *, by: str | None = None) -> None:
+        """Ask every rank to stop; asked twice, they have but a moment. `by` is who asked, on another machine."""
+        if by is not None:
+            self._handed_on_at = time.monotonic()
+        elif number != signal.SIGINT and time.monotonic() < self._handed_on_at + _ONE_WISH_S:
+            return
         self.asked += 1
-        self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+        self.asked_by = by or (CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
         if self.asked == 1:
             say_heard(self.asked_by)  # what the ranks print to stderr goes to the log
         self._kill_within(self.grace_s + _SAVING_S if self.asked == 1 else _LAST_WORDS_S)
@@ -80,6 +88,10 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError):
                 # SIGINT becomes SIGTERM: with a handler of its own it would be taken for a key pressed there.
                 process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+    def leave(self, *, is_failure: bool) -> None:
+        """Let the ranks end because one elsewhere has: it failed, or it was stopped and these are about to."""
+        self._kill_within(_LAST_WORDS_S if is_failure else _SAVING_S)
 
     def kill(self) -> None:
         """End those that are left, and what they have started, now."""
@@ -98,10 +110,8 @@ class Ranks:
                 continue
             del self.processes[rank]
             self.ended.append(Ended(rank, code, alive_at))
-            if code not in (0, EXIT_PREEMPTED):
-                self._kill_within(_LAST_WORDS_S)
-            elif code == EXIT_PREEMPTED:
-                self._kill_within(_SAVING_S)
+            if code != 0:
+                self.leave(is_failure=code != EXIT_PREEMPTED)
 
     def _kill_within(self, seconds: float) -> None:
         at = time.monotonic() + seconds

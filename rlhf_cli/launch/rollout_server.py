@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -62,15 +61,6 @@ def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: floa
             raise
     finally:
         _end(keeper)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens at, all different."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def last_lines(plan: ServerPlan) -> str:

@@ -19,7 +19,10 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from rlhf_cli.errors import EXIT_OK, EXIT_PREEMPTED
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
+from rlhf_cli.json_values import section
+from rlhf_cli.launch.first_machine import MEETS_AT
+from rlhf_cli.launch.slurm_other_nodes import other_nodes, place_in_job
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
 
@@ -90,18 +93,29 @@ class RunInJob:
 
     def _train(self, folder: RunFolder) -> int:
         """Return the exit code of the run, negative where a signal ended it."""
-        with subprocess.Popen(
-            node_command(folder),
-            env={**os.environ, **_end_time()},
-            # Until the run listens to it, the signal must not kill it.
-            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
-        ) as child:
+        num_nodes = _num_nodes(folder)
+        place = place_in_job() if num_nodes > 1 else None
+        meets_at = {MEETS_AT: str(place)} if place is not None else {}
+        with (
+            subprocess.Popen(
+                node_command(folder),
+                env={**os.environ, **_end_time(), **meets_at},
+                # Until the run listens to it, the signal must not kill it.
+                preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+            ) as child,
+            other_nodes(place, num_nodes) as others,
+        ):
             is_told = False
             while child.poll() is None:
                 if self._was_warned and not is_told and _listens(child.pid, signal.SIGUSR1):
                     child.send_signal(signal.SIGUSR1)
                     is_told = True
+                if others.have_failed():
+                    child.send_signal(signal.SIGTERM)
                 time.sleep(_POLL_S)
+        if others.reason is not None and child.returncode == EXIT_PREEMPTED:
+            update_status(folder, state=FAILED, reason=others.reason)
+            return EXIT_CRASH
         return child.returncode
 
     def _on_warning(self, number: int, frame: FrameType | None) -> None:
@@ -112,8 +126,13 @@ class RunInJob:
 
 
 def node_command(folder: RunFolder) -> list[str]:
-    """Return what a job starts on its node. A job of several nodes would start this by srun, a task a node."""
+    """Return what a job starts on its node, of several on the first."""
     return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
+
+
+def _num_nodes(folder: RunFolder) -> int:
+    asked = section(folder.read_config(), "launch").get("nodes", 1)
+    return asked if isinstance(asked, int) else 1
 
 
 def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:

@@ -113,6 +113,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         qos=slurm.qos,
         time=slurm.time,
         nodes=launch.nodes,
+        **({"ntasks_per_node": 1} if launch.nodes > 1 else {}),
         cpus_per_task=slurm.cpus_per_task,
         comment=str(folder),
         setup=[*slurm.setup, *_python_path()],

@@ -101,6 +101,17 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
             stopping.close()
 
 
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted, as a key does: there is nothing to save yet."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt, signal.SIGHUP: signal.SIG_IGN}):
+        yield
+
+
 Handler = Callable[[int, FrameType | None], object] | int
 
 

@@ -231,7 +231,8 @@ def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
 
     accelerate and torchrun fall back to one process without a word.
     """
-    asked = experiment.launch.processes
+    of_a_machine = experiment.launch.processes
+    asked = of_a_machine if of_a_machine == "auto" else of_a_machine * experiment.launch.nodes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
     if asked != "auto" and asked != seen:
         raise ConfigError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 
+from rlhf_cli.plan.launch_plan import NODE, log_name
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -20,11 +22,12 @@ class _Redacted(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
-    """Send everything libraries log or warn to log.txt, a repeated warning once.
+    """Send everything libraries log or warn to the log of this machine, a repeated warning once.
 
     Yields a function that returns how many different warnings there were.
     """
-    handler = _LogFile(folder.log, encoding="utf-8")
+    file = folder.path / log_name(int(os.environ.get(NODE, "0")))
+    handler = _LogFile(file, encoding="utf-8")
     handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
     warned: set[str] = set()
 

@@ -17,7 +17,10 @@ from pathlib import Path
 from rlhf_cli.errors import ConfigError
 
 _TIMEOUT_S = 120
-_OURS = ("PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_OURS = (
+    *("PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
+    *("LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE"),
+)
 """Names what the plan of the launch says itself."""
 
 

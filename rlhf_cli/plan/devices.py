@@ -28,13 +28,13 @@ def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: 
 
 
 def planned_processes(launch: Launch) -> int:
-    """Return the number of processes that a run will have: on these machines, or on the node that Slurm gives it."""
+    """Return the number of processes that a run will have: on these machines, or on the nodes that Slurm gives it."""
     if launch.slurm is None:
         here = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
         return launch.nodes * here
     if launch.processes != "auto":
-        return launch.processes
-    return max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1
+        return launch.nodes * launch.processes
+    return launch.nodes * (max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1)
 
 
 def num_gpus() -> int:

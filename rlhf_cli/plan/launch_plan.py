@@ -1,4 +1,4 @@
-"""Plans a run's processes on this machine, without torch: what `rlhf train --dry-run` shows and the launcher starts.
+"""Plans a run's processes on a machine, without torch: what `rlhf train --dry-run` shows and the launcher starts.
 
 A rank is `python -m rlhf_cli.launch.worker RUN`; all it knows of the others is in its environment, in the words of
 torch.distributed. Every rank sees the GPUs of all that train, and takes the one of its LOCAL_RANK, as accelerate does.
@@ -21,6 +21,10 @@ from rlhf_cli.tables.strategies import STRATEGIES
 
 WORKER = "rlhf_cli.launch.worker"
 _LOOPBACK = "127.0.0.1"
+_FIRST_NODE = "FIRST_NODE"
+"""Stands for a machine that Slurm will choose."""
+NODE = "GROUP_RANK"
+"""The variable that tells a rank which machine it is on, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is started on this machine. `num_nodes` machines together have `world_size` ranks, of which these are
-    `ranks`; on machines after the first the rendezvous says which.
+    """What is started on one machine. `num_nodes` machines together have `world_size` ranks, of which these are
+    `ranks`; `node` counts the machines from 0. `meets_at` is HOST:PORT of the first, None for a machine alone.
 
     `in_this_process`: the only rank is the command itself, and nothing is started. `log` is what all ranks write to.
     `shared` of a rank's environment is the same for all.
@@ -53,6 +57,8 @@ class LaunchPlan:
     log: Path
     resume_command: str
     in_this_process: bool
+    node: int = 0
+    meets_at: str | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -68,14 +74,36 @@ class LaunchPlan:
             argv[argv.index("--port") + 1] = str(port)
             server = replace(server, argv=tuple(argv), port=port, group_port=group)
         own = {"MASTER_PORT": str(master_port)} | (server.for_ranks() if server else {})
-        ranks = tuple(replace(rank, env=rank.env | own) for rank in self.ranks)
-        return replace(self, ranks=ranks, shared=self.shared | own, server=server)
+        return replace(self.having(own), server=server)
+
+    def on_machine(self, node: int) -> LaunchPlan:
+        """Return what another machine starts that is like this one, counted from 0."""
+        first = node * len(self.ranks)
+        ranks = tuple(
+            replace(one, rank=first + place, env=one.env | {"RANK": str(first + place), NODE: str(node)})
+            for place, one in enumerate(self.ranks)
+        )
+        log = self.log.with_name(log_name(node))
+        return replace(self, ranks=ranks, node=node, shared=self.shared | {NODE: str(node)}, log=log)
+
+    def having(self, variables: Mapping[str, str]) -> LaunchPlan:
+        """Return the plan with these variables in every rank's environment."""
+        ranks = tuple(replace(rank, env={**rank.env, **variables}) for rank in self.ranks)
+        return replace(self, ranks=ranks, shared={**self.shared, **variables})
 
 
 def plan_launch(
-    experiment: Experiment, run: Path, *, resume: bool = False, accelerate_env: Mapping[str, str] | None = None
+    experiment: Experiment,
+    run: Path,
+    *,
+    resume: bool = False,
+    accelerate_env: Mapping[str, str] | None = None,
+    node: int = 0,
+    meets_at: str | None = None,
 ) -> LaunchPlan:
-    """Plan the ranks of the run in folder `run`, and its vLLM server where it has one of its own.
+    """Plan the ranks of the run in folder `run` on machine `node`, and its vLLM server where it has one of its own.
+
+    `meets_at` is where several machines meet, None for what `launch.rdzv` says.
 
     `accelerate_env` is what accelerate makes of the file of `launch.accelerate_config`. The first GPUs train, the last
     serve. Whether there are as many as are asked for is judged by plan/launch_problems.py.
@@ -90,6 +118,7 @@ def plan_launch(
     if launch.rollout == "vllm_server" and launch.rollout_gpus:
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
     argv = (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else []))
+    meets_at = meets_at or launch.rdzv
     shared = {
         **own,
         **_threads(own),
@@ -97,17 +126,17 @@ def plan_launch(
         **(server.for_ranks() if server else {}),
         "PYTHONPATH": python_path(),
         **{"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)},
-        **{"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"},  # the rendezvous's to say where there are several machines
+        **_where_ranks_meet(launch.nodes, node, meets_at),
     }
     ranks = tuple(
         RankPlan(
-            rank,
-            rank,
-            training[rank] if rank < len(training) else None,
-            shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            node * local + place,
+            place,
+            training[place] if place < len(training) else None,
+            shared | {"RANK": str(node * local + place), "LOCAL_RANK": str(place)},
             argv,
         )
-        for rank in range(local)
+        for place in range(local)
     )
     is_alone = local == 1 and launch.nodes == 1 and not STRATEGIES[launch.strategy].shards
     return LaunchPlan(
@@ -116,10 +145,30 @@ def plan_launch(
         num_nodes=launch.nodes,
         shared=shared,
         server=server,
-        log=run / "log.txt",
+        log=run / log_name(node),
         resume_command=f"rlhf resume {shlex.quote(os.path.relpath(run))}",
         in_this_process=is_alone and launch.accelerate_config is None and server is None,
+        node=node,
+        meets_at=meets_at,
     )
+
+
+def log_name(node: int) -> str:
+    """Return the name of the log of a machine: two that append to one file of a network's file system lose lines."""
+    return "log.txt" if node == 0 else f"log-machine{node + 1}.txt"
+
+
+def _where_ranks_meet(nodes: int, node: int, meets_at: str | None) -> dict[str, str]:
+    """Return the variables by which torch's ranks find one another.
+
+    Those of several machines meet in the store that the command on the first machine has opened, as torchrun's do: its
+    port is the only one that somebody has to know. GROUP_RANK is torchrun's word for the place of a machine.
+    """
+    if nodes == 1:
+        return {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
+    host, _, port = (meets_at or f"{_FIRST_NODE}:0").rpartition(":")
+    store = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {**store, NODE: str(node)}
 
 
 def python_path() -> str:

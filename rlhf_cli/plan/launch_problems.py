@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
 from rlhf_cli.plan.devices import count_processes, may_have_other_gpus, num_gpus
+from rlhf_cli.plan.meeting_place import meeting_place, own_host
 from rlhf_cli.plan.rollout_server_plan import vllm_problems
 from rlhf_cli.tables.strategies import STRATEGIES, StrategyRow
 
@@ -57,6 +59,7 @@ def _problems(experiment: Experiment, origins: Origins) -> list[UserError]:
         *vllm_problems(experiment, origins),
         *_unreachable_server(experiment, origins),
         *contradicting_variables(experiment.launch, origins),
+        *_no_meeting(experiment, origins),
     ]
 
 
@@ -151,6 +154,44 @@ def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[Us
             got=f"{host}:{port}: {reason}",
             expected="a server that runs: docs/launch.md has the command",
             hint="launch.rollout_gpus=1 without this argument, and the run starts its own",
+        )
+
+
+def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield why the machines of a run cannot meet at this one; the place is left free again."""
+    launch = experiment.launch
+    place = meeting_place(launch.rdzv) if launch.rdzv is not None else None
+    if launch.nodes == 1 or launch.slurm is not None or place is None:
+        return
+    try:
+        if place.is_own_alone():
+            yield ConfigError(
+                "launch.rdzv is a name that leads only this machine to itself",
+                where=origins.where("launch.rdzv"),
+                got=f"{place.host}, which is {socket.gethostbyname(place.host)} here",
+                expected="a name or address by which the other machines reach this one",
+                hint=f"launch.rdzv={own_host()}:{place.port}",
+            )
+            return
+        place.listen().close()
+    except socket.gaierror as error:
+        yield ConfigError(
+            "launch.rdzv names a host that nobody knows",
+            where=origins.where("launch.rdzv"),
+            got=f"{place.host}: {error.strerror}",
+            expected="this machine's name or address as the other machines reach it",
+            hint=f"launch.rdzv={own_host()}:{place.port}",
+        )
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        yield ConfigError(
+            "launch.rdzv is in use" if is_taken else "launch.rdzv is not an address of this machine",
+            where=origins.where("launch.rdzv"),
+            got=f"{place}: {error.strerror}",
+            expected="a port that is free" if is_taken else "where the machines meet is the first, which this one is",
+            hint=f"launch.rdzv={place.host}:{place.port + 1}"
+            if is_taken
+            else f"launch.rdzv={own_host()}:{place.port}, or `rlhf join {place}` to be one of the others",
         )
 
 

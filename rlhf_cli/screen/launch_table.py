@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell
+from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
 
 _CHOSEN = "port 0 is replaced by a free one at the start"
+_BY_SLURM = "FIRST_NODE is the first of the nodes that Slurm gives, port 0 a free one of it"
 
 
 def describe_launch(plan: LaunchPlan) -> str:
@@ -25,32 +26,50 @@ def describe_launch(plan: LaunchPlan) -> str:
 def show_launch(console: Console, plan: LaunchPlan) -> None:
     """Print who serves and who trains, then every command, the log files and what resumes the run."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("process", "GPU", "does", "reached at"):
+    has_several = plan.num_nodes > 1
+    for name in ("process", *(["machine"] if has_several else []), "GPU", "does", "reached at"):
         table.add_column(name, overflow="fold")
+    machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
     if plan.server is not None:
         gpus = ", ".join(plan.server.gpus)
         table.add_row("vLLM server", gpus, "generates", f"{plan.server.url}, weights {plan.server.group_port}")
-    for rank in plan.ranks:
-        place = rank.env
-        reached = "" if len(plan.ranks) == 1 else f"{place['MASTER_ADDR']}:{place['MASTER_PORT']}"
-        table.add_row(f"rank {rank.rank} of {plan.world_size}", rank.gpu or "none", "trains", reached)
+    for one in machines:
+        for rank in one.ranks:
+            place = rank.env
+            reached = "" if plan.world_size == 1 else f"{place['MASTER_ADDR']}:{place['MASTER_PORT']}"
+            machine = [str(one.node + 1)] if has_several else []
+            table.add_row(f"rank {rank.rank} of {plan.world_size}", *machine, rank.gpu or "none", "trains", reached)
     console.print(table)
-    if not plan.in_this_process:
-        console.print(f"[dim]{_CHOSEN}[/]")
-    else:
-        console.print("[dim]the command trains itself: no other process is started[/]")
-    if plan.num_nodes > 1:
-        console.print("[dim]the other machines: the same ranks of their own, placed by the rendezvous[/]")
+    console.print(Text(_about_ports(plan), style="dim"))
     if plan.server is not None:
         _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
     if not plan.in_this_process:
-        _say(console, "every rank", f"export {as_shell(plan.shared)}")
-        for rank in plan.ranks:
-            own = {name: value for name, value in rank.env.items() if name not in plan.shared}
-            _say(console, f"rank {rank.rank}", as_shell(own, rank.argv))
-    logs = [plan.log, *([plan.server.log] if plan.server else [])]
+        shared = {name: value for name, value in plan.shared.items() if name != NODE}
+        _say(console, "every rank", f"export {as_shell(shared)}")
+        for one in machines:
+            if has_several:
+                _say(console, f"machine {one.node + 1}", _typed(one))
+            for rank in one.ranks:
+                own = {name: value for name, value in rank.env.items() if name not in shared}
+                _say(console, f"rank {rank.rank}", as_shell(own, rank.argv))
+    logs = [*(one.log for one in machines), *([plan.server.log] if plan.server else [])]
     _say(console, "log", "  ".join(os.path.relpath(log) for log in logs))
     _say(console, "resume", plan.resume_command)
+
+
+def _about_ports(plan: LaunchPlan) -> str:
+    if plan.in_this_process:
+        return "the command trains itself: no other process is started"
+    if plan.num_nodes == 1:
+        return _CHOSEN
+    return f"{plan.meets_at} is opened by this command" if plan.meets_at else _BY_SLURM
+
+
+def _typed(plan: LaunchPlan) -> str:
+    """Return what somebody types on a machine of several, or Slurm starts there."""
+    if plan.meets_at is None:
+        return "srun starts `rlhf join` there" if plan.node else "the job starts `rlhf resume` here"
+    return f"rlhf join {plan.meets_at}" if plan.node else "this one"
 
 
 def _on(gpus: tuple[str, ...]) -> str:

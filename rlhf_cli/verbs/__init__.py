@@ -9,6 +9,7 @@ VERBS = {
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
     "status": "what has become of runs: state, step, time left, Slurm's job",
+    "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
     "completion": "a completion script for bash or zsh",
 }

@@ -71,7 +71,7 @@ def run(argv: list[str]) -> int:
     target = _target(named, words)
     _refuse_of_other_kind(options, target)
     if target.run is not None:
-        refuse_foreign_code(target.run, trust=options.trust, command="rlhf eval")
+        refuse_foreign_code(target.run, trust=options.trust, command=f"rlhf eval {target.run.shown}")
     prepared = _prepare(target, words, options.data)
     experiment = prepared.experiment
     if _is_typed(words, "model.path"):

@@ -47,6 +47,6 @@ def run(argv: list[str]) -> int:
             got=f"job {status.job_id}",
             hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
         )
-    refuse_foreign_code(folder, trust=options.trust, command="rlhf resume")
+    refuse_foreign_code(folder, trust=options.trust, command=f"rlhf resume {folder.shown}")
     resume_once(console, resumed(folder, prepare_from(folder, words), options.allowed), take_over=options.take_over)
     return EXIT_OK

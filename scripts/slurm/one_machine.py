@@ -1,12 +1,12 @@
 """Brings a Slurm up on this one machine, for tests: munged, slurmctld and slurmd in a folder, no system service.
 
-    python scripts/slurm/one_machine.py up FOLDER       starts them; prints the line that points Slurm's commands there
+    python scripts/slurm/one_machine.py up FOLDER [N]   starts them; prints the line that points Slurm's commands there
     python scripts/slurm/one_machine.py down FOLDER     stops what `up` started in FOLDER, and nothing else
 
 Everything (configuration, munge's key and socket, logs, pids) lies in FOLDER, whose path is best short: a socket's path
 has at most 107 characters. The daemons belong to whoever calls, root or not. Two CPUs are offered, however many there
-are; nothing is confined or accounted for, and there is no database, so `sacct` knows nothing. Debian's packages:
-slurm-wlm, munge.
+are; nothing is confined or accounted for, and there is no database, so `sacct` knows nothing. With N it pretends to be
+N nodes, node1 and so on, with a slurmd each. Debian's packages: slurm-wlm, munge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _CONF = """# A Slurm of one machine, for tests.
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -45,11 +44,11 @@ CryptoType=crypto/munge
 # A job that is requeued waits until credentials of its first start have expired.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/controller
-SlurmdSpoolDir={folder}/node
+SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -62,8 +61,8 @@ ReturnToService=1
 KillWait=30
 MinJobAge=300
 MailProg=/bin/true
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName={partition} Nodes={host} Default=YES MaxTime=60 DefaultTime=10 State=UP
+{nodes}
+PartitionName={partition} Nodes={names} Default=YES MaxTime=60 DefaultTime=10 State=UP
 """
 
 
@@ -73,20 +72,25 @@ def missing() -> list[str]:
     return [name for name in NEEDED if shutil.which(name, path=path) is None]
 
 
-def bring_up(folder: Path) -> dict[str, str]:
-    """Start a Slurm in `folder`, wait until its node is idle, and return the environment that its commands need.
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
+
+
+def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
+    """Start a Slurm in `folder`, wait until its nodes are idle, and return the environment that its commands need.
 
     Raises RuntimeError with the daemons' last words where it does not come up; what was started is stopped then.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    for name in ("controller", "node"):
-        (folder / name).mkdir(exist_ok=True)
     host = socket.gethostname().partition(".")[0]
+    names = [host] if num_nodes == 1 else [f"node{number}" for number in range(1, num_nodes + 1)]
+    for name in ("controller", *names):
+        (folder / name).mkdir(exist_ok=True)
+    nodes = "\n".join(_NODE.format(name=name, host=host, port=_free_port()) for name in names)
     values = {"host": host, "folder": folder, "user": getpass.getuser(), "partition": PARTITION}
-    ports = {"controller_port": _free_port(), "node_port": _free_port()}
-    (folder / "slurm.conf").write_text(_CONF.format(**values, **ports), encoding="utf-8")
+    values |= {"nodes": nodes, "names": ",".join(names), "controller_port": str(_free_port())}
+    (folder / "slurm.conf").write_text(_CONF.format(**values), encoding="utf-8")
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", encoding="utf-8")
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
@@ -98,8 +102,10 @@ def bring_up(folder: Path) -> dict[str, str]:
         _start(folder, ["munged", "--foreground", "--force", "--num-threads=2", *munge], environment)
         _wait_for((folder / "munge.socket").exists, folder, "munged does not answer")
         _start(folder, ["slurmctld", "-D", "-c"], environment)
-        _start(folder, ["slurmd", "-D", "-c", "-N", host], environment)
-        _wait_for(lambda: "idle" in _node_states(environment), folder, "the node does not come up")
+        for name in names:
+            _start(folder, ["slurmd", "-D", "-c", "-N", name], environment)
+        idle = ["idle"] * num_nodes
+        _wait_for(lambda: _node_states(environment) == idle, folder, "the nodes do not come up")
     except BaseException:
         bring_down(folder)
         raise
@@ -167,11 +173,15 @@ def _began(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def _node_states(environment: dict[str, str]) -> str:
+def _node_states(environment: dict[str, str]) -> list[str]:
     done = subprocess.run(
-        ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+        ["sinfo", "-h", "-N", "-o", "%T"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
     )
-    return done.stdout
+    return done.stdout.split()
 
 
 def _wait_for(condition: object, folder: Path, problem: str) -> None:
@@ -197,6 +207,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["up", "down"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("nodes", type=int, nargs="?", default=1)
     options = parser.parse_args(argv)
     if options.what == "down":
         bring_down(options.folder)
@@ -204,7 +215,7 @@ def main(argv: list[str]) -> int:
     if absent := missing():
         print(f"not installed: {', '.join(absent)}; apt-get install slurm-wlm munge", file=sys.stderr)
         return 2
-    for name, value in bring_up(options.folder).items():
+    for name, value in bring_up(options.folder, options.nodes).items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 

@@ -14,7 +14,7 @@ import torch.distributed
 
 from rlhf_cli.assemble.process_group import start_process_group
 from rlhf_cli.config import trl_args
-from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.free_ports import free_ports
 
 TIMEOUT_S, HANGS_S = 5, 60
 RANK = f"""

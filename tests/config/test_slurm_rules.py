@@ -63,6 +63,7 @@ def test_what_is_refused(refused: Refused, word: str, key: str, says: str) -> No
     assert says in str(error)
 
 
-def test_several_nodes_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="a job of Slurm on several nodes is not there yet"):
-        prepare(["+exp=quickstart", "launch=slurm", "launch.nodes=2"])
+def test_several_nodes_find_one_another(refused: Refused) -> None:
+    assert prepare(["+exp=quickstart", "launch=slurm", "launch.nodes=2"]).experiment.launch.nodes == 2
+    error = refused("+exp=quickstart", "launch=slurm", "launch.nodes=2", "launch.rdzv=host:29500")
+    assert (error.what, error.hint) == ("in a job of Slurm the machines find one another", "launch.rdzv=null")

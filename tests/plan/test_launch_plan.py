@@ -76,18 +76,20 @@ class TestRanks:
         assert plan.ranks[0].env["LOCAL_RANK"] == "0"
 
     def test_several_machines(self) -> None:
-        plan = plan_launch(
-            prepare(["exp=quickstart", "launch.processes=2", "launch.device=cpu"]).experiment.model_copy(
-                update={
-                    "launch": prepare(["exp=quickstart"]).experiment.launch.model_copy(
-                        update={"processes": 2, "nodes": 3, "device": "cpu"}
-                    )
-                }
-            ),
-            RUN,
-        )
-        assert (plan.world_size, plan.num_nodes, len(plan.ranks)) == (6, 3, 2)
-        assert {(rank.env["WORLD_SIZE"], rank.env["LOCAL_WORLD_SIZE"]) for rank in plan.ranks} == {("6", "2")}
+        words = ("launch.processes=2", "launch.device=cpu", "launch.nodes=3", "launch.rdzv=gpu1:29500")
+        experiment = prepare(["exp=quickstart", *words]).experiment
+        plans = [plan_launch(experiment, RUN, node=node) for node in range(3)]
+        assert {(plan.world_size, plan.num_nodes, plan.in_this_process) for plan in plans} == {(6, 3, False)}
+        assert [[rank.rank for rank in plan.ranks] for plan in plans] == [[0, 1], [2, 3], [4, 5]]
+        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        last = plans[2].ranks[1].env
+        assert [last[name] for name in names] == ["5", "1", "2", "6", "2", "gpu1", "29500"]
+        assert last["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+        assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
+        assert plans[0].on_machine(2) == plans[2]
+
+    def test_one_process_on_each_of_two_machines_is_no_process_alone(self) -> None:
+        assert not planned("launch=cpu", "launch.nodes=2", "launch.rdzv=gpu1:29500").in_this_process
 
     def test_resume(self) -> None:
         plan = planned("launch.processes=2", "launch.device=cpu", resume=True)

@@ -14,15 +14,18 @@ from scripts.slurm.one_machine import bring_down, bring_up, missing
 
 @pytest.fixture(scope="session")
 def daemons() -> Iterator[dict[str, str]]:
-    """The environment that points Slurm's commands at it; skips where Slurm or munge is not installed, or a container
-    does not let it come up, with its last words.
-    """
+    """The environment that points Slurm's commands at it."""
+    yield from brought_up(1)
+
+
+def brought_up(num_nodes: int) -> Iterator[dict[str, str]]:
+    """Skips where Slurm or munge is not installed, or a container does not let it come up, with its last words."""
     if absent := missing():
         pytest.skip(f"not installed here: {', '.join(absent)} (apt-get install slurm-wlm munge)")
     folder = Path(tempfile.mkdtemp(prefix="rlhf-slurm-"))  # short: munge's socket lies in it
     try:
         try:
-            environment = bring_up(folder)
+            environment = bring_up(folder, num_nodes)
         except RuntimeError as error:
             pytest.skip(f"no Slurm comes up here: {error}")
         yield environment

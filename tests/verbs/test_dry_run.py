@@ -39,6 +39,21 @@ def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "nothing was started or written"
 
 
+def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is started on each, and what to type on the second."""
+    words = ("launch=cpu", "launch.nodes=2", "launch.rdzv=127.0.0.1:29567", "run.name=mine", TWO[1])
+    lines = said(capsys, *words).splitlines()
+    assert [line.split()[:4] for line in lines if " of 2 " in line and line.startswith("rank")] == [
+        ["rank", "0", "of", "2"],
+        ["rank", "1", "of", "2"],
+    ]
+    at = lines.index("machine 2  rlhf join 127.0.0.1:29567")
+    assert lines[at + 1].startswith("rank 1  GROUP_RANK=1 RANK=1 LOCAL_RANK=0 ")
+    (shared,) = [line for line in lines if line.startswith("every rank  export ")]
+    assert "MASTER_ADDR=127.0.0.1 MASTER_PORT=29567 TORCHELASTIC_USE_AGENT_STORE=True" in shared
+    assert "log  runs/quickstart/mine/log.txt  runs/quickstart/mine/log-machine2.txt" in lines
+
+
 def test_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "launch=cpu")
     assert "the command trains itself: no other process is started" in out

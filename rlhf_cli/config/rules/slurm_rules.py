@@ -38,14 +38,6 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     launch = experiment.launch
     if launch.slurm is None:
         return
-    if launch.nodes > 1:
-        yield ConfigError(
-            "a job of Slurm on several nodes is not there yet",
-            where=origins.where("launch.nodes"),
-            got=str(launch.nodes),
-            expected="1, with launch.processes on it",
-            hint="launch.nodes=1",
-        )
     if launch.slurm.time is not None:
         yield from _time_problems(launch.slurm.time, launch.grace_s, origins)
     for name in launch.slurm.extra:

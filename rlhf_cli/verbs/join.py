@@ -1,0 +1,40 @@
+"""rlhf join HOST:PORT     be one of the machines that train a run
+
+`rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT` on the first machine prints the line to type on the others, and
+waits for them. They need the same Python environment, and the run's folder under the same path (a shared file system).
+What is typed on any of them to stop the run, stops it on all, after it is saved.
+
+  --trust          run the reward files and other code that the run names, though it is not known here who made it
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code
+from rlhf_cli.launch.joining import invited, train_with_others
+from rlhf_cli.plan.meeting_place import meeting_place
+
+_TRUST = "--trust"
+
+
+def run(argv: list[str]) -> int:
+    """Train on this machine what another one offers; returns the exit code, which is that of the first machine.
+
+    Raises what `invited` and `train_with_others` raise, and RunError for a run that names code of somebody else's.
+    """
+    words = [word for word in argv if word != _TRUST]
+    place = meeting_place(words[0]) if len(words) == 1 else None
+    if place is None:
+        raise ConfigError(
+            "join is told where the machines meet",
+            got=" ".join(words) or "nothing",
+            expected="HOST:PORT, as the first machine printed it",
+            hint="rlhf join HOST:29500",
+        )
+    console = Console()
+    invitation = invited(place, console)
+    refuse_foreign_code(invitation.folder, trust=_TRUST in argv, command=f"rlhf join {place}")
+    train_with_others(invitation, console)
+    return EXIT_OK

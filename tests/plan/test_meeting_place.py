@@ -1,0 +1,109 @@
+"""Where the machines of a run meet: what is refused before anything starts, and what is listened at."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from rlhf_cli.plan.meeting_place import MeetingPlace, meeting_place
+from tests.support.planning import Refused, planned
+
+QUICK = ("exp=quickstart", "launch=cpu", "trainer.args.per_device_train_batch_size=32")
+OTHER = "192.0.2.7"
+"""Nobody's address (RFC 5737), so no address of this machine."""
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_what_is_no_place(text: str) -> None:
+    assert meeting_place(text) is None
+
+
+def test_a_place_is_written_as_it_is_typed() -> None:
+    place = meeting_place("gpu1.cluster:29500")
+    assert place == MeetingPlace("gpu1.cluster", 29500)
+    assert str(place) == "gpu1.cluster:29500"
+
+
+def test_nobody_else_is_listened_to() -> None:
+    """At the address that was named and no other: 127.0.0.2 is this machine as well."""
+    with MeetingPlace("127.0.0.1", 0).listen() as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), timeout=5)
+
+
+def test_a_name_that_only_leads_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian has a host's own name at 127.0.1.1; `localhost` and a number are meant."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *a, **n: resolve("127.0.1.1" if host == "gpu1" else host, *a, **n)
+    )
+    assert MeetingPlace("gpu1", 1).is_own_alone()
+    assert not any(MeetingPlace(host, 1).is_own_alone() for host in ("localhost", "127.0.1.1", OTHER))
+
+
+class TestRefused:
+    def test_nowhere_to_meet(self, refused: Refused) -> None:
+        error = refused(*QUICK, "launch.nodes=2")
+        assert error.what == "2 machines have nowhere to meet"
+        assert str(error.where).startswith("launch.nodes (")
+        assert ":29500" in str(error.hint)
+
+    def test_a_place_for_one(self, refused: Refused) -> None:
+        error = refused(*QUICK, "launch.rdzv=127.0.0.1:29500")
+        assert error.what == "launch.rdzv is where several machines meet"
+        assert error.hint == "launch.nodes=2, or launch.rdzv=null"
+
+    def test_no_port(self, refused: Refused) -> None:
+        error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=127.0.0.1:99999")
+        assert (error.what, error.hint) == ("launch.rdzv names no port", "launch.rdzv=127.0.0.1:29500")
+
+    def test_a_port_in_use(self, refused: Refused) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            place = MeetingPlace("127.0.0.1", taken.getsockname()[1])
+            error = refused(*QUICK, "launch.nodes=2", f"launch.rdzv={place}")
+        assert (error.what, error.got) == ("launch.rdzv is in use", f"{place}: Address already in use")
+        assert planned(*QUICK, "launch.nodes=2", f"launch.rdzv={place}").processes == 2
+
+    def test_another_machine(self, refused: Refused) -> None:
+        error = refused(*QUICK, "launch.nodes=2", f"launch.rdzv={OTHER}:29500")
+        assert error.what == "launch.rdzv is not an address of this machine"
+        assert f"`rlhf join {OTHER}:29500`" in str(error.hint)
+
+    def test_nobody_s_name(self, refused: Refused) -> None:
+        error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=nobody.invalid:29500")
+        assert error.what == "launch.rdzv names a host that nobody knows"
+
+    def test_a_name_that_only_leads_to_itself(self, refused: Refused, monkeypatch) -> None:
+        resolve = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda host, *a, **n: resolve("127.0.1.1" if host == "gpu1" else host, *a, **n)
+        )
+        monkeypatch.setattr(socket, "gethostbyname", lambda host: "127.0.1.1")
+        error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=gpu1:29500")
+        assert error.what == "launch.rdzv is a name that leads only this machine to itself"
+        assert error.got == "gpu1, which is 127.0.1.1 here"
+
+    def test_a_server_of_its_own(self, refused: Refused, tmp_path_factory, monkeypatch) -> None:
+        """The GPUs of a vLLM server are counted on one machine; one that runs elsewhere serves several."""
+        import importlib.metadata
+
+        from tests.support.machines import have_gpus
+
+        real = importlib.metadata.version
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.29.1" if name == "vllm" else real(name))
+        have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
+        words = ("model=local", "model.path=org/model", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
+        error = refused("exp=quickstart", *words, "launch.nodes=2", "launch.rdzv=127.0.0.1:29567")
+        assert error.what == "a vLLM server of this run's own is for one machine"
+
+
+def test_a_batch_is_of_all_machines() -> None:
+    """Two machines of three processes: six."""
+    words = ("launch.nodes=2", "launch.processes=3", "launch.rdzv=127.0.0.1:29568", "launch.device=cpu")
+    assert planned("exp=quickstart", *words, "trainer.args.per_device_train_batch_size=8").processes == 6
+    slurm = ("launch=slurm", "launch.nodes=2", "launch.processes=3", "launch.device=cpu")
+    assert planned("exp=quickstart", *slurm, "trainer.args.per_device_train_batch_size=8").processes == 6
