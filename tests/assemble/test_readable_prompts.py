@@ -76,6 +76,12 @@ def test_it_is_left_out_and_said(local, capsys) -> None:
     )
 
 
+def test_held_out_prompts_are_held_to_the_same(local, no_weights, workplace: Path, capsys) -> None:
+    (workplace / "held_out.jsonl").write_text(json.dumps({"prompt": "a" * 509}) + "\n")
+    assert local(["a"] * 8, "+data.eval.path=held_out.jsonl") == 2
+    assert "data.eval, row 1 " in capsys.readouterr().err
+
+
 @pytest.mark.fault(43)
 def test_what_stays_of_it_is_its_end(local, workplace: Path) -> None:
     assert local(["a" * 600 + "b" * 508] * 8, "data.overlong_prompts=truncate") == 0

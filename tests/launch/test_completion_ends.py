@@ -49,6 +49,7 @@ def test_negative_control_one_that_ends_begins_the_count_anew() -> None:
 def test_empty_ones_are_said() -> None:
     """An empty completion is the token of the end alone."""
     assert said((0.0, 1), (0.0, 1)) == []
+    assert said((0.0, 1), (0.0, 1), (0.0, 2), (0.0, 1)) == []
     (line,) = said((0.0, 1), (0.0, 1), (0.0, 1), (0.0, 1))
     assert line == "warning: every completion up to step 3 was empty: the policy ends before it has begun"
 
