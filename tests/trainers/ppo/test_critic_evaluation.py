@@ -11,12 +11,15 @@ from tests.support.watched_critic import BOTH, is_same, logged
 
 
 class TestEvaluation:
-    EVAL = ("+data.eval.fraction=0.5", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+    EVAL = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+    # Of 64 rows: ten in batches of 3, 3, 3 and 1, or 32 at once, where a round has 16.
+    SMALL = ("+data.eval.fraction=0.15", "trainer.args.per_device_eval_batch_size=3")
+    LARGE = ("+data.eval.fraction=0.5", "trainer.args.per_device_eval_batch_size=40")
 
     @BOTH
-    @pytest.mark.parametrize("size", [3, 40], ids=["small batches", "a batch larger than a round"])
-    def test_evaluation_runs_beside_training(self, watch, arrangement: list[str], size: int) -> None:
-        seen = watch(*arrangement, *self.EVAL, f"trainer.args.per_device_eval_batch_size={size}")
+    @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small batches", "a batch larger than a round"])
+    def test_evaluation_runs_beside_training(self, watch, arrangement: list[str], size: tuple[str, ...]) -> None:
+        seen = watch(*arrangement, *self.EVAL, *size)
         names = ("eval_loss", "eval_reward", "eval_ppo/explained_variance", "eval_ppo/policy_loss", "eval_ppo/entropy")
         for name in names:
             assert len(logged(seen.folder, name)) == 3, name
@@ -24,9 +27,7 @@ class TestEvaluation:
 
     def test_it_changes_nothing_but_the_random_numbers(self, watch) -> None:
         """Neither the policy, nor the critic, nor the coefficient is moved by what was evaluated."""
-        seen = watch(
-            *self.EVAL, "trainer.args.per_device_eval_batch_size=3", "kl.controller={target: 0.01, horizon: 5}"
-        )
+        seen = watch(*self.EVAL, *self.SMALL, "kl.controller={target: 0.01, horizon: 5}")
         trainer = seen.trainer
         before = trainer.kl, dict(seen.values[-1]), dict(seen.policy[-1])
         trainer.evaluate()
