@@ -90,3 +90,13 @@ def test_logging_is_as_it_was_afterwards(
     assert root.level == level
     LIBRARY.error("too late")
     assert "too late" not in folder.log.read_text()
+
+
+def test_each_machine_has_a_log_of_its_own(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that append to one file of a network's file system lose lines."""
+    for group, name in (("0", "log.txt"), ("1", "log-machine2.txt")):
+        monkeypatch.setenv("GROUP_RANK", group)
+        with logging_into(folder, int(group)):
+            LIBRARY.info("said on machine %s", group)
+        assert f"said on machine {group}" in (folder.path / name).read_text()
+    assert "said on machine 1" not in folder.log.read_text()
