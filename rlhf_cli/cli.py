@@ -13,7 +13,7 @@ import traceback
 from types import ModuleType
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RewardFailed, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.suggest import nearest
@@ -74,8 +74,9 @@ def _run(module: ModuleType, words: list[str]) -> int:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         print(f"{label}: {error}{notes}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""
+        print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except BrokenPipeError:
         return EXIT_OK  # `rlhf list | head`

@@ -101,7 +101,8 @@ class Ranks:
             if code not in (0, EXIT_PREEMPTED):
                 self._kill_within(_LAST_WORDS_S)
             elif code == EXIT_PREEMPTED:
-                self._kill_within(_SAVING_S)
+                # All have saved, for they agree on a step. The first of them may have to upload what it logged.
+                self._kill_within(_SAVING_S + (self.grace_s if 0 in self.processes else 0.0))
 
     def _kill_within(self, seconds: float) -> None:
         at = time.monotonic() + seconds

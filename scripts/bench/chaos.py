@@ -1,0 +1,96 @@
+"""Breaks runs at random moments and holds what comes of them against the run that never stopped.
+
+usage: chaos.py kill|stop|cost|table [--count N] [--seed 0] [--place FOLDER] [--results FILE]
+
+`kill` sends kill -9, `stop` SIGTERM to runs of two processes; `cost` measures a checkpoint against a plain save;
+`table` writes docs/chaos.md from what the others have written to the results. `--count` is how many blows the results
+are to hold in the end, so it can be done in portions. Exit code 1 where a promise was not kept. It is typed as
+`python -m scripts.bench.chaos`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.chaos import small_experiment
+from scripts.chaos.broken_runs import Reference, break_run, refer
+from scripts.chaos.judgement import problems
+from scripts.chaos.outcomes import Broken, read_lines, write_line
+from scripts.chaos.process_tree import adopt_orphans
+from scripts.chaos.strikes import Case, draw, killed_cases, stopped_cases, track_of
+
+_KINDS = {"kill": (signal.SIGKILL, killed_cases()), "stop": (signal.SIGTERM, stopped_cases())}
+_BLOWS = 4
+"""At most so often one and the same run is struck."""
+
+
+def main(argv: list[str]) -> int:
+    """Do what was asked; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=[*_KINDS, "cost", "table"])
+    parser.add_argument("--count", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--place", type=Path)
+    parser.add_argument("--results", type=Path, default=Path("chaos.jsonl"))
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it has started ends with it
+    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
+        place = (options.place or Path(temporary)).resolve()
+        small_experiment.prepare(place)
+        os.environ.setdefault("RLHF_CACHE", str(place / "cache"))
+        adopt_orphans()
+        return _break(options, place)
+
+
+def _break(options: argparse.Namespace, place: Path) -> int:
+    """Break runs until the results hold as many blows of the kind as are asked for."""
+    kind, cases = _KINDS[options.what]
+    known = [broken for broken in read_lines(options.results) if broken.blows[0].signal == kind.name]
+    num_blows = sum(len(broken.blows) for broken in known)
+    run = max((broken.number for broken in known), default=-1) + 1
+    references: dict[Case, Reference] = {}
+    num_failed = 0
+    while num_blows < options.count:
+        case = cases[run % len(cases)]
+        if case not in references:
+            references[case] = refer(case, place, f"whole-{options.what}-{run}")
+            whole = references[case]
+            print(f"{case.name}: {whole.duration_s:.1f} s, a save {whole.save_s * 1000:.0f} ms", flush=True)
+        num = min(_BLOWS, options.count - num_blows)
+        strikes = [draw(case, kind, seed=options.seed, run=run, blow=blow) for blow in range(num)]
+        track = track_of(kind, seed=options.seed, run=run)
+        broken = break_run(run, case, strikes, references[case], place, track=track)
+        run += 1
+        if not broken.blows:
+            continue  # it ended before the first of them
+        write_line(options.results, broken)
+        num_blows += len(broken.blows)
+        num_failed += bool(_say(broken))
+        if not problems(broken):
+            shutil.rmtree(small_experiment.folder(case, f"{broken.number}-{kind.name.lower()}", place))
+    print(f"{num_blows} blows, {num_failed} runs of this portion have lost something", flush=True)
+    return 1 if num_failed else 0
+
+
+def _say(broken: Broken) -> list[str]:
+    wrong = problems(broken)
+    print(f"{broken.number} {broken.case}, track={broken.track}")
+    for blow, after in zip(broken.blows, broken.commands(), strict=True):
+        where = f"step {blow.step}, checkpoint {blow.checkpoint}{', in a save' if blow.was_saving else ''}"
+        print(
+            f"  {blow.signal} to the {blow.victim} at {blow.at_s:.1f} s, {where}: exit {blow.ended.code}, "
+            f"gone after {blow.ended.gone_after_s:.2f} s; went on from {after.went_on_from}, "
+            f"first step after {after.first_step_s} s"
+        )
+    print("\n".join(f"  LOST: {line}" for line in wrong) or "  as if nothing had happened", flush=True)
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
