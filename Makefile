@@ -44,6 +44,19 @@ bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
 	$(BIN)/python scripts/bench/rewards.py
 
+chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/chaos.md, an hour
+	mkdir -p build
+	$(BIN)/python -m scripts.bench.chaos kill --count 50 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos stop --count 20 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos cost --count 20 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos table --results build/chaos.jsonl
+
+chaos-short: $(STAMP)  ## the same for minutes, as CI runs it: four kills of one process, two SIGTERMs to two
+	mkdir -p build
+	rm -f build/chaos-short.jsonl
+	$(BIN)/python -m scripts.bench.chaos kill --count 4 --blows 2 --results build/chaos-short.jsonl
+	$(BIN)/python -m scripts.bench.chaos stop --count 2 --blows 2 --results build/chaos-short.jsonl
+
 mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/mutants.md
 	$(BIN)/python -m scripts.mutants
 
@@ -60,4 +73,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench examples mutants lock clean
+.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench chaos chaos-short examples mutants lock clean

@@ -21,12 +21,10 @@ from rlhf_cli.jobs.one_run import resume_once, say_finished
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.launch.stopped_early import stopped_early
 from rlhf_cli.runs.run_folder import open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, own_job_id, read_status
 
 
-@stopped_early()
 def run(argv: list[str]) -> int:
     """Go on with the run that `argv` names; returns the exit code.
 

@@ -26,13 +26,11 @@ from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.launch.slurm_submission import check_slurm
-from rlhf_cli.launch.stopped_early import stopped_early
 from rlhf_cli.plan.preflight import preflight
 
 DRY_RUN = "--dry-run"
 
 
-@stopped_early()
 def run(argv: list[str]) -> int:
     """Train one experiment, or every combination of a sweep; returns the exit code."""
     overrides = [word for word in argv if word not in ("-m", "--multirun", DRY_RUN)]

@@ -53,7 +53,7 @@ def refer(case: Case, place: Path, name: str) -> Reference:
 
 
 def break_run(
-    number: int, case: Case, strikes: Sequence[Strike], reference: Reference, place: Path, *, track: str
+    number: int, case: Case, strikes: Sequence[Strike], reference: Reference, place: Path, *, track: str, seed: int
 ) -> Broken:
     """Begin a run and strike it, go on and strike it again, until a strike finds nothing to hit, or there is none left;
     then it goes on to its end.
@@ -71,8 +71,9 @@ def break_run(
         blows.append(seen)
     if last is None:
         with with_first_step(folder) as steps:
-            last = steps.of(typed(_next_command(folder, words), place, text_file(place, folder, "last")))
-    return Broken(number, case.name, track, tuple(blows), last, result_of(folder), reference.result)
+            command = _next_command(folder, words)
+            last = steps.of(typed(command, place, text_file(place, folder, "last")), command)
+    return Broken(number, seed, case.name, track, tuple(blows), last, result_of(folder), reference.result)
 
 
 def _next_command(folder: RunFolder, words: list[str]) -> list[str]:
@@ -89,7 +90,7 @@ def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Refe
         at_s = time.monotonic() - command.began
         victim = hit(command, strike) if is_due else ""
     assert command.ended is not None
-    ended = steps.of(command.ended)
+    ended = steps.of(command.ended, words)
     if ended.code == 0:
         return ended
     seen = _seen(folder)

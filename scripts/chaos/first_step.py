@@ -28,9 +28,14 @@ class SeenSteps:
     began: float = field(default_factory=time.monotonic)
     steps: list[tuple[float, int]] = field(default_factory=list)
 
-    def of(self, ended: Ended) -> Ended:
-        """Return the same with what is known of where it went on, and how long that took."""
+    def of(self, ended: Ended, words: list[str]) -> Ended:
+        """Return the same with what is known of where the command of these `words` went on, and how long that took.
+
+        One that begins a run does not say so.
+        """
         start = went_on_from(ended.said)
+        if start is None and words[0] == "train" and self.steps:
+            start = 0
         first = next((at for at, step in self.steps if start is not None and step > start), None)
         return replace(ended, went_on_from=start, first_step_s=None if first is None else round(first, 3))
 

@@ -69,6 +69,7 @@ class Broken:
     """A run that was struck again and again, and the command that in the end took it to its last step, unstruck."""
 
     number: int
+    seed: int
     case: str
     track: str
     blows: tuple[Blow, ...]

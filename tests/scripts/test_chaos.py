@@ -29,7 +29,7 @@ LATER = replace(FINISHED, went_on_from=5)
 
 
 def broken(*blows: Blow, last: Ended = FINISHED, result: Result = GOOD) -> Broken:
-    return Broken(0, "grpo-1", "none", blows, last, result, GOOD)
+    return Broken(0, 0, "grpo-1", "none", blows, last, result, GOOD)
 
 
 def test_of_a_run_that_lost_nothing_nothing_is_said() -> None:

@@ -23,3 +23,19 @@ def test_a_signal_while_a_run_is_prepared(module, number: signal.Signals, monkey
     finally:
         signal.signal(number, before)
     assert capsys.readouterr().err == f"stopped by {number.name}: nothing was being trained\n"
+
+
+def test_a_signal_while_the_verb_is_imported(monkeypatch, capsys) -> None:
+    """It takes a third of a second of CPU: a SIGTERM 6 s after the start, on a busy machine, killed `rlhf resume`."""
+
+    def imported(name: str) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("nobody heard")
+
+    monkeypatch.setattr("rlhf_cli.cli.importlib.import_module", imported)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert main(["resume", "a/run"]) == 75
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "stopped by SIGTERM: nothing was being trained\n"
