@@ -90,8 +90,10 @@ def _supervise(job: Job, report: Report) -> None:
     confinement = _Confinement(job)
     walls.prctl(walls.SUBREAPER, 1)
     walls.prctl(walls.DUMPABLE, 0)  # the program can neither trace us nor open our descriptors through /proc
-    walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)  # once more: looking at another user's rights dropped it
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    # Once more: looking at another user's rights dropped it. Behind walls everything ends with this process; without
+    # them it has to live to end what the program has started.
+    walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL if job["mode"] != "limits" else signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
     reader, writer = os.pipe()
     guard = os.getpid()
     program = os.fork()

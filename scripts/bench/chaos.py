@@ -1,6 +1,7 @@
 """Breaks runs at random moments and holds what comes of them against the run that never stopped.
 
-usage: chaos.py kill|stop|cost|table [--count N] [--blows 4] [--seed 0] [--place FOLDER] [--results FILE]
+usage: chaos.py kill|stop|cost|table [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
+       [--results FILE]
 
 `kill` sends kill -9, `stop` SIGTERM to runs of two processes; `cost` measures a checkpoint against a plain save;
 `table` writes docs/chaos.md from what the others have written to the results. `--count` is how many blows the results
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("what", choices=[*_KINDS, "cost", "table"])
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--blows", type=int, default=_BLOWS)
+    parser.add_argument("--cases", nargs="+", metavar="TRAINER-PROCESSES", help="only these, as grpo-2")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", type=Path)
     parser.add_argument("--results", type=Path, default=Path("chaos.jsonl"))
@@ -92,6 +94,7 @@ def _costs_of(results: Path) -> Path:
 def _break(options: argparse.Namespace, place: Path) -> int:
     """Break runs until the results hold as many blows of the kind as are asked for."""
     kind, cases = _KINDS[options.what]
+    cases = [case for case in cases if not options.cases or case.name in options.cases]
     known = [broken for broken in read_lines(options.results) if _is_same(broken, kind, options.seed)]
     num_blows = sum(len(broken.blows) for broken in known)
     run = max((broken.number for broken in known), default=-1) + 1

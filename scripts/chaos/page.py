@@ -21,6 +21,16 @@ most four times. The last resume is left alone, and what comes of it is held aga
 hash of the weights, for PPO of the critic's too, and loss, reward and gradient norm of every step. One of the rewards
 runs in isolated workers, another starts a sandboxed program, and a third of the runs record for wandb offline.
 """
+_COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
+saved in turn by one trainer in one process, {pairs} times each: ours, which is staged, flushed to the disk, hashed and
+renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it to the page cache. Medians of the
+seconds, and of the ratios pair by pair with their range.
+"""
+_WHY = """
+The wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128 bits, where
+SHA-256 took as long as the whole of TRL's save, and torch.save leaves out a CRC-32 of its own, which torch.load never
+looks at.
+"""
 MOST = 1.15
 """The ratio of CPU seconds that a checkpoint may take of a plain save."""
 _VICTIMS = ("command", "rank", "group")
@@ -89,8 +99,8 @@ def _recovery(runs: Sequence[Broken]) -> Iterable[str]:
     yield "From typing `rlhf resume` to its first new step, beside the same of the command that begins a run, in wall"
     yield "seconds of a machine that others used as well: the ratio is what can be compared. Steps lost are those that"
     yield "had been logged and were made again; a save every other step bounds them.\n"
-    yield "| run | resumes | begins, median s | resumes, median s | ratio | steps lost, median | most |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| run | begins, median s (of) | resumes, median s (of) | ratio | steps lost, median | most |"
+    yield "|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):
         begun = [first for run in of_case if (first := run.blows[0].ended.first_step_s) is not None]
         pairs = [pair for run in of_case for pair in zip(run.blows, run.commands(), strict=True)]
@@ -99,25 +109,19 @@ def _recovery(runs: Sequence[Broken]) -> Iterable[str]:
         if not begun or not took or not lost:
             continue
         begins, resumes = statistics.median(begun), statistics.median(took)
-        steps = f"{statistics.median(lost):g} | {max(lost)}"
-        yield f"| {name} | {len(took)} | {begins:.1f} | {resumes:.1f} | {resumes / begins:.2f} | {steps} |"
+        times = f"{begins:.1f} ({len(begun)}) | {resumes:.1f} ({len(took)}) | {resumes / begins:.2f}"
+        yield f"| {name} | {times} | {statistics.median(lost):g} | {max(lost)} |"
     yield ""
 
 
 def _cost(costs: Sequence[tuple[Cost, Cost]]) -> Iterable[str]:
-    megabytes = costs[0][1].num_bytes / 1e6
-    yield f"A checkpoint of {megabytes:.0f} MB, a quarter of it weights with random values and the rest AdamW's state, is"
-    yield f"saved in turn by one trainer in one process, {len(costs)} times each: ours, which is staged, flushed to the"
-    yield "disk, hashed and renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it to the page"
-    yield "cache. Medians of the seconds, and of the ratios pair by pair with the range.\n"
+    yield _COST.format(megabytes=costs[0][1].num_bytes / 1e6, pairs=len(costs))
     yield "| | ours | TRL's | ratio | range | goal |"
     yield "|---|---|---|---|---|---|"
     for figure, name, goal in (("cpu_s", "CPU s", f"{MOST:.2f}"), ("wall_s", "wall s", "")):
         ours, plain, ratio, low, high = medians(list(costs), figure)
         yield f"| {name} | {ours:.3f} | {plain:.3f} | {ratio:.2f} | {low:.2f}–{high:.2f} | {goal} |"
-    yield "\nThe wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128"
-    yield "bits, where SHA-256 took as long as the whole of TRL's save, and torch.save leaves out a CRC-32 of its own, which"
-    yield "torch.load never looks at.\n"
+    yield _WHY
 
 
 def _by_case(runs: Sequence[Broken]) -> list[tuple[str, list[Broken]]]:
