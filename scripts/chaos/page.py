@@ -34,6 +34,7 @@ looks at.
 MOST = 1.15
 """The ratio of CPU seconds that a checkpoint may take of a plain save."""
 _VICTIMS = ("command", "rank", "group")
+_MOMENTS = ("before a step", "in a save", "elsewhere")
 
 
 def page(
@@ -56,18 +57,16 @@ def page(
 def _table_of_kills(runs: Sequence[Broken]) -> Iterable[str]:
     yield "Hit was the process that was typed, one of its ranks, or the process groups of it and of all its ranks."
     yield "A save was cut in two where a staged checkpoint was left.\n"
-    yield "| run | runs | kills | command / rank / group | before a step | in a save | elsewhere | nothing lost |"
+    yield f"| run | runs | kills | command / rank / group | {' | '.join(_MOMENTS)} | nothing lost |"
     yield "|---|---|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):
         blows = [blow for run in of_case for blow in run.blows]
         hit = Counter(blow.victim for blow in blows)
-        early = sum(_is_early(blow) for blow in blows)
-        in_save = sum(_is_in_save(blow) for blow in blows)
+        fallen = Counter(_fallen(run, blow) for run in of_case for blow in run.blows)
         whole = sum(len(run.blows) for run in of_case if not problems(run))
         victims = " / ".join(str(hit[victim]) for victim in _VICTIMS)
-        rest = len(blows) - early - in_save
-        fallen = f"{early} | {in_save} | {rest} | {whole} of {len(blows)}"
-        yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {fallen} |"
+        moments = " | ".join(str(fallen[moment]) for moment in _MOMENTS)
+        yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {moments} | {whole} of {len(blows)} |"
     yield ""
 
 
@@ -136,11 +135,9 @@ def _in_words(case: str) -> str:
     return f"{trainer.upper()}, {processes} process{'es' if processes != '1' else ''}"
 
 
-def _is_early(blow: Blow) -> bool:
-    """Return whether the command that was hit had not made a step yet."""
-    return blow.ended.first_step_s is None
-
-
-def _is_in_save(blow: Blow) -> bool:
-    """Return whether it cut a save in two; what an earlier blow left is cleared away by the next save alone."""
-    return blow.was_saving and not _is_early(blow)
+def _fallen(run: Broken, blow: Blow) -> str:
+    """Return at which moment of its command a blow fell. What an earlier one left of a save is cleared by the next."""
+    has_stepped = blow.ended.first_step_s is not None or (blow is run.blows[0] and blow.step > 0)
+    if not has_stepped:
+        return "before a step"
+    return "in a save" if blow.was_saving else "elsewhere"
