@@ -51,11 +51,12 @@ chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/chao
 	$(BIN)/python -m scripts.bench.chaos cost --count 20 --results build/chaos.jsonl
 	$(BIN)/python -m scripts.bench.chaos table --results build/chaos.jsonl
 
-chaos-short: $(STAMP)  ## the same for minutes, as CI runs it: four kills of one process, two SIGTERMs to two
+SHORT := $(BIN)/python -m scripts.bench.chaos --count 2 --blows 2 --results build/chaos-short.jsonl
+chaos-short: $(STAMP)  ## the same in minutes, as CI runs it: two kills of one process, two kills and SIGTERMs of two
 	mkdir -p build
 	rm -f build/chaos-short.jsonl
-	$(BIN)/python -m scripts.bench.chaos kill --count 4 --blows 2 --results build/chaos-short.jsonl
-	$(BIN)/python -m scripts.bench.chaos stop --count 2 --blows 2 --results build/chaos-short.jsonl
+	$(SHORT) --cases ppo-1 -- kill
+	$(SHORT) --cases grpo-2 --seed 1 -- kill stop
 
 mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/mutants.md
 	$(BIN)/python -m scripts.mutants

@@ -1,6 +1,6 @@
 """Breaks runs at random moments and holds what comes of them against the run that never stopped.
 
-usage: chaos.py kill|stop|cost|table [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
+usage: chaos.py kill|stop|cost|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
        [--results FILE]
 
 `kill` sends kill -9, `stop` SIGTERM to runs of two processes; `cost` measures a checkpoint against a plain save;
@@ -40,7 +40,7 @@ _BLOWS = 4
 def main(argv: list[str]) -> int:
     """Do what was asked; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*_KINDS, "cost", "table"])
+    parser.add_argument("what", nargs="+", choices=[*_KINDS, "cost", "table"])
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--blows", type=int, default=_BLOWS)
     parser.add_argument("--cases", nargs="+", metavar="TRAINER-PROCESSES", help="only these, as grpo-2")
@@ -53,13 +53,18 @@ def main(argv: list[str]) -> int:
         place = (options.place or Path(temporary)).resolve()
         small_experiment.prepare(place)
         os.environ.setdefault("RLHF_CACHE", str(place / "cache"))
-        if options.what == "table":
-            _write_page(options.results)
-            return EXIT_OK
-        if options.what == "cost":
-            return _measure(options, place)
-        adopt_orphans()
-        return _break(options, place)
+        references: dict[Case, Reference] = {}
+        return max(_do(what, options, place, references) for what in options.what)
+
+
+def _do(what: str, options: argparse.Namespace, place: Path, references: dict[Case, Reference]) -> int:
+    if what == "table":
+        _write_page(options.results)
+        return EXIT_OK
+    if what == "cost":
+        return _measure(options, place)
+    adopt_orphans()
+    return _break(what, options, place, references)
 
 
 def _measure(options: argparse.Namespace, place: Path) -> int:
@@ -91,19 +96,18 @@ def _costs_of(results: Path) -> Path:
     return results.with_suffix(".cost.json")
 
 
-def _break(options: argparse.Namespace, place: Path) -> int:
-    """Break runs until the results hold as many blows of the kind as are asked for."""
-    kind, cases = _KINDS[options.what]
+def _break(what: str, options: argparse.Namespace, place: Path, references: dict[Case, Reference]) -> int:
+    """Break runs until the results hold as many blows of the kind as are asked for; `references` grows by need."""
+    kind, cases = _KINDS[what]
     cases = [case for case in cases if not options.cases or case.name in options.cases]
     known = [broken for broken in read_lines(options.results) if _is_same(broken, kind, options.seed)]
     num_blows = sum(len(broken.blows) for broken in known)
     run = max((broken.number for broken in known), default=-1) + 1
-    references: dict[Case, Reference] = {}
     num_failed = 0
     while num_blows < options.count:
         case = cases[run % len(cases)]
         if case not in references:
-            references[case] = refer(case, place, f"whole-{options.what}-{run}")
+            references[case] = refer(case, place, f"whole-{what}-{run}")
             whole = references[case]
             print(f"{case.name}: {whole.duration_s:.1f} s, a save {whole.save_s * 1000:.0f} ms", flush=True)
         num = min(options.blows, options.count - num_blows)
