@@ -44,6 +44,20 @@ bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
 	$(BIN)/python scripts/bench/rewards.py
 
+chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/chaos.md, an hour
+	mkdir -p build
+	$(BIN)/python -m scripts.bench.chaos kill --count 50 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos stop --count 20 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos cost --count 20 --results build/chaos.jsonl
+	$(BIN)/python -m scripts.bench.chaos table --results build/chaos.jsonl
+
+SHORT := $(BIN)/python -m scripts.bench.chaos --count 2 --blows 2 --results build/chaos-short.jsonl
+chaos-short: $(STAMP)  ## the same in minutes, as CI runs it: two kills of one process, two kills and SIGTERMs of two
+	mkdir -p build
+	rm -f build/chaos-short.jsonl
+	$(SHORT) --cases ppo-1 -- kill
+	$(SHORT) --cases grpo-2 --seed 1 -- kill stop
+
 mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/mutants.md
 	$(BIN)/python -m scripts.mutants
 
@@ -60,4 +74,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench examples mutants lock clean
+.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench chaos chaos-short examples mutants lock clean

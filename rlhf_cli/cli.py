@@ -10,12 +10,12 @@ import contextlib
 import importlib
 import sys
 import traceback
-from types import ModuleType
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Preempted, RewardFailed, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
+from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
 from rlhf_cli.verbs import VERBS
 
@@ -56,17 +56,19 @@ def _dispatch(words: list[str]) -> int:
         close = nearest(verb, VERBS)
         print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
         return EXIT_USER_ERROR
-    module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
-    if any(word in ("-h", "--help") for word in rest):
-        print((module.__doc__ or "").rstrip())
-        return EXIT_OK
     with lasting_output() if verb in _LONG else contextlib.nullcontext():
-        return _run(module, rest)
+        return _run(verb, rest)
 
 
-def _run(module: ModuleType, words: list[str]) -> int:
+def _run(verb: str, words: list[str]) -> int:
     try:
-        code: int = module.run(words)
+        # To import a verb takes longer than it may take until somebody wants it stopped.
+        with stopped_early() if verb in _LONG else contextlib.nullcontext():
+            module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
+            if any(word in ("-h", "--help") for word in words):
+                print((module.__doc__ or "").rstrip())
+                return EXIT_OK
+            code: int = module.run(words)
     except RlhfError as error:
         label = "stopped" if isinstance(error, Preempted) else "error"
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
@@ -74,8 +76,9 @@ def _run(module: ModuleType, words: list[str]) -> int:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         print(f"{label}: {error}{notes}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""
+        print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except BrokenPipeError:
         return EXIT_OK  # `rlhf list | head`

@@ -90,12 +90,15 @@ def _supervise(job: Job, report: Report) -> None:
     confinement = _Confinement(job)
     walls.prctl(walls.SUBREAPER, 1)
     walls.prctl(walls.DUMPABLE, 0)  # the program can neither trace us nor open our descriptors through /proc
-    walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)  # once more: looking at another user's rights dropped it
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    # Once more: looking at another user's rights dropped it. Behind walls everything ends with this process; without
+    # them it has to live to end what the program has started.
+    walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL if job["mode"] != "limits" else signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
     reader, writer = os.pipe()
+    guard = os.getpid()
     program = os.fork()
     if program == 0:
-        _become_program(job, confinement, writer)
+        _become_program(job, confinement, writer, guard)
     started = time.monotonic()
     os.close(writer)
     with os.fdopen(reader) as pipe:
@@ -114,9 +117,14 @@ def _supervise(job: Job, report: Report) -> None:
     report({"returncode": os.waitstatus_to_exitcode(brood.status(program)), "killed_reason": reason})
 
 
-def _become_program(job: Job, confinement: _Confinement, trouble: int) -> NoReturn:
+def _become_program(job: Job, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
     try:
         confinement.enter()
+        # With limits alone no namespace ends with the guard, and a program that sleeps uses up no limit either. It has
+        # become another user by now, which would have dropped this.
+        walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(1)
         os.execve(job["python"], [job["python"], *_OPTIONS, _BOOT], job["environment"])
     except BaseException as error:
         os.write(trouble, f"{type(error).__name__}: {error}".encode())

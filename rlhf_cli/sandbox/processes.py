@@ -22,10 +22,11 @@ class Brood:
         self._ended: dict[int, int] = {}
 
     def watch(self, program: int, *, until: float, memory_bytes: int, max_processes: int) -> str | None:
-        """Wait for `program` to end and return None, or return the reason to end it: `time`, `memory` or `processes`.
+        """Wait for `program` to end and return None, or return the reason to end it: `time`, `memory`, `processes`, or
+        `launcher` where this process is told to end, as it is when nobody waits for the answer any more.
 
         `until` is on the clock of time.monotonic, in seconds; memory and processes count for all of them together.
-        Wants SIGCHLD blocked: it is waited for here.
+        Wants SIGCHLD and SIGTERM blocked: they are waited for here.
         """
         while True:
             self.reap()
@@ -39,7 +40,9 @@ class Brood:
                 return "processes"
             if sum(_resident_bytes(pid) for pid in living) > memory_bytes:
                 return "memory"
-            signal.sigtimedwait([signal.SIGCHLD], min(left, TICK_S))
+            news = signal.sigtimedwait([signal.SIGCHLD, signal.SIGTERM], min(left, TICK_S))
+            if news is not None and news.si_signo == signal.SIGTERM:
+                return "launcher"
 
     def status(self, pid: int) -> int:
         """Return how `pid` ended, as waitpid says it; SIGKILL where it was not seen to end."""

@@ -12,11 +12,13 @@ import inspect
 import multiprocessing
 import os
 from collections.abc import Awaitable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
 from typing import TypeGuard
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from rlhf_cli.parent_death import die_with
 from rlhf_cli.redaction import hide_output_for_good, remembered
 from rlhf_cli.stack.calling import RewardTimeout
 from rlhf_cli.stack.reward_batch import by_row
@@ -42,6 +44,7 @@ class Isolated:
         self._call = functools.partial(_score_row, fn, args)
         self._timeout_s = timeout_s
         self._pool: ProcessPool | None = None
+        self._starter: ThreadPoolExecutor | None = None
 
     def __call__(self, **batch: object) -> list[object]:
         pool = self._processes()
@@ -68,9 +71,13 @@ class Isolated:
                 max_workers=workers,
                 max_tasks=_ROWS_A_WORKER,
                 initializer=_prepare,
-                initargs=(*self._call.args, remembered()),
+                initargs=(*self._call.args, remembered(), os.getpid()),
                 context=context,
             )
+            # Workers die with the thread that started them: with one that lives as long as they are wanted. To ask
+            # whether the pool is active starts it.
+            self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starts isolated workers")
+            self._starter.submit(getattr, self._pool, "active").result()
         return self._pool
 
     def close(self) -> None:
@@ -79,6 +86,9 @@ class Isolated:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
             self._pool = None
+        if self._starter is not None:
+            self._starter.shutdown()
+            self._starter = None
 
 
 def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeout_s: float | None) -> object:
@@ -96,11 +106,13 @@ def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeo
     return type(kind, (Exception,), {})(message)
 
 
-def _prepare(fn: str, args: Mapping[str, object], hidden: list[str]) -> None:
-    """Run in a new worker, which prints none of the `hidden` texts.
+def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
+    """Run in a new worker, which prints none of the `hidden` texts and dies with its `parent`: one that hangs in the
+    function would not see that nobody waits for its answer any more.
 
     What goes wrong here goes wrong again in the first row, and is reported there.
     """
+    die_with(parent)
     hide_output_for_good(hidden)
     end = os._exit
     # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.

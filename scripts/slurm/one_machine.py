@@ -12,6 +12,7 @@ N nodes, node1 and so on, with a slurmd each. Debian's packages: slurm-wlm, mung
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import os
@@ -122,7 +123,10 @@ _MUNGE_FILES = {
 
 
 def bring_down(folder: Path) -> None:
-    """Stop the processes that `bring_up` started in `folder`, the last first; those that are gone are left alone."""
+    """Stop the processes that `bring_up` started in `folder`, the last first, and then what these have left behind.
+
+    Those that are gone are left alone.
+    """
     file = folder.resolve() / _PIDS
     if not file.is_file():
         return
@@ -131,6 +135,10 @@ def bring_down(folder: Path) -> None:
         _stop(pid, began)
     for child in [child for child in _CHILDREN if child.poll() is not None]:
         _CHILDREN.remove(child)
+    # The keeper of a job's step (slurmstepd) belongs to nobody: it outlives slurmd, and its job goes on.
+    # It does not listen to SIGTERM.
+    for pid in _of_slurm_in(folder.resolve()):
+        _stop(pid, _began(pid), (signal.SIGKILL,))
     file.unlink()
 
 
@@ -151,13 +159,30 @@ def _start(folder: Path, command: list[str], environment: dict[str, str]) -> Non
     file.write_text(json.dumps([*started, [process.pid, _began(process.pid)]]), encoding="utf-8")
 
 
-def _stop(pid: int, began: int | None) -> None:
+def _of_slurm_in(folder: Path) -> list[int]:
+    """Return the ids of the processes that were started with the environment of the Slurm of this folder, but for this
+    one: keepers of steps first, which would report the end of their jobs.
+    """
+    setting = f"SLURM_CONF={folder / 'slurm.conf'}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if setting in (process / "environ").read_bytes().split(b"\0"):
+                is_keeper = (process / "comm").read_text(encoding="utf-8").strip() == "slurmstepd"
+                found.append((not is_keeper, int(process.name)))
+    return [pid for _, pid in sorted(found)]
+
+
+def _stop(pid: int, began: int | None, numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGKILL)) -> None:
     """End a process that is still the one that was started: a pid is given to another one day."""
     if _began(pid) != began:
         return
-    for number, patience_s in ((signal.SIGTERM, _STOP_TIMEOUT_S), (signal.SIGKILL, _STOP_TIMEOUT_S)):
-        os.kill(pid, number)
-        until = time.monotonic() + patience_s
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        until = time.monotonic() + _STOP_TIMEOUT_S
         while time.monotonic() < until:
             if _began(pid) != began:
                 return

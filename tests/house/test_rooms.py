@@ -30,7 +30,7 @@ MUST_NOT_KNOW = {
     "trainers": {"config", "plan", "data", "models", "rewards"},
     "measure": {"config", "plan", "trainers"},
     "redaction": set(ROOMS),
-    "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction"},
+    "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction", "stopped_early"},
 }
 """Room -> the rooms whose words it must not use, whether or not that would close a circle."""
 

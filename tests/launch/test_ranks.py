@@ -186,6 +186,22 @@ def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: 
     assert read_status(folder).reason == "it did not end within 0.2 s of being asked to"
 
 
+UPLOADS = """
+if rank == {slow}:
+    time.sleep(1.5)
+    (folder / "uploaded").touch()
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_first_rank_has_its_grace_to_upload_what_it_logged(two: Two, folder: RunFolder, slow: int) -> None:
+    """Told by whoever signals ranks: all have saved when one leaves, and nobody but the first has anything left."""
+    with pytest.raises(Preempted):
+        two(UPLOADS.format(slow=slow))
+    assert (folder.path / "uploaded").exists() is (slow == 0)
+
+
 def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
     """Act from a thread when both ranks listen."""
 

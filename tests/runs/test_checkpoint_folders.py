@@ -75,11 +75,8 @@ class TestCommit:
     def test_the_manifest_says_size_and_hash_of_every_file(self, tmp_path: Path) -> None:
         files = json.loads((commit(staged(tmp_path, 7)) / MANIFEST).read_text())["files"]
         assert sorted(files) == ["model.safetensors", "shards/0.bin", "trainer_state.json"]
-        # printf weights | sha256sum
-        assert files["model.safetensors"] == {
-            "size": 7,
-            "sha256": "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c",
-        }
+        # XXH3_128bits("weights", 7) of Debian's libxxhash 0.8.1, called from C
+        assert files["model.safetensors"] == {"size": 7, "xxh3_128": "bdbda1eb6e05adc4800d98e5524fefbc"}
 
     def test_an_older_one_of_that_name_is_replaced(self, tmp_path: Path) -> None:
         commit(staged(tmp_path, 7, b"old and longer"))
@@ -159,7 +156,11 @@ class TestProblemWith:
             ),
             (
                 lambda path: (path / "model.safetensors").write_bytes(b"Weights"),
-                "model.safetensors is not what was written (another sha256)",
+                "model.safetensors is not what was written (another xxh3_128)",
+            ),
+            (
+                lambda path: (path / MANIFEST).write_text('{"files": {"model.safetensors": {"size": 7, "md5": ""}}}'),
+                "its manifest.json cannot be read (KeyError)",
             ),
         ],
     )
@@ -168,6 +169,22 @@ class TestProblemWith:
         (path,) = whole(tmp_path, 7)
         damage(path)
         assert (problem_with(path) or "").startswith(problem)
+
+    def test_an_empty_file_is_one(self, tmp_path: Path) -> None:
+        path = staged(tmp_path, 7, b"")
+        final = commit(path)
+        assert problem_with(final) is None
+        (final / "model.safetensors").write_bytes(b"?")
+        assert problem_with(final) == "model.safetensors has 1 bytes and its manifest says 0"
+
+    def test_a_manifest_of_an_earlier_version_is_read(self, tmp_path: Path) -> None:
+        (path,) = whole(tmp_path, 7)
+        # printf weights | sha256sum
+        entry = {"size": 7, "sha256": "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"}
+        (path / MANIFEST).write_text(json.dumps({"files": {"model.safetensors": entry}}))
+        assert problem_with(path) is None
+        (path / "model.safetensors").write_bytes(b"Weights")
+        assert problem_with(path) == "model.safetensors is not what was written (another sha256)"
 
     def test_a_file_that_was_added_is_no_problem(self, tmp_path: Path) -> None:
         (path,) = whole(tmp_path, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import trl
 from datasets import Dataset
 from safetensors.torch import load_file
+from torch.serialization import get_crc32_options
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
@@ -133,6 +135,24 @@ def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
     trainer = sft(save_total_limit=None)
     trainer.train()
     assert names(trainer) == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-9"]
+
+
+def test_one_checksum_is_enough(sft) -> None:
+    """The manifest's finds a flipped bit; torch's own, which nothing reads, is left out, and only here."""
+    trainer = sft(max_steps=1)
+    trainer.train()
+    (folder,) = Path(trainer.args.output_dir, "checkpoints").iterdir()
+    file = folder / "optimizer.pt"
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is not None
+    state = torch.load(file, weights_only=True)["state"]
+    own = trainer.optimizer.state_dict()["state"]
+    assert all(torch.equal(state[one]["exp_avg"], own[one]["exp_avg"]) for one in own)
+    assert get_crc32_options()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert problem_with(folder) == "optimizer.pt is not what was written (another xxh3_128)"
 
 
 def test_an_upload_starts_from_the_folder_that_stays(sft, monkeypatch: pytest.MonkeyPatch) -> None:

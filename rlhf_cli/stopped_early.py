@@ -1,0 +1,36 @@
+"""Lets a command be stopped before it trains anything: a signal then is a Ctrl-C, which has a message and exit code 75.
+
+Python's own answer to SIGTERM is to die of it, and a scheduler takes that for a failure. What trains later answers
+signals itself (launch/stopping.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from rlhf_cli.errors import Interrupted
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stopped_early() -> Iterator[None]:
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; outside of the main thread nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    raise Interrupted(signal.Signals(number).name)

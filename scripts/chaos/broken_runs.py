@@ -1,0 +1,120 @@
+"""Breaks one run again and again until it comes to its end, and writes down what was seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.checkpoint_folders import newest_whole
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+from scripts.chaos import small_experiment
+from scripts.chaos.commands import hit, started, typed, wait_for_moment
+from scripts.chaos.first_step import with_first_step
+from scripts.chaos.outcomes import Blow, Broken, Ended, Result, result_of
+from scripts.chaos.strikes import Case, Strike
+
+_READERS = ("status", "compare")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run that nobody broke: what it ended as, its duration and the usual length of a save, in seconds."""
+
+    result: Result
+    duration_s: float
+    save_s: float
+
+
+def refer(case: Case, place: Path, name: str) -> Reference:
+    """Make a run of the case that nobody breaks. Raises RuntimeError where it does not finish, or never saves."""
+    folder = RunFolder(small_experiment.folder(case, name, place))
+    saves: list[float] = []
+    began = None
+    words = small_experiment.words(case, name, "none", place)
+    with started(words, place, place / f"{case.name}-{name}.txt") as command:
+        while command.runs():
+            is_saving = any(folder.checkpoints.glob("tmp-*"))
+            if is_saving and began is None:
+                began = time.monotonic()
+            elif not is_saving and began is not None:
+                saves.append(time.monotonic() - began)
+                began = None
+            time.sleep(0.005)
+        duration_s = time.monotonic() - command.began
+    if command.ended is None or command.ended.code != 0 or not saves:
+        raise RuntimeError(f"{case.name} does not train: {command.ended}")
+    return Reference(result_of(folder), duration_s, sorted(saves)[len(saves) // 2])
+
+
+def break_run(
+    number: int, case: Case, strikes: Sequence[Strike], reference: Reference, place: Path, *, track: str, seed: int
+) -> Broken:
+    """Begin a run and strike it, go on and strike it again, until a strike finds nothing to hit, or there is none left;
+    then it goes on to its end.
+    """
+    name = f"{number}-{strikes[0].signal.name.lower()}"
+    folder = RunFolder(small_experiment.folder(case, name, place))
+    words = small_experiment.words(case, name, track, place)
+    blows: list[Blow] = []
+    last = None
+    for strike in strikes:
+        seen = _struck(strike, folder, _next_command(folder, words), reference, place)
+        if isinstance(seen, Ended):
+            last = seen
+            break
+        blows.append(seen)
+    if last is None:
+        with with_first_step(folder) as steps:
+            command = _next_command(folder, words)
+            last = steps.of(typed(command, place, text_file(place, folder, "last")), command)
+    return Broken(number, seed, case.name, track, tuple(blows), last, result_of(folder), reference.result)
+
+
+def _next_command(folder: RunFolder, words: list[str]) -> list[str]:
+    """Return what somebody types to go on: where there is no run yet, what he typed before."""
+    return ["resume", str(folder.path)] if folder.config.is_file() else [*words, "run.resume=auto"]
+
+
+def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Reference, place: Path) -> Blow | Ended:
+    """Run the command and strike it; return what was seen, or how it ended where it was at its end before."""
+    times = {"duration_s": reference.duration_s, "save_s": reference.save_s}
+    said = text_file(place, folder, "said")
+    with with_first_step(folder) as steps, started(words, place, said) as command:
+        is_due = wait_for_moment(command, strike, folder.checkpoints, **times)
+        at_s = time.monotonic() - command.began
+        victim = hit(command, strike) if is_due else ""
+    assert command.ended is not None
+    ended = steps.of(command.ended, words)
+    if ended.code == 0:
+        return ended
+    seen = _seen(folder)
+    later = text_file(place, folder, "later")
+    readers = {verb: typed([verb, str(folder.path)], place, later) for verb in _READERS} if seen["state"] else {}
+    return Blow(signal=strike.signal.name, victim=victim, at_s=round(at_s, 3), ended=ended, readers=readers, **seen)
+
+
+def text_file(place: Path, folder: RunFolder, what: str) -> Path:
+    """Return where the output of a command that trains in `folder` is kept; it is written anew by each of the kind."""
+    return place / f"{folder.path.parent.parent.name}-{folder.path.name}-{what}.txt"
+
+
+def _seen(folder: RunFolder) -> dict[str, Any]:
+    """Return what can be read of a run that was broken: its state, step, checkpoint, and what cannot."""
+    seen: dict[str, Any] = {"state": None, "unreadable": None, "step": 0, "checkpoint": 0, "was_saving": False}
+    if not folder.config.is_file():
+        return seen
+    try:
+        seen["state"] = read_status(folder).state
+        seen["step"] = max((int(str(event["step"])) for event in read_metrics(folder.metrics)), default=0)
+    except RunError as error:
+        seen["unreadable"] = str(error)
+    newest, _ = newest_whole(folder.checkpoints)
+    seen["checkpoint"] = int(newest.name.rpartition("-")[2]) if newest else 0
+    seen["was_saving"] = any(folder.checkpoints.glob("tmp-*"))
+    return seen

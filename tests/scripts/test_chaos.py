@@ -1,0 +1,137 @@
+"""The judge of broken runs: it has to be able to say that something was lost, and that somebody was left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts.chaos.judgement import problems
+from scripts.chaos.outcomes import Blow, Broken, Ended, Result, read_lines, write_line
+from scripts.chaos.page import page
+from scripts.chaos.save_cost import Cost
+from scripts.chaos.strikes import Case, draw, killed_cases
+
+GOOD = Result("weights", "critic", "metrics")
+FINISHED = Ended(0, "finished after 20 steps", (), 0.1, went_on_from=4, first_step_s=7.0)
+KILLED = Blow("SIGKILL", "command", 3.0, Ended(-9, "", (), 0.2), "killed", None, 5, 4, True, {"status": FINISHED})
+STOPPED = replace(
+    KILLED,
+    signal="SIGTERM",
+    state="preempted",
+    checkpoint=5,
+    ended=Ended(75, "stopped: saved step 5; `rlhf resume x`", (), 0.2, 0, 6.0),
+)
+LATER = replace(FINISHED, went_on_from=5)
+
+
+def broken(*blows: Blow, last: Ended = FINISHED, result: Result = GOOD) -> Broken:
+    return Broken(0, 0, "grpo-1", "none", blows, last, result, GOOD)
+
+
+def test_of_a_run_that_lost_nothing_nothing_is_said() -> None:
+    assert problems(broken(KILLED)) == []
+    assert problems(broken(STOPPED, last=LATER)) == []
+    at_once = replace(STOPPED, ended=Ended(75, "stopped by SIGTERM: nothing was being trained", (), 0.1))
+    assert problems(broken(STOPPED, at_once, last=LATER)) == []
+
+
+@pytest.mark.parametrize("part", ["model", "critic", "metrics"])
+def test_another_result_is_a_loss(part: str) -> None:
+    (said,) = problems(broken(KILLED, result=replace(GOOD, **{part: "another"})))
+    assert said == f"the {part} is not that of the run that never stopped"
+
+
+@pytest.mark.parametrize(
+    ("blow", "last", "said"),
+    [
+        (KILLED, replace(FINISHED, code=1), "going on ended with 1"),
+        (KILLED, replace(FINISHED, said="Traceback (most recent call last):"), "going on ended with 0"),
+        (KILLED, replace(FINISHED, went_on_from=2), "checkpoint 4 verified, and it went on from 2"),
+        (KILLED, replace(FINISHED, orphans=("7: sleep",)), "left behind after going on: 7: sleep"),
+        (replace(KILLED, ended=replace(KILLED.ended, orphans=("7: x",))), FINISHED, "left behind after the blow: 7: x"),
+        (replace(KILLED, ended=replace(KILLED.ended, code=0)), FINISHED, "it was killed and ended with 0"),
+        (replace(KILLED, unreadable="status.json"), FINISHED, "not readable: status.json"),
+        (replace(KILLED, readers={"status": replace(FINISHED, code=1)}), FINISHED, "rlhf status ended with 1"),
+        (replace(KILLED, victim="rank"), FINISHED, "a rank was killed and it ended with -9"),
+        (replace(STOPPED, ended=replace(STOPPED.ended, code=-15)), LATER, "it was asked to stop and ended with -15"),
+        (replace(STOPPED, state="running"), LATER, "its state is running"),
+        (replace(STOPPED, checkpoint=4), LATER, "what it saved is not where it was: says 5, checkpoint 4, step 5"),
+        (replace(STOPPED, step=6), LATER, "what it saved is not where it was"),
+        (replace(STOPPED, ended=replace(STOPPED.ended, said="nothing is saved yet")), LATER, "step 5 was not saved"),
+        (
+            replace(STOPPED, ended=replace(STOPPED.ended, said="nothing was being trained")),
+            LATER,
+            "it had begun, and says that it had not",
+        ),
+    ],
+)
+def test_what_was_not_kept_is_said(blow: Blow, last: Ended, said: str) -> None:
+    assert any(said in line for line in problems(broken(blow, last=last)))
+
+
+def test_a_checkpoint_that_was_there_and_is_not_any_more() -> None:
+    found = problems(broken(KILLED, replace(KILLED, checkpoint=2)))
+    assert found == ["checkpoint 4 was lost: 2 is the newest later on"]
+
+
+def test_the_page_counts_what_was_lost() -> None:
+    """Three kills in two runs of one process, one of which ended otherwise; one SIGTERM to two ranks."""
+    other = broken(KILLED, result=replace(GOOD, model="another"))
+    told = replace(broken(STOPPED, last=LATER), case="ppo-2")
+    costs = [(Cost(2.0, 6.0, 1), Cost(1.0, 2.0, 4_000_000)), (Cost(3.0, 8.0, 1), Cost(2.0, 2.0, 4_000_000))]
+    said = page([broken(KILLED, replace(KILLED, step=0)), other], [told], costs, [0, 7])
+    assert "here with seeds 0 and 7." in said
+    # The first kills fell when a step was logged and a save half done, the other before its command made a step.
+    assert "| GRPO, 1 process | 2 | 3 | 3 / 0 / 0 | 1 | 2 | 0 | 2 of 3 |" in said
+    assert "| PPO, 2 processes | 1 | 1 | 1 / 0 / 0 | 1 | 1 | 0 |\n" in said
+    assert "1 of 1 lost nothing" in said
+    assert "A checkpoint of 4 MB" in said
+    assert "| CPU s | 2.500 | 1.500 | 1.75 | 1.50–2.00 | 1.15 |" in said
+
+
+def test_what_was_seen_is_read_back(tmp_path: Path) -> None:
+    seen = [broken(KILLED, STOPPED), broken(STOPPED)]
+    for one in seen:
+        write_line(tmp_path / "seen.jsonl", one)
+    assert list(read_lines(tmp_path / "seen.jsonl")) == seen
+
+
+def test_a_blow_follows_from_the_seed_alone() -> None:
+    words = {"run": 3, "blow": 1}
+    once, again, other = (draw(Case("ppo", 2), signal.SIGKILL, seed=seed, **words) for seed in (0, 0, 1))
+    assert once == again != other
+    drawn = [
+        draw(killed_cases()[run % 6], signal.SIGKILL, seed=0, run=run, blow=blow)
+        for run in range(20)
+        for blow in (0, 1)
+    ]
+    assert {strike.victim for strike in drawn} == {"command", "rank", "group"}
+    assert {strike.in_save for strike in drawn} == {True, False}
+
+
+ORPHAN = """
+import os, subprocess, sys, time
+from scripts.chaos.process_tree import adopt_orphans, end, left_behind
+adopt_orphans()
+hidden = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep({seconds})'], " \\
+    "start_new_session=True, env={{}})"
+subprocess.run([sys.executable, "-c", hidden], check=True)
+found, waited_s = left_behind(patience_s={patience_s})
+end(found)
+print(len(found), left_behind(5.0)[0])
+"""
+
+
+@pytest.mark.parametrize(("seconds", "patience_s", "said"), [(60, 0.5, "1 []"), (0.1, 20.0, "0 []")])
+def test_a_planted_orphan_is_found(seconds: float, patience_s: float, said: str) -> None:
+    """In a session of its own, with an emptied environment, its parent gone: it is found and ended all the same."""
+    program = ORPHAN.format(seconds=seconds, patience_s=patience_s)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == said

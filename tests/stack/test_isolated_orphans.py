@@ -1,0 +1,94 @@
+"""No isolated worker outlives the process that wanted its scores, and none is lost with a thread that asked for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlhf_cli.stack.isolated import Isolated
+
+MINE = """
+import os, pathlib, re, time
+
+def tell():
+    pathlib.Path(f"pid-{os.getpid()}").touch()
+
+def sleeps(completions, **kwargs):
+    tell()
+    time.sleep(600)
+
+def spins(completions, **kwargs):
+    tell()
+    re.match(r"(a+)+$", "a" * 80 + "b")  # holds the interpreter's lock: no thread of the worker's would ever run
+
+def where(completions, **kwargs):
+    return [float(os.getpid())]
+"""
+ASKS = """
+import sys
+from rlhf_cli.stack.isolated import Isolated
+
+if __name__ == "__main__":
+    Isolated(sys.argv[1], {}, timeout_s=None)(completions=["a", "b"], prompts=["", ""])
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "asks.py").write_text(ASKS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.fault(34)
+@pytest.mark.parametrize("function", ["sleeps", "spins"])
+def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(place: Path, function: str) -> None:
+    asks = subprocess.Popen([sys.executable, "asks.py", f"./mine.py:{function}"])
+    try:
+        until = time.monotonic() + 60
+        while not (told := list(place.glob("pid-*"))):
+            assert asks.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        # The tracker of the standard library's multiprocessing ends with the last of the workers.
+        started = psutil.Process(asks.pid).children(recursive=True)
+        assert {int(file.name.removeprefix("pid-")) for file in told} <= {process.pid for process in started}
+    finally:
+        asks.kill()
+        asks.wait()
+    _, alive = psutil.wait_procs(started, timeout=5)
+    for process in alive:
+        process.kill()
+    assert alive == []
+
+
+def test_workers_outlive_the_thread_that_first_asked(place: Path) -> None:
+    """The kernel ends them with the thread that started them; here two threads ask, the second when the first is gone.
+
+    A third of the rows of a worker that was lost would be tried again, by another process: the same ones answer.
+    """
+    isolated = Isolated("./mine.py:where", {}, timeout_s=30.0)
+    answers: list[list[object]] = []
+
+    def ask() -> None:
+        answers.append(isolated(completions=["a"] * 8, prompts=[""] * 8))
+
+    try:
+        for _ in range(2):
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+            time.sleep(0.3)
+        (first, second) = answers
+        children = {process.pid for process in psutil.Process().children(recursive=True)}
+        assert {int(float(str(pid))) for pid in first} <= children
+        assert {*second} <= {float(pid) for pid in children}
+    finally:
+        isolated.close()
