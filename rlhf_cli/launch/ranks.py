@@ -91,7 +91,7 @@ class Ranks:
 
     def leave(self, *, is_failure: bool) -> None:
         """Let the ranks end because one elsewhere has: it failed, or it was stopped and these are about to."""
-        # All that were stopped have saved, for they agree on a step. The first of them may have to upload what it logged.
+        # All that were stopped have saved, they agree on a step. The first of them may have to upload what it logged.
         saving_s = _SAVING_S + (self.grace_s if 0 in self.processes else 0.0)
         self._kill_within(_LAST_WORDS_S if is_failure else saving_s)
 
