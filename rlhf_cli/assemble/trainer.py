@@ -26,6 +26,7 @@ from rlhf_cli.data.loading import quiet
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.heads import restore_head_dtype
+from rlhf_cli.models.loaded_whole import loaded_whole
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.run_folder import RunFolder
@@ -50,14 +51,18 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder, track_mode)
-    stack = _guarded(experiment, args, folder) if row.generates else None
+    with loaded_whole(args):
+        stack = _guarded(experiment, args, folder) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
         _check_prompts(stack, train_dataset)
-    with args.main_process_first(desc="the policy"):  # transformers writes files on the main process alone
+    # transformers writes files on the main process alone
+    with loaded_whole(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
+    with loaded_whole(args):
+        ppo = ppo_parts(experiment, policy)
     additions = Additions(
         table_log=folder.log,
         measured=row.measured,
@@ -65,7 +70,7 @@ def assemble(
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         may_lose_state=experiment.run.resume_weights_only,
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
-        ppo=ppo_parts(experiment, policy),
+        ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}

@@ -17,7 +17,6 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
@@ -50,7 +49,7 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Tr
     if experiment.reward_model is not None:
         owned["center_rewards_coefficient"] = experiment.reward_model.center or None
     if owned["use_cpu"]:
-        start_process_group(trl_args.trainer(trainer.trl), trainer.args)
+        start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in owned)
     try:
         if experiment.critic is not None:
             return args_with_critic(experiment, config_class, owned)
@@ -72,6 +71,4 @@ def _precision(experiment: Experiment) -> dict[str, bool]:
     precision = experiment.launch.precision
     if precision == "auto":
         precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
-    # With `use_cpu` accelerate leaves DeepSpeed out without a word; DeepSpeed finds a CPU by itself.
-    is_zero = STRATEGIES[experiment.launch.strategy].zero_stage is not None
-    return {"use_cpu": use_cpu and not is_zero, "bf16": precision == "bf16", "fp16": precision == "fp16"}
+    return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # torch comes with it
 
 def seen_of(trainer: BuiltWhole) -> dict[str, object]:
     """Return what the provenance says of a trainer that is ready: where it runs, from what it begins and learns."""
+    from rlhf_cli.trainers.sharded_parameters import num_elements
+
     accelerator = trainer.accelerator
     left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})
@@ -21,7 +23,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "distributed_type": str(accelerator.distributed_type.value),
         "device": str(accelerator.device),
         "mixed_precision": accelerator.mixed_precision,
-        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": _starting_model(trainer),
         **({"left_out": left_out} if left_out else {}),

@@ -35,6 +35,7 @@ from rlhf_cli.errors import (
 from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
+from rlhf_cli.launch.leaving import leave
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
@@ -294,4 +295,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,7 +1,8 @@
 """List the strategies of `launch.strategy`, one row each: what a process holds, and what does not work with it.
 
-What does not work was judged by the source of TRL 1.16, accelerate 1.15 and transformers 5.23, and by what was run on a
-CPU (docs/launch.md). A row is changed here and nowhere else: the rules and the messages read it.
+What works was run on CPUs, in two processes against DDP (tests/launch/test_strategies_agree.py, and docs/launch.md
+for what a CPU cannot show); what does not was tried there, or judged by the source of TRL 1.16, accelerate 1.15 and
+transformers 5.23. A row is changed here and nowhere else: the rules and the messages read it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 Feature = Literal[
-    "critic", "critic.share=lora", "model.quantize", "sync_ref_model", "a reward model", "rollout=continuous", "offload"
+    "critic.share=lora",
+    "critic.warmup_steps",
+    "model.quantize",
+    "sync_ref_model",
+    "rollout=continuous",
+    "offload",
 ]
 """What an experiment may have that a strategy does not work with."""
 
@@ -55,7 +61,16 @@ _MOVING_REFERENCE = Conflict(
     "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
     "trainer.args.sync_ref_model=false, or launch.strategy=ddp",
 )
-_ZERO = (_SHARED_BODY, _MOVING_REFERENCE)
+_WARMUP_INSTEAD = "critic.warmup_steps=0, or launch.strategy=ddp"
+_ZERO = (
+    _SHARED_BODY,
+    Conflict(
+        "critic.warmup_steps",
+        "DeepSpeed's engine steps at the end of its backward pass, and the policy would be trained from the first step",
+        _WARMUP_INSTEAD,
+    ),
+    _MOVING_REFERENCE,
+)
 _DEEPSPEED = frozenset({"DEEPSPEED"})
 
 _ROWS = (
@@ -71,12 +86,13 @@ _ROWS = (
         frozenset({"FSDP"}),
         runs_on_cpu=False,
         conflicts=(
-            Conflict(
-                "critic",
-                "its weights would be sharded too, and its checkpoints hold whole weights",
-                "launch.strategy=zero2, where it is trained in plain DDP beside the engine",
-            ),
             _SHARED_BODY,
+            Conflict(
+                "critic.warmup_steps",
+                "torch makes the state of an optimizer that never stepped by a step of zeros when it saves it, so that"
+                " a checkpoint during the warm-up would change the run",
+                _WARMUP_INSTEAD,
+            ),
             Conflict(
                 "model.quantize",
                 "accelerate leaves 4-bit weights out of the shards (bitsandbytes keeps them as uint8), so that every"
@@ -103,16 +119,6 @@ _ROWS = (
         "deepspeed",
         conflicts=(
             *_ZERO,
-            Conflict(
-                "critic",
-                "transformers loads every model in shards while ZeRO-3 is on, and the critic is trained whole",
-                "launch.strategy=zero2",
-            ),
-            Conflict(
-                "a reward model",
-                "transformers loads every model in shards while ZeRO-3 is on, and a reward model answers whole",
-                "launch.strategy=zero2, or fsdp2",
-            ),
             Conflict(
                 "model.quantize",
                 "bitsandbytes keeps 4-bit weights as uint8, which ZeRO-3 cannot shard",

@@ -2,7 +2,8 @@
 
 Before every optimizer step the losses of its micro-batches, the gradient and the trained weights are looked at, and
 before every save the weights once more. What was found is added up over the ranks, so that all of them stop at one
-place; the batch is written to the run folder first, and the last good checkpoint is named.
+place; the batch is written to the run folder first, and the last good checkpoint is named. DeepSpeed's engine has made
+its step by then, and keeps its gradients to itself: there the loss or the weights tell, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any, NoReturn
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.trainers.bad_batch import write_batch
+from rlhf_cli.trainers.sharded_parameters import own_shard
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
@@ -128,17 +129,12 @@ class FiniteSteps(TrlTrainer):
 
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
     """Return whether no entry of any tensor is NaN or infinite."""
-    local = [_own_shard(tensor.detach()) for tensor in tensors if tensor.is_floating_point()]
+    local = [own_shard(tensor).detach() for tensor in tensors if tensor.is_floating_point()]
     local = [tensor for tensor in local if tensor.numel()]
     if not local or bool(torch.nn.utils.get_total_norm(local, norm_type=2.0).isfinite()):
         return True
     # The squares may have overflowed where the entries did not; the largest entry says, at ten times the cost.
     return bool(torch.nn.utils.get_total_norm(local, norm_type=torch.inf).isfinite())
-
-
-def _own_shard(tensor: Tensor) -> Tensor:
-    """Return what of a sharded tensor lies on this rank, and any other tensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _described(

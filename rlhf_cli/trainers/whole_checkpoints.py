@@ -26,6 +26,7 @@ from rlhf_cli.runs.checkpoint_folders import (
     staging_place,
 )
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
+from rlhf_cli.trainers.sharded_parameters import num_elements
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
@@ -128,7 +129,7 @@ def _without_crc32() -> Iterator[None]:
 
 def _bytes_needed(trainer: TrlTrainer) -> int:
     """Return what a first checkpoint takes: the weights that are saved, and twice those that are trained (Adam's)."""
-    sizes = [(parameter.numel() * parameter.element_size(), parameter.requires_grad) for parameter in _saved(trainer)]
+    sizes = [(num_elements(one) * one.element_size(), one.requires_grad) for one in _saved(trainer)]
     trained: int = sum(size for size, is_trained in sizes if is_trained)
     saved: int = sum(size for size, _ in sizes)
     return saved if trainer.args.save_only_model else saved + 2 * trained

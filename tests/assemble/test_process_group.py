@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,16 @@ def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     start_process_group(trainer, {"ddp_timeout": 60})
     assert given == {}
+
+
+def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own start of the group, of which ZeRO-3 asks how many ranks there are; one process has it, too."""
+    given: dict[str, Any] = {}
+    comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start_process_group(trl_args.trainer("GRPOTrainer"), {"ddp_timeout": 60}, deepspeed=True)
+    assert given == {"b": ("gloo",), "auto_mpi_discovery": False, "timeout": timedelta(seconds=60)}
 
 
 @pytest.mark.slow

@@ -16,11 +16,10 @@ Refused = Callable[..., ConfigError]
 Judged = Callable[..., Experiment]
 
 ASK_FOR = {
-    "critic": ("exp=toy_ppo",),
     "critic.share=lora": ("exp=toy_ppo", "critic.share=lora", "model.lora.r=8"),
+    "critic.warmup_steps": ("exp=toy_ppo", "critic.warmup_steps=2"),
     "model.quantize": ("exp=quickstart", "model=local", "model.path=a/b", "model.quantize=4bit", "model.lora.r=8"),
     "sync_ref_model": ("exp=quickstart", "trainer.args.sync_ref_model=true", "trainer.args.beta=0.1"),
-    "a reward model": ("exp=quickstart", "rewards.judge.model=a/b"),
     "rollout=continuous": ("exp=quickstart", "launch.rollout=continuous"),
     "offload": ("exp=quickstart", "launch.offload=true"),
 }
@@ -46,6 +45,12 @@ def test_a_stage_is_that_of_its_name() -> None:
         **{"ddp": None, "fsdp2": None},
         **{"zero1": 1, "zero2": 2, "zero3": 3},
     }
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_every_strategy_has(judged: Judged, name: str) -> None:
+    """A critic apart from the policy, and a reward model that scores: every process has the whole of either."""
+    judged("exp=toy_ppo", "rewards.judge.model=a/b", f"launch.strategy={name}")
 
 
 class TestRollout:

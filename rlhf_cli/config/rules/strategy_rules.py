@@ -30,15 +30,14 @@ def features(experiment: Experiment) -> dict[Feature, str]:
     """Return feature -> the key that asks for it, for what some strategy does not work with."""
     there: dict[Feature, str] = {}
     critic = experiment.critic
-    if critic is not None:
-        there["critic" if critic.share == "none" else "critic.share=lora"] = "critic.share"
+    if critic is not None and critic.share == "lora":
+        there["critic.share=lora"] = "critic.share"
+    if critic is not None and critic.warmup_steps:
+        there["critic.warmup_steps"] = "critic.warmup_steps"
     if experiment.model.quantize is not None:
         there["model.quantize"] = "model.quantize"
     if experiment.trainer.args.get("sync_ref_model") is True:
         there["sync_ref_model"] = "trainer.args.sync_ref_model"
-    for name, reward in experiment.rewards.items():
-        if reward.model is not None:
-            there["a reward model"] = f"rewards.{name}.model"
     if experiment.launch.rollout == "continuous":
         there["rollout=continuous"] = "launch.rollout"
     if experiment.launch.offload:

@@ -1,7 +1,7 @@
 """Train a critic beside a policy: a model of its own, with its own optimizer, schedule, clipping and checkpoint.
 
 It goes backward after the policy, on the same micro-batch. So neither gradient ever waits in memory for the other, no
-parameter group is shared, and the policy's engine (DDP, later FSDP2 or ZeRO) need not know of it.
+parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) need not know of it.
 """
 
 from __future__ import annotations
@@ -217,8 +217,9 @@ class SeparateCritic(Critic):
 
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         accelerator = self._accelerator = trainer.accelerator
-        if accelerator.distributed_type == DistributedType.DEEPSPEED:
-            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3).
+        if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
+            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3); shards could not be saved
+            # by one rank alone. So every rank has the whole critic.
             self._wrapped = DistributedDataParallel(self.model)
             return optimizer
         prepared: Optimizer
