@@ -21,10 +21,11 @@ most four times. The last resume is left alone, and what comes of it is held aga
 hash of the weights, for PPO of the critic's too, and loss, reward and gradient norm of every step. One of the rewards
 runs in isolated workers, another starts a sandboxed program, and a third of the runs record for wandb offline.
 """
-_RECOVERY = """Seconds from typing `rlhf resume` after a kill to its first new step, on a machine that others used as well:
-beside them is the same of commands that begin such a run. Steps lost had been logged and were made once more; a save
-at every other step bounds them.
-"""
+_RECOVERY = """
+Seconds from typing `rlhf resume` after a kill to its first new step, on a machine that others used as well: beside them
+is the same of commands that begin such a run. Steps lost had been logged and were made once more; a save at every other
+step bounds them.
+""".lstrip()
 _COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
 saved in turn by one trainer in one process, {pairs} times each: ours, which is staged, flushed to the disk, hashed and
 renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it to the page cache. Medians of the
