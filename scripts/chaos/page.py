@@ -21,6 +21,11 @@ most four times. The last resume is left alone, and what comes of it is held aga
 hash of the weights, for PPO of the critic's too, and loss, reward and gradient norm of every step. One of the rewards
 runs in isolated workers, another starts a sandboxed program, and a third of the runs record for wandb offline.
 """
+_RECOVERY = """
+Seconds from typing `rlhf resume` after a kill to its first new step, on a machine that others used as well: beside them
+is the same of commands that begin such a run. Steps lost had been logged and were made once more; a save at every other
+step bounds them.
+""".lstrip()
 _COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
 saved in turn by one trainer in one process, {pairs} times each: ours, which is staged, flushed to the disk, hashed and
 renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it to the page cache. Medians of the
@@ -47,8 +52,8 @@ def page(
         parts += ["## kill -9\n", *_table_of_kills(killed), _orphans(killed)]
     if stopped:
         parts += ["## SIGTERM, two processes\n", *_table_of_stops(stopped), _orphans(stopped)]
-    if killed or stopped:
-        parts += ["## Recovery\n", *_recovery([*killed, *stopped])]
+    if killed:
+        parts += ["## Recovery\n", *_recovery(killed)]
     if costs:
         parts += ["## What a checkpoint costs\n", *_cost(costs)]
     return "\n".join(parts)
@@ -95,21 +100,19 @@ def _orphans(runs: Sequence[Broken]) -> str:
 
 
 def _recovery(runs: Sequence[Broken]) -> Iterable[str]:
-    yield "From typing `rlhf resume` to its first new step, beside the same of the command that begins a run, in wall"
-    yield "seconds of a machine that others used as well: the ratio is what can be compared. Steps lost are those that"
-    yield "had been logged and were made again; a save every other step bounds them.\n"
-    yield "| run | begins, median s (of) | resumes, median s (of) | ratio | steps lost, median | most |"
-    yield "|---|---|---|---|---|---|"
-    for name, of_case in _by_case(runs):
-        begun = [first for run in of_case if (first := run.blows[0].ended.first_step_s) is not None]
+    yield _RECOVERY
+    yield "| run | resumes | median s to a step | a new run's | ratio | steps lost, median | most |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, of_case in _cases(runs):
         pairs = [pair for run in of_case for pair in zip(run.blows, run.commands(), strict=True)]
         took = [after.first_step_s for _, after in pairs if after.first_step_s is not None and after.went_on_from]
         lost = [blow.step - after.went_on_from for blow, after in pairs if after.went_on_from is not None]
-        if not begun or not took or not lost:
+        begun = [first for run in of_case if (first := run.blows[0].ended.first_step_s) is not None]
+        if not took or not lost:
             continue
-        begins, resumes = statistics.median(begun), statistics.median(took)
-        times = f"{begins:.1f} ({len(begun)}) | {resumes:.1f} ({len(took)}) | {resumes / begins:.2f}"
-        yield f"| {name} | {times} | {statistics.median(lost):g} | {max(lost)} |"
+        resumes, begins = statistics.median(took), statistics.median(begun) if begun else None
+        ratio = f"{begins:.1f} ({len(begun)} of them) | {resumes / begins:.2f}" if begins else "not taken | –"
+        yield f"| {name} | {len(took)} | {resumes:.1f} | {ratio} | {statistics.median(lost):g} | {max(lost)} |"
     yield ""
 
 
@@ -124,10 +127,14 @@ def _cost(costs: Sequence[tuple[Cost, Cost]]) -> Iterable[str]:
 
 
 def _by_case(runs: Sequence[Broken]) -> list[tuple[str, list[Broken]]]:
-    """Return (what it is called, its runs) of every case, and of all together."""
-    names = sorted({run.case for run in runs}, key=lambda name: (name[-1], name))
-    grouped = [(_in_words(name), [run for run in runs if run.case == name]) for name in names]
+    """Return (what it is called, its runs) of every case, and of all together where there are several."""
+    grouped = _cases(runs)
     return [*grouped, ("all", list(runs))] if len(grouped) > 1 else grouped
+
+
+def _cases(runs: Sequence[Broken]) -> list[tuple[str, list[Broken]]]:
+    names = sorted({run.case for run in runs}, key=lambda name: (name[-1], name))
+    return [(_in_words(name), [run for run in runs if run.case == name]) for name in names]
 
 
 def _in_words(case: str) -> str:
