@@ -40,6 +40,15 @@ test-slow: $(STAMP)  ## the tests that take minutes each
 test-slurm: $(STAMP)  ## the tests that bring up a Slurm of this machine (Debian: slurm-wlm, munge)
 	$(BIN)/pytest -m slurm tests/slurm
 
+# DeepSpeed is in an environment of its own over .venv: where it is installed transformers is another one.
+test-strategies: $(STAMP)  ## FSDP 2 and DeepSpeed's ZeRO on the CPU against DDP (needs g++)
+	$(PYTHON) -m venv .venv-deepspeed
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$(.venv-deepspeed/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
+	.venv-deepspeed/bin/pip install --quiet deepspeed==0.19.8 ninja
+	PATH="$$PWD/.venv-deepspeed/bin:$$PATH" PYTHONPATH="$$PWD" DS_ACCELERATOR=cpu \
+	  .venv-deepspeed/bin/python -m pytest -m strategies tests/launch/test_strategies_agree.py
+
 bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
 	$(BIN)/python scripts/bench/launcher.py
 	$(BIN)/python scripts/bench/rewards.py
@@ -69,9 +78,9 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	mv constraints.new constraints.txt
 
 clean:  ## the environment and everything made by tools
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-deepspeed dist build .pytest_cache .mypy_cache .ruff_cache
 
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-processes test-slow test-slurm bench chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo check structure test test-processes test-slow test-slurm test-strategies bench chaos chaos-short examples mutants lock clean
