@@ -7,7 +7,6 @@ killed at any moment leaves either no checkpoint of that step or one that verifi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import mmap
@@ -157,11 +156,11 @@ def _flushed_and_hashed(file: Path) -> str:
     """
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
-        content: mmap.mmap | contextlib.nullcontext[bytes] = contextlib.nullcontext(b"")
-        if os.fstat(stream.fileno()).st_size > 0:  # nothing cannot be mapped
-            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        with content as data:
-            return xxhash.xxh3_128(data).hexdigest()
+        try:
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return xxhash.xxh3_128(content).hexdigest()
+        except (ValueError, OSError):  # it is empty, or lies where nothing can be mapped
+            return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 def flush(path: Path) -> None:

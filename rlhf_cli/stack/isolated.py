@@ -14,6 +14,7 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeGuard
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
@@ -47,19 +48,24 @@ class Isolated:
         self._starter: ThreadPoolExecutor | None = None
 
     def __call__(self, **batch: object) -> list[object]:
-        pool = self._processes()
         columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
-        futures = [pool.schedule(self._call, args=[row], timeout=self._timeout_s) for row in rows]
+        futures = [self._asked(row) for row in rows]
         outcomes = [_outcome(future, self._timeout_s) for future in futures]
         for place, outcome in enumerate(outcomes):
             # A process that dies of its next row may take an answer along that was on its way: alone, each row is
             # asked for its own death only.
             for _ in range(_MORE_TRIES):
                 if isinstance(outcome, ProcessEnded):
-                    again = pool.schedule(self._call, args=[rows[place]], timeout=self._timeout_s)
-                    outcomes[place] = outcome = _outcome(again, self._timeout_s)
+                    outcomes[place] = outcome = _outcome(self._asked(rows[place]), self._timeout_s)
         return outcomes
+
+    def _asked(self, row: Mapping[str, object]) -> ProcessFuture[tuple[object, tuple[str, str] | None]]:
+        try:
+            return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
+        except RuntimeError:  # all its processes were ended at once, from outside: the pool gives up
+            self.close()
+            return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
 
     def _processes(self) -> ProcessPool:
         if self._pool is None:
@@ -96,6 +102,8 @@ def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeo
         value, failure = future.result()
     except RowTimeout:
         return RewardTimeout(f"no answer within {timeout_s:g} s, its process was killed")
+    except BrokenProcessPool:
+        return ProcessEnded("all of its processes ended at once")
     except ProcessExpired as error:
         return ProcessEnded(f"its process ended with code {error.exitcode}")
     except Exception as error:  # what it returned does not pickle, for example
@@ -113,6 +121,7 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
     What goes wrong here goes wrong again in the first row, and is reported there.
     """
     die_with(parent)
+    os.setsid()  # who signals the group of the process that trains means that one: it saves, and needs its answers
     hide_output_for_good(hidden)
     end = os._exit
     # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.

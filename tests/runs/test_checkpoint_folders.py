@@ -78,6 +78,16 @@ class TestCommit:
         # XXH3_128bits("weights", 7) of Debian's libxxhash 0.8.1, called from C
         assert files["model.safetensors"] == {"size": 7, "xxh3_128": "bdbda1eb6e05adc4800d98e5524fefbc"}
 
+    def test_where_no_file_can_be_mapped_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on some network file systems."""
+        mapped = (commit(staged(tmp_path, 7)) / MANIFEST).read_bytes()
+
+        def no_such_device(*args: object, **named: object) -> None:
+            raise OSError(19, "No such device")
+
+        monkeypatch.setattr(module.mmap, "mmap", no_such_device)
+        assert (commit(staged(tmp_path, 7)) / MANIFEST).read_bytes() == mapped
+
     def test_an_older_one_of_that_name_is_replaced(self, tmp_path: Path) -> None:
         commit(staged(tmp_path, 7, b"old and longer"))
         final = commit(staged(tmp_path, 7, b"new"))

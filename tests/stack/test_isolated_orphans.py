@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +28,12 @@ def sleeps(completions, **kwargs):
 def spins(completions, **kwargs):
     tell()
     re.match(r"(a+)+$", "a" * 80 + "b")  # holds the interpreter's lock: no thread of the worker's would ever run
+
+def slow_at_first(completions, **kwargs):
+    if not os.path.exists("ended"):
+        tell()
+        time.sleep(600)
+    return [1.0]
 
 def where(completions, **kwargs):
     return [float(os.getpid())]
@@ -90,5 +98,31 @@ def test_workers_outlive_the_thread_that_first_asked(place: Path) -> None:
         children = {process.pid for process in psutil.Process().children(recursive=True)}
         assert {int(float(str(pid))) for pid in first} <= children
         assert {*second} <= {float(pid) for pid in children}
+    finally:
+        isolated.close()
+
+
+@pytest.mark.fault(17)
+def test_rows_are_scored_when_all_workers_were_ended_at_once(place: Path) -> None:
+    """As by a signal for every process of a job: seen in a real run, whose pool gave up, so that it failed unsaved."""
+    isolated = Isolated("./mine.py:slow_at_first", {}, timeout_s=60.0)
+    num_workers = min(8, os.cpu_count() or 1)
+    answers: list[list[object]] = []
+    asks = threading.Thread(
+        target=lambda: answers.append(isolated(completions=["a"] * num_workers, prompts=[""] * num_workers))
+    )
+    asks.start()
+    try:
+        until = time.monotonic() + 60
+        while len(told := list(place.glob("pid-*"))) < num_workers:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        (place / "ended").touch()
+        for file in told:
+            pid = int(file.name.removeprefix("pid-"))
+            assert os.getpgid(pid) != os.getpgid(0)  # nor does a signal to our group reach it
+            os.kill(pid, signal.SIGTERM)
+        asks.join(60)
+        assert answers == [[1.0] * num_workers]
     finally:
         isolated.close()
