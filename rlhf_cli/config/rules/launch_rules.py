@@ -10,7 +10,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import ConfigError, UserError
 
-_NOT_YET = ("nodes", "rdzv", "hang_timeout_s")
+_NOT_YET = ("nodes", "rdzv")
 
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
