@@ -26,6 +26,7 @@ from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack import truncation
@@ -39,16 +40,22 @@ OnPairs = Callable[[list[ScoredPair]], None]
 
 
 def assemble(
-    experiment: Experiment, folder: RunFolder, *, track_mode: str, on_progress: OnProgress, on_pairs: OnPairs
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    track_mode: str,
+    on_progress: OnProgress,
+    on_pairs: OnPairs,
+    pulse: Pulse,
 ) -> BuiltWhole:
-    """Return the trainer that runs `experiment` in `folder`, its data and models loaded.
+    """Return the trainer that runs `experiment` in `folder`, its data and models loaded; it tells `pulse` what it does.
 
     Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder, track_mode)
-    stack = _guarded(experiment, args, folder) if row.generates else None
+    stack = _guarded(experiment, args, folder, pulse) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -61,6 +68,7 @@ def assemble(
         left_out=pairs.left_out if pairs is not None else {},
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         may_lose_state=experiment.run.resume_weights_only,
+        pulse=pulse,
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo_parts(experiment, policy),
     )
@@ -75,8 +83,8 @@ def assemble(
     return trainer
 
 
-def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder) -> RewardStack:
-    running = RunningReward(folder.path, args.process_index)
+def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder, pulse: Pulse) -> RewardStack:
+    running = RunningReward(folder.path, args.process_index, on_change=pulse.beat)
     return guarded_stack(experiment, device=args.device, error_log=folder.reward_errors, running=running)
 
 

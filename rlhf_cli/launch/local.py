@@ -13,15 +13,16 @@ from rich.console import Console
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
+from rlhf_cli.launch.hang_report import note_dumps, traces
 from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.rank_failures import failure_file, first_failure
+from rlhf_cli.launch.rank_failures import first_failure
 from rlhf_cli.launch.ranks import Ended, started
 from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
-from rlhf_cli.runs.running_reward import markers, while_running
+from rlhf_cli.runs.running_reward import while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """How a rank ends that was asked to: by its own code, or by the signal where it came before anybody listened."""
@@ -33,12 +34,14 @@ def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
     file = experiment.launch.accelerate_config
     accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
     plan = plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env)
+    for stale in traces(folder):
+        stale.unlink()
     if plan.in_this_process:
         _in_this_process(folder, plan, resume=resume)
         return
     plan = plan.at_ports(*free_ports(3))
     with rollout_server(plan.server, console):
-        run_ranks(folder, plan, grace_s=experiment.launch.grace_s)
+        run_ranks(folder, plan, grace_s=experiment.launch.grace_s, hang_timeout_s=experiment.launch.hang_timeout_s)
 
 
 def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> None:
@@ -58,12 +61,12 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
+def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float, hang_timeout_s: float | str = "off") -> None:
     """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
-    for stale in (*folder.path.glob(failure_file(folder, "*").name), *markers(folder.path)):
-        stale.unlink()
     with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()
+    if isinstance(hang_timeout_s, float):
+        note_dumps(folder, ended, hang_timeout_s)
     is_whole = len(ended) == len(plan.ranks) and all(one.code == 0 for one in ended)
     if is_whole and read_status(folder).state == FINISHED:
         return
