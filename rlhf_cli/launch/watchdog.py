@@ -1,8 +1,8 @@
 """Ends a rank that does not get on: a thread that looks at its pulse, and a timer of C's where no thread can run.
 
 Of several ranks the one that hangs is to be blamed, and not those that wait for it. Every rank passes the same seams:
-the one that has passed the fewest is behind; of several there, one in which a reward runs; of the rest, one that does
-not wait in a collective. Only that one ends itself, and with it the run; the others end only where it cannot, because
+the one that has passed the fewest is behind; of several there, one that is stopped, one in which a reward runs, one
+that does not wait in a collective. Only that one ends itself, and with it the run; the others end only where it cannot, because
 it is stopped.
 """
 
@@ -26,6 +26,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH
 from rlhf_cli.launch import hang_keeper
 from rlhf_cli.launch.hang_report import Hang, dump_file, hang_of, note, own_stacks, tell
+from rlhf_cli.launch.rank_failures import failure_file
 from rlhf_cli.launch.stopping import handled
 from rlhf_cli.runs.pulse import Beat, Pulse, pulses
 from rlhf_cli.runs.run_folder import RunFolder
@@ -108,6 +109,8 @@ class Watchdog:
         faulthandler.dump_traceback_later(self._timeout_s + self._look_s, exit=True, file=self._stacks)
 
     def _judge(self, own: Beat) -> None:
+        if self._world_size > 1 and any(self._folder.path.glob(failure_file(self._folder, "*").name)):
+            return  # a rank has said why, and this one is about to be ended
         hang = hang_of(self._folder.path, own.rank, stacks=own_stacks(self._main_thread))
         if hang.waits():
             self._pulse.say_waits()
@@ -129,9 +132,9 @@ class Watchdog:
         try:
             if self._world_size == 1:
                 tell(self._folder, hang, self._timeout_s)
+                self._pulse.close()
             else:
                 note(self._folder, hang, self._timeout_s)
-            self._pulse.close()
             dump_file(self._folder.path, self._pulse.rank).unlink(missing_ok=True)  # the keeper is not needed
         finally:
             _exit(EXIT_CRASH)
@@ -148,7 +151,11 @@ class Watchdog:
 def _furthest_behind(folder: Path, seen: dict[int, Beat]) -> Beat:
     """Return the rank that the others wait for, as far as can be seen."""
     in_reward = {one.rank for one in running_rewards(folder)}
-    return min(seen.values(), key=lambda beat: (beat.seams, beat.rank not in in_reward, beat.waits, beat.rank))
+
+    def place(beat: Beat) -> tuple[int, bool, bool, bool, int]:
+        return beat.seams, not _is_stopped(beat.pid), beat.rank not in in_reward, beat.waits, beat.rank
+
+    return min(seen.values(), key=place)
 
 
 def _is_stopped(pid: int) -> bool:
