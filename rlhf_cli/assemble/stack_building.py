@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
-from rlhf_cli.plan.reward_components import component
+from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack.component import Component
@@ -29,7 +30,10 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 
     Raises RewardError or ModelError for what cannot be imported or loaded.
     """
-    return RewardStack(_components(experiment, device))
+    components = _components(experiment, device)
+    # Outside of training a call holds all rows of a file, and somebody looks on.
+    free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
+    return RewardStack([replace(one, timeout_s=None) if one.name in free else one for one in components])
 
 
 def guarded_stack(
@@ -78,7 +82,7 @@ def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunct
         )
     assert reward.fn is not None
     if reward.isolate:
-        return Isolated(reward.fn, reward.args, timeout_s=reward.timeout_s)
+        return Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
     return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
 
 

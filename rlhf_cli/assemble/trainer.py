@@ -29,6 +29,7 @@ from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.loaded_whole import loaded_whole
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack import truncation
@@ -42,9 +43,15 @@ OnPairs = Callable[[list[ScoredPair]], None]
 
 
 def assemble(
-    experiment: Experiment, folder: RunFolder, *, track_mode: str, on_progress: OnProgress, on_pairs: OnPairs
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    track_mode: str,
+    on_progress: OnProgress,
+    on_pairs: OnPairs,
+    pulse: Pulse,
 ) -> BuiltWhole:
-    """Return the trainer that runs `experiment` in `folder`, its data and models loaded.
+    """Return the trainer that runs `experiment` in `folder`, its data and models loaded; it tells `pulse` what it does.
 
     Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
     """
@@ -52,7 +59,7 @@ def assemble(
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder, track_mode)
     with loaded_whole(args):
-        stack = _guarded(experiment, args, folder) if row.generates else None
+        stack = _guarded(experiment, args, folder, pulse) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -69,6 +76,7 @@ def assemble(
         left_out=pairs.left_out if pairs is not None else {},
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         may_lose_state=experiment.run.resume_weights_only,
+        pulse=pulse,
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo,
     )
@@ -84,8 +92,8 @@ def assemble(
     return trainer
 
 
-def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder) -> RewardStack:
-    running = RunningReward(folder.path, args.process_index)
+def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder, pulse: Pulse) -> RewardStack:
+    running = RunningReward(folder.path, args.process_index, on_change=pulse.beat)
     return guarded_stack(experiment, device=args.device, error_log=folder.reward_errors, running=running)
 
 

@@ -6,6 +6,7 @@ DataParallel, a variable of the environment is another precision.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,24 @@ def built_as(trainer: TrlTrainer) -> BuiltAs:
         zero_stage=getattr(zero, "zero_stage", None),
         num_data_parallel=max(1, trainer.args.n_gpu),
     )
+
+
+def refuse_other_world_size(launch: Launch) -> None:
+    """Raise ConfigError where another number of processes came up than was asked for.
+
+    accelerate and torchrun fall back to one process without a word.
+    """
+    of_a_machine = launch.processes
+    asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
+    seen = int(os.environ.get("WORLD_SIZE", "1"))
+    if asked != "auto" and asked != seen:
+        raise ConfigError(
+            f"{asked} processes were asked for and {seen} came up",
+            where="launch.processes",
+            got=f"WORLD_SIZE={seen}",
+            expected=str(asked),
+            hint="rlhf train ... launch.processes=1, or rlhf resume RUN",
+        )
 
 
 def refuse_unless_as_asked(launch: Launch, built: BuiltAs) -> None:

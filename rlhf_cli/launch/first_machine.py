@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
 from rlhf_cli.launch.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
@@ -71,7 +72,7 @@ def run_on_several(folder: RunFolder, console: Console, *, resume: bool) -> None
         verdict = Verdict(EXIT_CRASH, f"the command on {socket.gethostname()} ended without a last word")
         try:
             _wait_for_all(folder, console, plan, meeting, line, secret)
-            _train(folder, plan, line, grace_s=launch.grace_s)
+            _train(folder, plan, line, launch)
             verdict = Verdict(EXIT_OK, "the run has finished")
         except RlhfError as error:
             verdict = Verdict(error.exit_code, str(error))
@@ -171,8 +172,8 @@ def _nobody_came(folder: RunFolder, plan: LaunchPlan, here: dict[int, str], line
     )
 
 
-def _train(folder: RunFolder, plan: LaunchPlan, line: Line, *, grace_s: float) -> None:
-    together = Together(line, plan, folder)
+def _train(folder: RunFolder, plan: LaunchPlan, line: Line, launch: Launch) -> None:
+    together, grace_s = Together(line, plan, folder, launch.hang_timeout_s), launch.grace_s
     with plan.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ranks.wait(lambda: together.look(ranks))
         together.look(ranks)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import (
     EXIT_OK,
     EXIT_PREEMPTED,
@@ -91,7 +92,7 @@ def train_with_others(invitation: Invitation, console: Console) -> None:
             got=f"one more: {socket.gethostname()}",
             hint=f"launch.nodes={offer.nodes + 1} on {offer.host}, or wait until it has ended",
         )
-    plan, grace_s = _planned(invitation, place)
+    plan, launch = _planned(invitation, place)
     secret = read_secret(folder) or ""
     line = Line(meeting, place, [0], Said(name, socket.gethostname(), proof(secret, name)))
     try:
@@ -103,15 +104,15 @@ def train_with_others(invitation: Invitation, console: Console) -> None:
             f"machine {place + 1} of {offer.nodes}: {ranks} of {plan.world_size}; progress is shown on {offer.host}",
             highlight=False,
         )
-        _train(folder, plan, line, grace_s=grace_s)
+        _train(folder, plan, line, launch)
         _conclude(invitation, line, console)
     finally:
         line.tell(has_left=True, is_done=True)
         line.close()
 
 
-def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, float]:
-    """Return what is started here, and the grace. Raises RunError where that is not what the first machine has."""
+def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, Launch]:
+    """Return what is started here, and what the run says of launching. Raises RunError where that is not what the first machine has."""
     offer, meets_at = invitation.offer, str(invitation.place)
     plan, launch = planned(invitation.folder, resume=offer.resume, node=place, meets_at=meets_at)
     gpus = len(plan.gpus)
@@ -126,7 +127,7 @@ def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, float]:
             + f" {offer.host}",
             hint=f"launch.processes={gpus} on {offer.host}" if 0 < gpus < wanted else "CUDA_VISIBLE_DEVICES, on either",
         )
-    return plan.having(towards(invitation.place.host)), launch.grace_s
+    return plan.having(towards(invitation.place.host)), launch
 
 
 def _wait_for_first(place: MeetingPlace, console: Console) -> None:
@@ -213,9 +214,9 @@ def _wait_for_begin(console: Console, line: Line, place: int, offer: Offer) -> N
             time.sleep(EVERY_S)
 
 
-def _train(folder: RunFolder, plan: LaunchPlan, line: Line, *, grace_s: float) -> None:
-    together = Together(line, plan, folder)
-    with plan.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
+def _train(folder: RunFolder, plan: LaunchPlan, line: Line, launch: Launch) -> None:
+    together = Together(line, plan, folder, launch.hang_timeout_s)
+    with plan.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=launch.grace_s) as ranks:
         ranks.wait(lambda: together.look(ranks))
         together.look(ranks)
         together.wait(ranks, lambda: line.heard[0].said.verdict is not None)

@@ -15,15 +15,16 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
 from rlhf_cli.launch.free_ports import free_ports
+from rlhf_cli.launch.hang_report import note_dumps, traces
 from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.rank_failures import RankFailure, failure_file, first_failure
+from rlhf_cli.launch.rank_failures import RankFailure, first_failure
 from rlhf_cli.launch.ranks import Ended, started
 from rlhf_cli.launch.rollout_server import rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
-from rlhf_cli.runs.running_reward import markers, while_running
+from rlhf_cli.runs.running_reward import while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """How a rank ends that was asked to: by its own code, or by the signal where it came before anybody listened."""
@@ -32,12 +33,13 @@ _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
     plan, launch = planned(folder, resume=resume)
+    forget_failures(folder)
     if plan.in_this_process:
         _in_this_process(folder, plan, resume=resume)
         return
     plan = plan.at_ports(*free_ports(3))
     with rollout_server(plan.server, console):
-        run_ranks(folder, plan, grace_s=launch.grace_s)
+        run_ranks(folder, plan, grace_s=launch.grace_s, hang_timeout_s=launch.hang_timeout_s)
 
 
 def planned(
@@ -70,11 +72,11 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
+def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float, hang_timeout_s: float | str = "off") -> None:
     """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
-    forget_failures(folder)
     with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()
+    note_dumps(folder, ended, hang_timeout_s)
     asked_by = ranks.asked_by if ranks.asked else None
     first = first_failure(folder, ended)
     conclude(folder, ended, first, num_ranks=len(plan.ranks), asked_by=asked_by, grace_s=grace_s)
@@ -82,7 +84,7 @@ def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float) -> None:
 
 def forget_failures(folder: RunFolder) -> None:
     """Remove what the ranks of an earlier start said of their ends."""
-    for stale in (*folder.path.glob(failure_file(folder, "*").name), *markers(folder.path)):
+    for stale in traces(folder):
         stale.unlink()
 
 

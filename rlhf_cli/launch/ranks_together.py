@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from rlhf_cli.errors import EXIT_PREEMPTED
+from rlhf_cli.launch.hang_report import note_dumps
 from rlhf_cli.launch.machine_line import LOST_S, LOST_WHEN_FAILING_S, Line
 from rlhf_cli.launch.machine_words import Ending, Said, worst
 from rlhf_cli.launch.rank_failures import RankFailure, failures
@@ -26,12 +27,13 @@ _SAME_CLOCK_S = 2.0
 class Together:
     """The ranks of `plan` on this machine, and the other machines on the `line`.
 
-    `lost` are the machines that are gone: place -> when they were last heard, in seconds since the epoch here.
+    `hang_timeout_s` is launch's. `lost` are the machines that are gone: place -> when they were last heard, in seconds since the epoch here.
     """
 
     line: Line
     plan: LaunchPlan
     folder: RunFolder
+    hang_timeout_s: float | str = "off"
     lost: dict[int, float] = field(default_factory=dict)
     _told: tuple[int, bool] = (0, False)
     _failures: list[RankFailure] = field(default_factory=list)
@@ -113,6 +115,7 @@ class Together:
 
     def _own_failures(self, ended: list[Ended]) -> list[RankFailure]:
         """Return what failed here, and leave out what ranks of other machines wrote into the same folder."""
+        note_dumps(self.folder, ended, self.hang_timeout_s)
         own = {one.rank for one in self.plan.ranks}
         found = [one for one in failures(self.folder, ended, log=self.plan.log) if one.rank in own]
         host = self.line.says.host

@@ -26,7 +26,6 @@ from rlhf_cli.errors import (
     EXIT_CRASH,
     EXIT_OK,
     EXIT_PREEMPTED,
-    ConfigError,
     GuardStopped,
     Preempted,
     RlhfError,
@@ -34,13 +33,15 @@ from rlhf_cli.errors import (
 )
 from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
-from rlhf_cli.launch.as_asked import built_as, refuse_unless_as_asked
+from rlhf_cli.launch.as_asked import built_as, refuse_other_world_size, refuse_unless_as_asked
 from rlhf_cli.launch.leaving import leave
+from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.seen_by_worker import seen_of
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
+from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.redaction import redacted_output
@@ -48,6 +49,7 @@ from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_who
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
+from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
@@ -76,11 +78,11 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
             experiment = Experiment.model_validate(resolved_references(folder.read_config()))
-            with _stoppable(folder, experiment.launch, rank) as stopping:
+            with _stoppable(folder, experiment.launch, rank) as stopping, watched(folder, experiment, rank) as pulse:
                 if rank == 0:
                     claim(folder)
-                with naming_full_disk(folder):
-                    _train(folder, experiment, stopping, resume=resume)
+                with naming_full_disk(folder), naming_full_memory(experiment, pulse):
+                    _train(folder, experiment, stopping, pulse, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
                 reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
@@ -110,8 +112,8 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
         yield stopping
 
 
-def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, resume: bool) -> None:
-    _refuse_other_world_size(folder, experiment)
+def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse: Pulse, *, resume: bool) -> None:
+    refuse_other_world_size(experiment.launch)
 
     from transformers import PrinterCallback
     from transformers.integrations import WandbCallback
@@ -121,6 +123,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
     from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
+    from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
@@ -131,16 +134,19 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
 
     is_main = int(os.environ.get("RANK", "0")) == 0
     mode = plan_tracking(experiment.track.mode).mode if is_main else "none"
-    bar = TrainingBar()
+    bar = TrainingBar(folder.path)
     show_pairs = functools.partial(_show_pairs, bar, folder)
     with Spinner(shown=is_main) as spinner:
-        trainer = assemble(experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs)
+        trainer = assemble(
+            experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs, pulse=pulse
+        )
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
     if mode != "none":
         trainer.remove_callback(WandbCallback)
         trainer.add_callback(WandbWithoutSecrets())  # type: ignore[no-untyped-call]
-    trainer.add_callback(ShortHistory())
+    for kept in (ShortHistory(), KeepPulse(pulse)):
+        trainer.add_callback(kept)
     checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
     if is_main:
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
@@ -150,10 +156,10 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, *, res
             if lengths.dropped or lengths.cut:
                 print(f"warning: {lengths.describe()}")
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
-        trainer.add_callback(Recorder(folder))
-        trainer.add_callback(ShowProgress(bar))
-        trainer.add_callback(WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None)))
-        trainer.add_callback(PruneCompletions(folder, experiment.run.keep_completions))
+        watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
+        prune = PruneCompletions(folder, experiment.run.keep_completions)
+        for shown in (Recorder(folder), ShowProgress(bar), watch_ends, prune):
+            trainer.add_callback(shown)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
     with tracked(folder, folder.read_config(), mode) if is_main else contextlib.nullcontext():
@@ -225,24 +231,6 @@ def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
         update_status(folder, state=FINISHED, step=state.global_step, max_steps=state.max_steps)
-
-
-def _refuse_other_world_size(folder: RunFolder, experiment: Experiment) -> None:
-    """Raise ConfigError where another number of processes came up than was asked for.
-
-    accelerate and torchrun fall back to one process without a word.
-    """
-    of_a_machine = experiment.launch.processes
-    asked = of_a_machine if of_a_machine == "auto" else of_a_machine * experiment.launch.nodes
-    seen = int(os.environ.get("WORLD_SIZE", "1"))
-    if asked != "auto" and asked != seen:
-        raise ConfigError(
-            f"{asked} processes were asked for and {seen} came up",
-            where="launch.processes",
-            got=f"WORLD_SIZE={seen}",
-            expected=str(asked),
-            hint="rlhf train ... launch.processes=1, or rlhf resume RUN",
-        )
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:

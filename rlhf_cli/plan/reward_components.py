@@ -10,6 +10,11 @@ from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.weight_schedule import Schedule
 
+A_CALL_S, A_ROW_S = 900.0, 60.0
+"""How long a function may take where nobody said: on a batch, and isolated on a row."""
+KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge:", "rlhf_cli.rewards.code:")
+"""Ready-made functions that have an argument `timeout_s` for each row: how long a batch takes depends on its size."""
+
 
 def component(name: str, reward: schema.Reward, score: Callable[..., object]) -> Component:
     """Return a component of the stack: `score` with the rules the experiment puts around it."""
@@ -25,10 +30,19 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
         normalize=reward.normalize,
         on_error=reward.on_error,
         # An isolated function keeps its own time, a row at a time, and kills.
-        timeout_s=None if reward.isolate else reward.timeout_s,
+        timeout_s=None if reward.isolate else timeout_of(reward),
         eager=reward.eager,
         spread=reward.spread,
     )
+
+
+def timeout_of(reward: schema.Reward) -> float | None:
+    """Return how long a call may take in seconds, where it is isolated a row of it; None for no limit."""
+    if reward.timeout_s != "auto":
+        return reward.timeout_s if isinstance(reward.timeout_s, float) else None
+    if reward.isolate:
+        return A_ROW_S
+    return None if reward.fn is None or reward.fn.startswith(KEEP_TIME) else A_CALL_S
 
 
 def scored_by(reward: schema.Reward) -> str:

@@ -65,8 +65,8 @@ def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: boo
         mode: `full` = the whole text must match; `search` = a match anywhere is enough.
         strip: ignore white space at both ends of the text.
 
-    A pattern with nested repetition such as `(a+)+b` can take exponential time on the text a policy makes up; such an
-    entry wants `timeout_s` and `isolate: true`, because `re` cannot be interrupted from a thread.
+    A pattern with nested repetition such as `(a+)+b` can take exponential time on the text a policy makes up: then the
+    whole batch has no score after the entry's `timeout_s`, and with `isolate: true` that row alone.
     """
     if mode not in get_args(RegexMode):
         raise RewardError(

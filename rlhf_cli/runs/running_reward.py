@@ -8,36 +8,52 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 _BYTES = 1024
 _PATTERN = "running-reward-rank*"
 
 
-class RunningReward:
-    """A record of the rewards that run on one rank at this moment; several may at once."""
+@dataclass(frozen=True)
+class Running:
+    """A reward that runs on a rank. `began_at` is its clock's (time.monotonic), that of all processes of a machine."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    name: str
+    rank: int
+    began_at: float
+
+
+class RunningReward:
+    """A record of the rewards that run on one rank at this moment; several may at once.
+
+    `on_change` is called when one begins or ends.
+    """
+
+    def __init__(self, folder: Path, rank: int, *, on_change: Callable[[], object] = bool) -> None:
+        self._on_change = on_change
         self._file = folder / _PATTERN.replace("*", str(rank))
         self._file.write_bytes(bytes(_BYTES))
         with self._file.open("r+b") as stream:
             self._mapped = mmap.mmap(stream.fileno(), _BYTES)
-        self._names: list[str] = []
+        self._running: list[tuple[str, float]] = []
         self._lock = threading.Lock()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """Open the context in which the reward `name` runs."""
+        one = (name, time.monotonic())
         with self._lock:
-            self._names.append(name)
+            self._running.append(one)
             self._write()
         try:
             yield
         finally:
             with self._lock:
-                self._names.remove(name)
+                self._running.remove(one)
                 self._write()
 
     def close(self) -> None:
@@ -47,9 +63,11 @@ class RunningReward:
         self._file.unlink(missing_ok=True)
 
     def _write(self) -> None:
+        self._on_change()
         if self._mapped.closed:
             return  # a thread that is left behind; nobody looks any more
-        self._mapped[:] = ", ".join(self._names).encode()[:_BYTES].ljust(_BYTES, b"\0")
+        lines = "".join(f"{began_at:.1f} {name}\n" for name, began_at in self._running)
+        self._mapped[:] = lines.encode()[:_BYTES].ljust(_BYTES, b"\0")
 
 
 def markers(folder: Path) -> list[Path]:
@@ -59,10 +77,24 @@ def markers(folder: Path) -> list[Path]:
 
 def rewards_at_the_end(folder: Path) -> dict[int, str]:
     """Return a map of rank -> the rewards that its process was running when it vanished; without those running none."""
-    found: dict[int, str] = {}
+    found: dict[int, list[str]] = {}
+    for one in running_rewards(folder):
+        found.setdefault(one.rank, []).append(one.name)
+    return {rank: ", ".join(names) for rank, names in found.items()}
+
+
+def running_rewards(folder: Path) -> list[Running]:
+    """Return what runs at this moment, or ran when its process vanished: of every rank the first that began first."""
+    found = []
     for file in markers(folder):
-        if names := file.read_bytes().rstrip(b"\0").decode():
-            found[int(file.name.removeprefix(_PATTERN[:-1]))] = names
+        rank = int(file.name.removeprefix(_PATTERN[:-1]))
+        try:
+            lines = file.read_bytes().rstrip(b"\0").decode(errors="replace").splitlines()
+        except OSError:
+            continue  # it has just ended
+        for line in lines:
+            began_at, _, name = line.partition(" ")
+            found.append(Running(name, rank, float(began_at)))
     return found
 
 

@@ -9,18 +9,17 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
-
-from pebble.concurrent import thread
 
 from rlhf_cli.errors import Interrupted, RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.deadline import Overdue, call_within
 from rlhf_cli.stack.leaving import LEAVING, left
 from rlhf_cli.stack.own_copies import with_own_arguments
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
 from rlhf_cli.stack.reward_batch import Batch, by_row, token_ids
+from rlhf_cli.stack.thread_clock import busy_s
 from rlhf_cli.stack.token_offsets import characters
 from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values, named_spans
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
@@ -84,7 +83,7 @@ def _call(
     nonsense.
     """
     subset = _rows_of(batch, rows, outcome)
-    returned = _within(component, with_own_arguments(subset), tools.run_async)
+    returned = _within(component, with_own_arguments(subset), outcome, tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         outcome.spans[rows[row]] = named_spans(value)
@@ -123,21 +122,28 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
     return subset
 
 
-def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
+def _within(component: Component, batch: Batch, outcome: Outcome, run_async: RunAsync) -> object:
     """Call the function, for at most `timeout_s`."""
+
+    def score() -> object:
+        began_s = busy_s()
+        try:
+            return component.score(**batch)
+        finally:
+            outcome.busy_s += busy_s() - began_s
+
     if component.timeout_s is None:
-        value = component.score(**batch)
+        value = score()
         return run_async(value, None) if inspect.isawaitable(value) else value
-    return _with_deadline(component, batch, run_async, component.timeout_s)
+    return _with_deadline(component.name, score, run_async, component.timeout_s)
 
 
-def _with_deadline(component: Component, batch: Batch, run_async: RunAsync, timeout_s: float) -> object:
+def _with_deadline(name: str, score: Callable[[], object], run_async: RunAsync, timeout_s: float) -> object:
     began = time.monotonic()
-    # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
-    answer = thread(name=f"reward {component.name}", daemon=True)(lambda: component.score(**batch))()
-    if not wait([answer], timeout_s).done:
-        raise RewardTimeout(f"no answer within {timeout_s:g} s")
-    value = answer.result()
+    try:
+        value = call_within(score, timeout_s, name=f"reward {name}")
+    except Overdue:
+        raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     if not inspect.isawaitable(value):
         return value
     left_s = max(0.0, timeout_s - (time.monotonic() - began))
@@ -213,7 +219,8 @@ def _fail(component: Component, batch: Batch, outcome: Outcome, row: int, error:
             where=f"rewards.{component.name}",
             got=message,
             expected=f"a score for the prompt {str(by_row(batch, 'prompts')[row])!r:.120}",
-            hint=f"rewards.{component.name}.on_error=exclude keeps the run alive",
+            hint=f"rewards.{component.name}.on_error=exclude keeps the run alive"
+            + (f"; rewards.{component.name}.timeout_s gives it longer, or off" if is_timeout else ""),
         )
         failed.reward, failed.row = component.name, row
         raise failed from error

@@ -42,7 +42,8 @@ class Outcome:
     `raw[i]` is the score, None where there is none. `fixed[i]` is a number that takes the place of everything the score
     would have gone through: a closed gate's or a failure's. Where both are None the row is excluded: the component
     does not apply to it. `tokens[i]` are the values a dense reward gave, None for a plain score;
-    `spans[i]` the parts that it named, None where it gave a value a token.
+    `spans[i]` the parts that it named, None where it gave a value a token. Of the `seconds` that it took it
+    was computing for `busy_s`; the rest it waited.
     """
 
     raw: list[float | None]
@@ -55,6 +56,7 @@ class Outcome:
     calls: int = 0
     calls_saved: int = 0
     seconds: float = 0.0
+    busy_s: float = 0.0
     extra: dict[str, list[object]] = field(default_factory=dict)
 
     @classmethod

@@ -11,6 +11,7 @@ the rows its gates leave.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +80,7 @@ class RewardStack:
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
-        self._seconds: dict[str, float] = {}
+        self._waited_s: dict[str, float] = {}
         self._was_interrupted: Callable[[], bool] = bool
         self._loop = RewardLoop()
         self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted())
@@ -134,15 +135,25 @@ class RewardStack:
 
     def _evaluate_levels(self, batch: Batch) -> None:
         for level in self._levels:
-            # Only what waits or computes for a while gains from a thread; for the rest it is mere overhead.
-            slow = [name for name in level if self._seconds.get(name, _WORTH_A_THREAD_S) >= _WORTH_A_THREAD_S]
-            # One stays in this very thread: libraries that time themselves with signals work only here.
-            threaded = slow[1:] if len(slow) == len(level) else slow
+            # Only what waits gains from a thread: what computes would wait for the interpreter there. The rest, and
+            # whatever nobody has timed yet, stays in this very thread, and so does one of several that wait: signals
+            # arrive only here, those of a deadline and those by which libraries time themselves.
+            waiting = [name for name in level if self._waits(name)]
+            threaded = waiting[1:] if len(waiting) == len(level) else waiting
             futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
             outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
             outcomes |= {name: future.result() for name, future in futures.items()}
             self.outcomes.update(outcomes)
-            self._seconds.update({name: outcome.seconds for name, outcome in outcomes.items()})
+            # One that had to be interrupted can be so again, here.
+            waited_s = {name: 0.0 if one.timeouts else one.seconds - one.busy_s for name, one in outcomes.items()}
+            self._waited_s.update(waited_s)
+
+    def _waits(self, name: str) -> bool:
+        score = self._by_name[name].score
+        is_known_to = isinstance(score, Isolated) or any(
+            map(inspect.iscoroutinefunction, (score, type(score).__call__))
+        )
+        return self._waited_s.get(name, _WORTH_A_THREAD_S if is_known_to else 0.0) >= _WORTH_A_THREAD_S
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Hand a failed row to whoever keeps it."""

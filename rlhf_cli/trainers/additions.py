@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.parts import Part
 from rlhf_cli.stack.settling import Aggregate, Rules
@@ -102,7 +103,8 @@ class Additions:
     of which the longest counts; None where TRL prepares no rows. `left_out` counts rows that were refused beforehand,
     name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
     with the end-of-sequence token; None where none is trained. `may_lose_state`: a checkpoint without its optimizer,
-    schedule or random state is gone on from by its weights alone, and refused otherwise.
+    schedule or random state is gone on from by its weights alone, and refused otherwise. `pulse` is told what is being
+    done.
     """
 
     table_log: Path | None = None
@@ -110,6 +112,7 @@ class Additions:
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ends_with_eos: bool | None = None
     may_lose_state: bool = False
+    pulse: Pulse | None = None
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None
 

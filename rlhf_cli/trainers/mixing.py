@@ -6,6 +6,7 @@ from trl import RLOOTrainer
 
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
@@ -35,7 +36,9 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     if additions.measured is not None:
         ours = (WithLengths, *ours)
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
-    bases = (BuiltWhole, WholeCheckpoints, *ours, ResumedState, trl_trainer)
+    # Outside of all is what says what is being done.
+    said = InPhases if additions.rewards is None else InRolloutPhases
+    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.plan.reward_components import component
+from rlhf_cli.plan.reward_components import KEEP_TIME, component, timeout_of
 from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.weight_schedule import Schedule
 
@@ -34,7 +37,7 @@ def judged(*words: str) -> Experiment:
 def test_what_is_not_said_is_the_components_own_default() -> None:
     from rlhf_cli.stack.component import Component
 
-    assert made() == Component("mine", score)
+    assert made() == Component("mine", score, timeout_s=900.0)
 
 
 def test_everything_arrives() -> None:
@@ -54,6 +57,56 @@ def test_everything_arrives() -> None:
 
 def test_an_isolated_one_keeps_its_own_time() -> None:
     assert made(timeout_s=3.0, isolate=True).timeout_s is None
+
+
+@pytest.mark.parametrize(
+    ("section", "seconds"),
+    [
+        ({}, 900.0),
+        ({"isolate": True}, 60.0),
+        ({"timeout_s": 7, "isolate": True}, 7.0),
+        ({"timeout_s": "off"}, None),
+        ({"timeout_s": False}, None),  # what YAML makes of a bare off
+        ({"timeout_s": None}, None),  # what older configurations say
+        ({"fn": "rlhf_cli.rewards.code:code_runs"}, None),
+        ({"fn": None, "model": "acme/judge"}, None),
+        ({"fn": None, "model": "acme/judge", "timeout_s": 5}, 5.0),
+    ],
+)
+def test_how_long_a_call_may_take(section: dict[str, Any], seconds: float | None) -> None:
+    assert timeout_of(Reward.model_validate({"fn": "a:b", **section})) == seconds
+
+
+def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_each_row() -> None:
+    from rlhf_cli.stack.reward_functions import import_function
+
+    seen = set()
+    for file in (Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml"):
+        fn = yaml.safe_load(file.read_text()).get("fn")
+        if isinstance(fn, str) and fn.startswith("rlhf_cli."):
+            takes_time = "timeout_s" in inspect.signature(import_function(fn, where="fn")).parameters
+            assert fn.startswith(KEEP_TIME) == takes_time, fn
+            seen.add(takes_time)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize(("timeout_s", "is_fine"), [("60", True), ("off", True), ("auto", True), ("1800", False)])
+def test_a_deadline_comes_before_the_run_is_given_up(timeout_s: str, is_fine: bool) -> None:
+    """launch.hang_timeout_s is 1800."""
+    word = f"rewards.brevity.timeout_s={timeout_s}"
+    if is_fine:
+        judged(word)
+    else:
+        with pytest.raises(ConfigError, match=r"launch\.hang_timeout_s=3600, or rewards\.brevity\.timeout_s=900"):
+            judged(word)
+    judged(word, "launch.hang_timeout_s=off")
+
+
+def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
+    from rlhf_cli.assemble.stack_building import reward_stack
+
+    found = reward_stack(judged("rewards.brevity.timeout_s=7"), device="cpu")
+    assert {one.name: one.timeout_s for one in found.components} == {"correct": None, "format": None, "brevity": 7.0}
 
 
 def test_a_schedule() -> None:

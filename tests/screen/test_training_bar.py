@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from rlhf_cli.screen.training_bar import Spinner, TrainingBar
+from rlhf_cli.runs.running_reward import Running, RunningReward
+from rlhf_cli.screen import training_bar
+from rlhf_cli.screen.training_bar import Spinner, TrainingBar, waited_for
 
 
 class Terminal(io.StringIO):
@@ -55,6 +59,54 @@ def test_on_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert " 7/40" in drawn
     assert "reward 0.625" in drawn
     assert "no line" not in drawn
+
+
+def ran(seconds: float, name: str = "judge", rank: int = 0) -> Running:
+    return Running(name, rank, began_at=100.0 - seconds)
+
+
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [
+        ([], ""),
+        ([ran(1.9)], ""),
+        ([ran(2.0)], "reward judge, 2 s"),
+        ([ran(3, "style"), ran(14.4)], "reward judge, 14 s"),
+        ([ran(14, rank=3)], "reward judge on rank 3, 14 s"),
+    ],
+)
+def test_the_reward_that_has_run_for_longest_is_named(running: list[Running], said: str) -> None:
+    assert waited_for(running, 100.0) == said
+
+
+def test_the_bar_names_the_reward_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(waited_for, "__kwdefaults__", {"least_s": 0.0})
+    screen = terminal(monkeypatch)
+    bar = TrainingBar(tmp_path)
+    running = RunningReward(tmp_path, 0)
+    bar.start(2, 40)
+    with running("judge"):
+        time.sleep(1.2)
+    bar.stop()
+    assert "reward judge, 0 s" in screen.getvalue()
+
+
+def test_without_a_terminal_a_line_names_it_after_a_while_and_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Within 2.2 s, from 0.5 s on: after 0.5, 1 and 2 s, and for a reward that ends before that never."""
+    monkeypatch.setattr(training_bar, "_WORTH_A_LINE_S", 0.5)
+    bar = TrainingBar(tmp_path)
+    running = RunningReward(tmp_path, 0)
+    bar.start(0, 40)
+    with running("quick"):
+        time.sleep(0.05)
+    with running("judge"):
+        time.sleep(2.6)
+    bar.stop()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) in (2, 3)
+    assert all(line.startswith("waiting for reward judge, ") for line in said)
 
 
 def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,8 @@ def test_one_of_several_that_wait_stays_in_the_callers_thread() -> None:
 
     stack = RewardStack([Component(name, seen_as(name)) for name in "abc"])
     stack.evaluate(**BATCH)
+    assert {*threads.values()} == {threading.current_thread()}  # nobody knows yet that they wait
+    stack.evaluate(**BATCH)
     stack.close()
     assert threads["a"] is threading.current_thread()
     assert len({threads[name] for name in "abc"}) == 3

@@ -11,21 +11,13 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import ConfigError, UserError
 
-_NOT_YET = ("hang_timeout_s",)
 _USUAL_PORT = 29500
 """torch's own, which its documents name."""
 _HIGHEST_PORT = 65535
 
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every key of `launch` that does nothing yet, machines that cannot meet, and a deadline that is none."""
-    for name in _NOT_YET:
-        value, default = getattr(experiment.launch, name), Launch.model_fields[name].default
-        if value != default:
-            key = f"launch.{name}"
-            yield ConfigError(
-                f"{key} is not there yet", where=origins.where(key), got=repr(value), hint=f"{key}={default}"
-            )
+    """Yield what keeps machines from meeting, and a deadline that is none."""
     yield from _several_machines(experiment.launch, origins)
     if (deadline := experiment.launch.must_save_by) is not None and (wrong := _no_deadline(deadline)):
         yield ConfigError(

@@ -44,6 +44,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
             )
     yield from _gate_problems(experiment, origins)
+    yield from _time_problems(experiment, origins)
     if experiment.trainer.dense:
         yield from _dense_problems(experiment, origins)
 
@@ -68,6 +69,20 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             )
     if is_graph:
         yield from _cycle_problems(experiment, origins)
+
+
+def _time_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    watched_s = experiment.launch.hang_timeout_s
+    for name, reward in experiment.rewards.items():
+        own_s, key = reward.timeout_s, f"rewards.{name}.timeout_s"
+        if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
+            yield ConfigError(
+                f"reward {name!r} may take longer than a run in which nothing happens",
+                where=origins.where(key),
+                got=f"{key}={own_s:g}, launch.hang_timeout_s={watched_s:g}",
+                expected="launch.hang_timeout_s longer than it, or off",
+                hint=f"launch.hang_timeout_s={2 * own_s:g}, or {key}={watched_s / 2:g}",
+            )
 
 
 def _cycle_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -6,16 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rlhf_cli.config.schema.durations import seconds_or_off
 from rlhf_cli.config.schema.section import Section
-
-
-def _seconds(value: object) -> object:
-    """Return a time in seconds, or `off`, which YAML reads as false where a file has it without quotes."""
-    if value is False or value == "off":
-        return "off"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError("seconds, more than 0; or off")
-    return float(value)
 
 
 def _job_time(value: object) -> object:
@@ -82,4 +74,4 @@ class Launch(Section):
     slurm: Slurm | None = None
     grace_s: float = Field(default=120, gt=0)
     must_save_by: str | None = None
-    hang_timeout_s: Annotated[float | Literal["off"], BeforeValidator(_seconds)] = 1800.0
+    hang_timeout_s: Annotated[float | Literal["off"], BeforeValidator(seconds_or_off)] = 1800.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from rlhf_cli.config.schema.durations import seconds_auto_or_off
 from rlhf_cli.config.schema.section import Section
 
 AGGREGATES = ("sum", "normalize_then_sum")
@@ -68,8 +69,9 @@ class Reward(Section):
     the mean that `rlhf eval` measured. `clip` is [low, high], null for no limit. `normalize` divides by the deviation
     of the batch, of the group, or of a running estimate. `gate` is null where every row counts. `eager` scores also the
     rows that a gate turns away. `on_error` is what a row gets whose scoring failed, or `raise` to end the run.
-    `timeout_s` is in seconds, null for no limit. `spread` says which tokens get a dense reward's score: the last, or
-    all evenly.
+    `timeout_s` is in seconds, for a call of a function on a batch, or on a row where it is isolated; off: no limit;
+    auto: 900 and 60, and no limit for what keeps its own time (reward models, servers, judges, sandboxes). `spread`
+    says which tokens get a dense reward's score: the last, or all evenly.
 
     `batch_size`, `dtype`, `device` (null: that of the training process), `max_length` (tokens; null: the model's own
     limit), `with_eos` (end plain texts with the end-of-sequence token; `auto`: where the model was trained so, which a
@@ -87,7 +89,7 @@ class Reward(Section):
     gate: Gate | list[Gate] | None = None
     eager: bool = False
     on_error: Literal["raise", "exclude"] | float = "raise"
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: Annotated[float | Literal["auto", "off"] | None, BeforeValidator(seconds_auto_or_off)] = "auto"
     isolate: bool = False
     spread: Literal["last", "even"] = "last"
     batch_size: int = Field(default=16, gt=0)

@@ -1,0 +1,20 @@
+"""Reads durations: a number of seconds, or `off` for no limit."""
+
+from __future__ import annotations
+
+
+def seconds_or_off(value: object) -> object:
+    """Return a time in seconds, or `off`, which YAML reads as false where a file has it without quotes.
+
+    Raises ValueError for anything else.
+    """
+    if value is False or value == "off":
+        return "off"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError("seconds, more than 0; or off")
+    return float(value)
+
+
+def seconds_auto_or_off(value: object) -> object:
+    """Return the same, or `auto`; null is `off`, as configurations that were frozen earlier have it."""
+    return "off" if value is None else value if value == "auto" else seconds_or_off(value)

@@ -1,0 +1,147 @@
+"""Says of a run that has run out of memory in which phase, what was asked for and what there was, and what to lower."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.plan.memory_advice import memory_advice
+from rlhf_cli.runs.pulse import Pulse, in_words
+
+_OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
+_OF_CPU = ("can't allocate memory", "not enough memory: you tried to allocate", "Cannot allocate memory")
+_SIZE = r"([\d.]+ [KMGT]?i?B|[\d.]+ bytes)"
+_GPU_PARTS = (
+    (re.compile(rf"Tried to allocate {_SIZE}"), "{} asked for"),
+    (re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE} is free"), "GPU {0}: {2} of {1} free"),
+    (re.compile(rf"this process has {_SIZE} memory in use"), "{} held by this process"),
+    (re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch"), "{} of tensors"),
+    (re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"), "{} reserved by PyTorch and in no tensor"),
+    (re.compile(rf"Process (\d+) has {_SIZE} memory in use"), "{1} held by another process, {0}"),
+)
+"""What torch says of the GPU, in the order in which it is told here."""
+_CPU_PARTS = (
+    (re.compile(rf"tried to allocate {_SIZE}"), "{} asked for"),
+    (re.compile(rf"Unable to allocate {_SIZE}"), "{} asked for"),
+)
+_UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@contextlib.contextmanager
+def naming_full_memory(experiment: Experiment, pulse: Pulse) -> Iterator[None]:
+    """Open a context in which running out of memory, of a GPU or of the machine, is raised as an RlhfError that says
+    what can be done; whatever else is raised stays as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = next((one for one in _chain(error) if _kind(one) is not None), None)
+        if cause is None:
+            raise
+        reward = next((name for one in _chain(error) if (name := getattr(one, "reward", None))), None)
+        raise out_of_memory(cause, experiment, pulse, reward=reward) from error
+
+
+def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *, reward: str | None) -> RlhfError:
+    """Return the error that tells of it. `reward` is the name of the one that ran, None where none did."""
+    on_gpu = _kind(cause) == "gpu"
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    phases = pulse.phases
+    advice = memory_advice(
+        experiment, phases, world_size=world_size, on_gpu=on_gpu, rewards=[reward] if reward is not None else []
+    )
+    first = list(_before_all(str(cause)))
+    lines = [*first, *map(str, advice)] or ["a machine with more memory, or a smaller model"]
+    doing = in_words(phases) + (f", reward {reward!r}" if reward is not None else "")
+    return RlhfError(
+        ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
+        where=f"rank {pulse.rank}, {doing}",
+        got="; ".join(_told(str(cause), _GPU_PARTS if on_gpu else _CPU_PARTS) or [_first_line(cause)])
+        + (_peak() if on_gpu else _left()),
+        expected="that it fits",
+        hint="one of these, the cheapest first:\n" + "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1)),
+    )
+
+
+def _kind(error: BaseException) -> str | None:
+    """Return whether an error says that the GPU's or the machine's memory is full; None for any other."""
+    if isinstance(error, MemoryError):
+        return "cpu"
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or any(words in text for words in _OF_GPU):
+        return "gpu"
+    is_of_torch = isinstance(error, RuntimeError | OSError)
+    return "cpu" if is_of_torch and any(words in text for words in _OF_CPU) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what caused it, and what caused that."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
+def _told(text: str, parts: tuple[tuple[re.Pattern[str], str], ...]) -> list[str]:
+    """Return what the message tells of sizes, in our words."""
+    return [words.format(*found) for pattern, words in parts if (found := _groups(pattern, text))]
+
+
+def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    match = pattern.search(text)
+    return tuple(_readable(group) for group in match.groups()) if match else ()
+
+
+def _readable(size: str) -> str:
+    number, _, unit = size.partition(" ")
+    if unit != "bytes":
+        return size
+    return _in_gib(float(number))
+
+
+def _before_all(text: str) -> Iterator[str]:
+    """Yield what to do before anything of the experiment is changed."""
+    if (other := re.search(rf"Process (\d+) has {_SIZE} memory in use", text)) is not None:
+        yield f"end the other process on this GPU, {other[1]}, which holds {other[2]}: `nvidia-smi` says whose it is"
+    asked, unused = (_bytes(pattern, text) for pattern in (_GPU_PARTS[0][0], _GPU_PARTS[4][0]))
+    if asked is not None and unused is not None and unused > asked:
+        yield "PYTORCH_ALLOC_CONF=expandable_segments:True rlhf ...  (enough is reserved, in pieces that are too small)"
+
+
+def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    number, _, unit = match[1].partition(" ")
+    return float(number) * _UNITS[unit]
+
+
+def _peak() -> str:
+    """Return the most that tensors have taken, as torch counted it; '' where there is no GPU."""
+    import torch  # it has raised what is told here
+
+    if not torch.cuda.is_available():
+        return ""
+    return f"; at most {_in_gib(torch.cuda.max_memory_allocated())} of tensors so far"
+
+
+def _left() -> str:
+    """Return what the machine has left; '' where nothing tells."""
+    with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        kib = {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return f"; {_in_gib(kib['MemAvailable'] * 1024)} of {_in_gib(kib['MemTotal'] * 1024)} of the machine free"
+    return ""
+
+
+def _in_gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

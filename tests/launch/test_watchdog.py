@@ -1,0 +1,271 @@
+"""Processes that only pretend to train, and hang: which of them is blamed, of what, and that the rest is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RankFailed
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch import ranks
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.hang_report import traces
+from rlhf_cli.launch.local import run_ranks
+from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
+from rlhf_cli.runs.pulse import pulses
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import claim, read_status
+from tests.support.small_runs import SMALL
+
+TIMEOUT_S = 1.0
+
+RANK = """
+import os, pathlib, re, sys, threading, time
+from rlhf_cli.launch.watchdog import Watchdog
+from rlhf_cli.runs.pulse import GENERATION, LOSS, REWARDS, SAVING, TRAINING, Pulse
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import claim
+from rlhf_cli.runs.running_reward import RunningReward
+folder = RunFolder(pathlib.Path(sys.argv[1]))
+rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+if world_size == 1:
+    claim(folder)
+pulse = Pulse(folder.path, rank)
+running = RunningReward(folder.path, rank, on_change=pulse.beat)
+
+
+def meet():
+    "All ranks are here before one goes on."
+    (folder.path / f"here-{rank}").touch()
+    while not all((folder.path / f"here-{other}").exists() for other in range(world_size)):
+        time.sleep(0.01)
+
+
+def run_rank(train):
+    with Watchdog(folder, pulse, timeout_s=float(sys.argv[2]), world_size=world_size)():
+        pulse.enter(TRAINING)
+        meet()
+        train()
+    pulse.close()
+    running.close()
+
+"""
+
+
+@pytest.fixture
+def folder(workplace: Path) -> RunFolder:
+    prepared = prepare([*SMALL, "run.name=one", f"launch.hang_timeout_s={TIMEOUT_S}"])
+    folder = create_run(prepared.experiment, prepared.composed, files={})
+    claim(folder)
+    return folder
+
+
+Alone = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def alone(folder: RunFolder, workplace: Path) -> Alone:
+    """`alone(program)` runs one process of it, to its end."""
+
+    def run(program: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        script = workplace / "rank.py"
+        script.write_text(RANK + program)
+        command = [sys.executable, str(script), str(folder.path), str(timeout_s)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.mark.fault(24)
+def test_one_process_in_a_reward_that_sleeps(alone: Alone, folder: RunFolder) -> None:
+    ended = alone("""
+def judge():
+    time.sleep(60)
+
+
+def train():
+    with pulse.during(REWARDS), running("mine"):
+        judge()
+
+run_rank(train)
+""")
+    assert ended.returncode == 1
+    assert "error: no sign of life for " in ended.stderr
+    assert ", in reward 'mine'" in ended.stderr
+    assert re.search(r"rank\.py:\d+ in judge\n", ended.stderr)
+    assert "rewards.mine.timeout_s=60" in ended.stderr
+    assert f"run folder: {folder.shown}" in ended.stderr
+    status = read_status(folder)
+    assert (status.state, status.failing_rank) == ("failed", 0)
+    assert "in judge" in folder.log.read_text()
+    assert [file.name for file in traces(folder)] == ["failure-rank0.json", "running-reward-rank0"]
+
+
+@pytest.mark.fault(31)
+def test_one_process_in_which_something_holds_the_interpreter(alone: Alone, folder: RunFolder) -> None:
+    """No thread runs while `re` matches: faulthandler writes the stack and ends it, and its keeper says why."""
+    ended = alone("""
+def regexed():
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def train():
+    with pulse.during(REWARDS), running("mine"):
+        regexed()
+
+run_rank(train)
+""")
+    assert ended.returncode == 1
+    assert ", in reward 'mine'" in ended.stderr
+    assert "in regexed" in ended.stderr
+    assert "rewards.mine.isolate=true" in ended.stderr
+    status = read_status(folder)
+    assert (status.state, status.failing_rank) == ("failed", 0)
+    assert "rewards.mine.isolate=true" in str(status.reason)
+
+
+def test_what_is_not_watched_may_take_its_time(alone: Alone, folder: RunFolder) -> None:
+    ended = alone(f"""
+def train():
+    with pulse.during(SAVING, is_watched=False):
+        time.sleep({4 * TIMEOUT_S})
+    for _ in range(8):
+        time.sleep({TIMEOUT_S / 2})
+        pulse.beat()
+
+run_rank(train)
+""")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert list(traces(folder)) == []
+
+
+def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -> None:
+    """Ctrl-Z, and a scheduler that suspends a job, stop a process for longer than it may be silent."""
+    go_on(folder, after=lambda pid: os.kill(pid, signal.SIGTSTP), then_s=3 * TIMEOUT_S)
+    ended = alone("""
+def train():
+    for _ in range(600):
+        time.sleep(0.01)
+        pulse.beat()
+
+run_rank(train)
+""")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def go_on(folder: RunFolder, *, after: Callable[[int], None], then_s: float, rank: int = 0) -> None:
+    """Do something to a rank that trains, and let it go on after so long; from a thread."""
+
+    def act() -> None:
+        while not (found := pulses(folder.path).get(rank)) or not found.is_watched:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        after(found.pid)
+        time.sleep(then_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found.pid, signal.SIGCONT)
+
+    threading.Thread(target=act, daemon=True).start()
+
+
+Two = Callable[[str], None]
+
+
+@pytest.fixture
+def two(folder: RunFolder, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
+    monkeypatch.setattr(ranks, "_LAST_WORDS_S", 0.5)
+    script = workplace / "rank.py"
+    argv = (sys.executable, str(script), str(folder.path), str(TIMEOUT_S))
+    plans = tuple(RankPlan(n, n, None, {"RANK": str(n), "WORLD_SIZE": "2"}, argv) for n in (0, 1))
+    plan = LaunchPlan(
+        ranks=plans,
+        **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},
+        **{"resume_command": "", "in_this_process": False},
+    )
+
+    def run(program: str) -> None:
+        script.write_text(RANK + program)
+        run_ranks(folder, plan, grace_s=30.0, hang_timeout_s=TIMEOUT_S)
+
+    return run
+
+
+IN_A_REWARD = """
+def hangs():
+    {hang}
+
+
+def train():
+    with pulse.during(REWARDS):
+        if rank == 1:
+            time.sleep(0.3)  # the other has waited for longer by then
+            with running("mine"):
+                hangs()
+        time.sleep(60)  # in TRL it gathers what all ranks have
+
+run_rank(train)
+"""
+
+
+@pytest.mark.fault(24)
+def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Two, folder: RunFolder) -> None:
+    """The one that waits has been silent for longer, so its own clock runs out first."""
+    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* in reward 'mine'") as caught:
+        two(IN_A_REWARD.format(hang="time.sleep(60)"))
+    assert "in hangs" in str(caught.value)
+    assert read_status(folder).failing_rank == 1
+
+
+@pytest.mark.fault(31)
+def test_of_two_the_one_whose_interpreter_is_held_is_blamed(two: Two, folder: RunFolder) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* in reward 'mine'") as caught:
+        two(IN_A_REWARD.format(hang='re.match(r"(a+)+$", "a" * 40 + "b")'))
+    assert "rewards.mine.isolate=true" in str(caught.value)
+    assert read_status(folder).failing_rank == 1
+
+
+@pytest.mark.fault(24)
+def test_of_two_the_one_that_has_passed_fewer_seams_is_blamed(two: Two) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* s, in generation"):
+        two("""
+def train():
+    with pulse.during(GENERATION):
+        if rank == 1:
+            time.sleep(0.3)
+            pulse.beat()
+            time.sleep(60)
+    with pulse.during(LOSS):
+        time.sleep(60)
+
+run_rank(train)
+""")
+
+
+@pytest.mark.fault(24)
+def test_one_that_is_stopped_is_named_by_the_other(two: Two, folder: RunFolder) -> None:
+    go_on(folder, after=lambda pid: os.kill(pid, signal.SIGSTOP), then_s=120, rank=1)
+    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .*: it is stopped, by a signal"):
+        two("""
+def train():
+    for step in range(3000):
+        if rank == 0:
+            meet_file = folder.path / f"step-{step}"
+            while not meet_file.exists():
+                time.sleep(0.01)
+        else:
+            time.sleep(0.01)
+            (folder.path / f"step-{step}").touch()
+        pulse.enter(TRAINING)
+
+run_rank(train)
+""")
