@@ -112,7 +112,10 @@ def train_with_others(invitation: Invitation, console: Console) -> None:
 
 
 def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, Launch]:
-    """Return what is started here, and what the run says of launching. Raises RunError where that is not what the first machine has."""
+    """Return what is started here, and what the run says of launching.
+
+    Raises RunError where that is not what the first machine has.
+    """
     offer, meets_at = invitation.offer, str(invitation.place)
     plan, launch = planned(invitation.folder, resume=offer.resume, node=place, meets_at=meets_at)
     gpus = len(plan.gpus)

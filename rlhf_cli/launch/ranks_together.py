@@ -27,7 +27,8 @@ _SAME_CLOCK_S = 2.0
 class Together:
     """The ranks of `plan` on this machine, and the other machines on the `line`.
 
-    `hang_timeout_s` is launch's. `lost` are the machines that are gone: place -> when they were last heard, in seconds since the epoch here.
+    `hang_timeout_s` is launch's. `lost` are the machines that are gone: place -> when they were last heard, in seconds
+    since the epoch here.
     """
 
     line: Line
