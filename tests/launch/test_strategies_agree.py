@@ -64,7 +64,7 @@ def both(request: pytest.FixtureRequest, strategy: str, run: Callable[..., Runs]
 def loaded(folder: RunFolder, part: str) -> dict[str, torch.Tensor]:
     """The weights as somebody has them who loads `part` alone, tied ones once more."""
     auto = LOADED_BY.get(folder.path.name.split("-")[0], AutoModelForCausalLM)
-    if part == "critic":
+    if part.endswith("critic"):
         auto = AutoModelForTokenClassification
     state: dict[str, torch.Tensor] = auto.from_pretrained(folder.path / part).state_dict()
     return state
