@@ -54,7 +54,7 @@ def test_one_s_own_run_is_not_asked_about_wherever_it_is_moved(with_code: RunFol
 def test_another_user_is_asked_and_told_what_would_run(with_code: RunFolder, place: Path, monkeypatch) -> None:
     monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
     with pytest.raises(RunError) as caught:
-        refuse_foreign_code(with_code, trust=False, command="rlhf resume RUN")
+        refuse_foreign_code(with_code, trust=False, command=f"rlhf resume {with_code.shown}")
     told = str(caught.value)
     assert f"rewards.own.fn: {place}/mine.py:mine" in told
     assert f"rlhf resume {with_code.shown} --trust" in told
