@@ -2,8 +2,8 @@
 
 Of several ranks the one that hangs is to be blamed, and not those that wait for it. Every rank passes the same seams:
 the one that has passed the fewest is behind; of several there, one that is stopped, one in which a reward runs, one
-that does not wait in a collective. Only that one ends itself, and with it the run; the others end only where it cannot, because
-it is stopped.
+that does not wait in a collective. Only that one ends itself, and with it the run; the others end only where it cannot,
+because it is stopped.
 """
 
 from __future__ import annotations
