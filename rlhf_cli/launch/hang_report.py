@@ -93,7 +93,7 @@ class Hang:
             self.rank,
             time.time() - self.seconds,
             message=str(self.error(timeout_s)),
-            traceback=f"rank {self.rank} hangs; its threads, the innermost place last:\n{stacks}" if stacks else "",
+            traceback=f"rank {self.rank} hangs; its threads, the innermost place last:\n{stacks or '  unknown'}",
         )
 
     @property
