@@ -88,8 +88,10 @@ def _table_of_stops(runs: Sequence[Broken]) -> Iterable[str]:
         victims = " / ".join(str(hit[victim]) for victim in _VICTIMS)
         yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {exits} | {saved} | {nothing} |"
     blows = [blow for run in runs for blow in run.blows]
-    whole = sum(len(run.blows) for run in runs if not problems(run))
-    yield f"\n{whole} of {len(blows)} lost nothing: what went on ended as the run that never stopped.\n"
+    whole = sum(run.result == run.expected for run in runs)
+    yield f"\n{whole} of {len(runs)} runs ended as the run that never stopped. What else was not kept:\n"
+    broken = [line.partition("\n")[0] for run in runs for line in problems(run)]
+    yield "\n".join(f"- {line}" for line in broken or ["nothing"]) + "\n"
 
 
 def _orphans(runs: Sequence[Broken]) -> str:
