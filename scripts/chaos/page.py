@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rlhf_cli.errors import EXIT_PREEMPTED
 from scripts.chaos.judgement import problems
 from scripts.chaos.outcomes import Blow, Broken
 from scripts.chaos.save_cost import Cost, medians
@@ -77,19 +78,21 @@ def _table_of_kills(runs: Sequence[Broken]) -> Iterable[str]:
 
 def _table_of_stops(runs: Sequence[Broken]) -> Iterable[str]:
     yield "Told was the process that was typed, one rank alone, or all process groups at once, as schedulers do.\n"
-    yield "| run | runs | SIGTERMs | command / rank / group | exit 75 | saved where it was | nothing to save |"
+    yield "| run | runs | SIGTERMs | command / rank / group | exit 75 | saved where it was | nothing new to save |"
     yield "|---|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):
         blows = [blow for run in of_case for blow in run.blows]
         hit = Counter(blow.victim for blow in blows)
-        exits = sum(blow.ended.code == 75 for blow in blows)
-        saved = sum("saved step" in blow.ended.said and blow.checkpoint == blow.step for blow in blows)
-        nothing = sum("saved step" not in blow.ended.said and blow.checkpoint == blow.step for blow in blows)
+        left = [blow for blow in blows if blow.ended.code == EXIT_PREEMPTED]
+        saved = sum("saved step" in blow.ended.said and blow.checkpoint == blow.step for blow in left)
+        nothing = sum("saved step" not in blow.ended.said and blow.checkpoint == blow.step for blow in left)
         victims = " / ".join(str(hit[victim]) for victim in _VICTIMS)
-        yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {exits} | {saved} | {nothing} |"
+        yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {len(left)} | {saved} | {nothing} |"
     blows = [blow for run in runs for blow in run.blows]
-    whole = sum(len(run.blows) for run in runs if not problems(run))
-    yield f"\n{whole} of {len(blows)} lost nothing: what went on ended as the run that never stopped.\n"
+    whole = sum(run.result == run.expected for run in runs)
+    yield f"\n{whole} of {len(runs)} runs ended as the run that never stopped. What else was not kept:\n"
+    broken = [line.partition("\n")[0] for run in runs for line in problems(run)]
+    yield "\n".join(f"- {line}" for line in broken or ["nothing"]) + "\n"
 
 
 def _orphans(runs: Sequence[Broken]) -> str:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
 import pytest
+from pebble import ProcessFuture
 
-from rlhf_cli.stack.isolated import Isolated
+from rlhf_cli.stack.isolated import Isolated, ProcessEnded, _outcome
 
 MINE = """
 import os, pathlib, re, time
@@ -124,5 +126,25 @@ def test_rows_are_scored_when_all_workers_were_ended_at_once(place: Path) -> Non
             os.kill(pid, signal.SIGTERM)
         asks.join(60)
         assert answers == [[1.0] * num_workers]
+    finally:
+        isolated.close()
+
+
+def test_a_pool_that_has_given_up_is_replaced(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pebble says so where all processes had expired: to those that wait, and to whoever asks afterwards."""
+    waits: ProcessFuture = ProcessFuture()
+    waits.set_exception(BrokenProcessPool("All workers expired"))
+    assert isinstance(_outcome(waits, None), ProcessEnded)
+    isolated = Isolated("./mine.py:where", {}, timeout_s=60.0)
+
+    def given_up(*_: object, **__: object) -> None:
+        raise RuntimeError("Unexpected error within the Pool")
+
+    try:
+        pool = isolated._processes()
+        monkeypatch.setattr(pool, "schedule", given_up)
+        (answer,) = isolated(completions=["a"], prompts=[""])
+        assert isinstance(answer, float)
+        assert isolated._processes() is not pool
     finally:
         isolated.close()
