@@ -14,10 +14,9 @@ from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
 from rlhf_cli.json_values import section
 from rlhf_cli.launch import local
-from rlhf_cli.launch.first_machine import run_on_several
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
 from rlhf_cli.launch.rank_failures import way_on
-from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.machines.first_machine import run_on_several
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
@@ -25,6 +24,7 @@ from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start
+from rlhf_cli.slurm.slurm_submission import check_slurm
 
 
 def run_once(

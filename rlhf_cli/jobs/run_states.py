@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.slurm_queue import Job, ask_slurm
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.pace import Pace, pace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import UNREADABLE, Overview, RunState
 from rlhf_cli.runs.run_status import FINISHED, KILLED, PREEMPTED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.slurm.slurm_queue import Job, ask_slurm
 
 _JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})

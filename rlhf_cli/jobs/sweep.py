@@ -25,7 +25,6 @@ from rlhf_cli.jobs.one_run import go_on, run_once
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.freeze import create_run, experiment_name
-from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.metrics_file import TOTAL
@@ -34,6 +33,7 @@ from rlhf_cli.runs.run_status import FINISHED
 from rlhf_cli.runs.run_summary import summarise, summarise_readable
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
+from rlhf_cli.slurm.slurm_submission import check_slurm
 
 _HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
 """Keeps Hydra from writing logs and a `.hydra` of its own: the run folder holds it all."""

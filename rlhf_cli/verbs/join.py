@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
-from rlhf_cli.launch.joining import invited, train_with_others
+from rlhf_cli.machines.joining import invited, train_with_others
 from rlhf_cli.plan.meeting_place import meeting_place
 
 _TRUST = "--trust"

@@ -25,8 +25,8 @@ from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
 from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.slurm.slurm_submission import check_slurm
 
 DRY_RUN = "--dry-run"
 

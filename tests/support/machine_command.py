@@ -7,7 +7,8 @@ import sys
 import time
 
 from rlhf_cli import cli
-from rlhf_cli.launch import first_machine, joining, machine_line, ranks, ranks_together
+from rlhf_cli.launch import ranks
+from rlhf_cli.machines import first_machine, joining, machine_line, ranks_together
 from rlhf_cli.plan import launch_plan
 from rlhf_cli.verbs import join, resume
 

@@ -13,11 +13,11 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_section import Launch, Slurm
-from rlhf_cli.launch import shared_folders
-from rlhf_cli.launch.shared_folders import file_system
-from rlhf_cli.launch.slurm_submission import sbatch_script
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.slurm import shared_folders
+from rlhf_cli.slurm.shared_folders import file_system
+from rlhf_cli.slurm.slurm_submission import sbatch_script
 from tests.support.small_runs import SMALL
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 

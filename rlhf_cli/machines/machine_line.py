@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.machine_words import Said, decode_said, encode
+from rlhf_cli.machines.machine_words import Said, decode_said, encode
 from rlhf_cli.plan.meeting_place import MeetingPlace
 
 if TYPE_CHECKING:  # torch comes with it

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch import joining
-from rlhf_cli.launch.joining import invited
-from rlhf_cli.launch.machine_words import Offer, decode_offer, encode, versions
+from rlhf_cli.machines import joining
+from rlhf_cli.machines.joining import invited
+from rlhf_cli.machines.machine_words import Offer, decode_offer, encode, versions
 from rlhf_cli.runs.run_status import read_status
 from tests.support.two_machines import TwoMachines, until
 
@@ -47,8 +47,8 @@ def test_another_folder_of_that_name_is_not_the_run_s(machines: TwoMachines) -> 
 
 def test_who_cannot_read_the_secret_gets_no_place(machines: TwoMachines) -> None:
     """It says it is there, and cannot prove it: the first goes on waiting."""
-    from rlhf_cli.launch.machine_line import entered
-    from rlhf_cli.launch.machine_words import Said
+    from rlhf_cli.machines.machine_line import entered
+    from rlhf_cli.machines.machine_words import Said
     from rlhf_cli.plan.meeting_place import meeting_place
 
     first = machines.first()
@@ -180,7 +180,7 @@ def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture
                 connection.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        monkeypatch.setattr("rlhf_cli.launch.machine_line._ANSWER_S", 1.0)
+        monkeypatch.setattr("rlhf_cli.machines.machine_line._ANSWER_S", 1.0)
         assert main(["join", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
     assert "is no run that waits for machines" in capsys.readouterr().err
 

@@ -21,10 +21,10 @@ from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.json_values import section
-from rlhf_cli.launch.first_machine import MEETS_AT
-from rlhf_cli.launch.slurm_other_nodes import other_nodes, place_in_job
+from rlhf_cli.machines.first_machine import MEETS_AT
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
+from rlhf_cli.slurm.slurm_other_nodes import other_nodes, place_in_job
 
 _POLL_S = 0.2
 _TOLD_TIMEOUT_S = 30.0

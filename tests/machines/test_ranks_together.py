@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch.machine_line import Heard, Line
-from rlhf_cli.launch.machine_words import Said
 from rlhf_cli.launch.rank_failures import RankFailure
 from rlhf_cli.launch.ranks import Ended, Ranks
-from rlhf_cli.launch.ranks_together import Together
+from rlhf_cli.machines.machine_line import Heard, Line
+from rlhf_cli.machines.machine_words import Said
+from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.runs.run_folder import RunFolder
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch import slurm_other_nodes
-from rlhf_cli.launch.slurm_other_nodes import join_command, place_in_job
 from rlhf_cli.plan.meeting_place import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.slurm import slurm_other_nodes
+from rlhf_cli.slurm.slurm_other_nodes import join_command, place_in_job
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 
 JOB = """
 import sys
 from pathlib import Path
-from rlhf_cli.launch import slurm_node, slurm_other_nodes
+from rlhf_cli.slurm import slurm_node, slurm_other_nodes
 slurm_node.node_command = lambda folder: [sys.executable, "-c", {run!r}]
 slurm_other_nodes._LEAVE_S = 1.0
 slurm_node.RunInJob(Path({folder!r}))()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.launch_section import Launch, Slurm
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.launch.sbatch_refusals import refusal
-from rlhf_cli.launch.shared_folders import refuse_own_folder
-from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, QUEUED, update_status
+from rlhf_cli.slurm.sbatch_refusals import refusal
+from rlhf_cli.slurm.shared_folders import refuse_own_folder
+from rlhf_cli.slurm.slurm_node import SLURM_FOLDER, RunInJob
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor

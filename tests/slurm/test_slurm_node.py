@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch import slurm_node
-from rlhf_cli.launch.slurm_node import RunInJob, node_command
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.slurm import slurm_node
+from rlhf_cli.slurm.slurm_node import RunInJob, node_command
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 
 JOB = """
 import sys
 from pathlib import Path
-from rlhf_cli.launch import slurm_node
+from rlhf_cli.slurm import slurm_node
 slurm_node.node_command = lambda folder: [sys.executable, {run!r}]
 slurm_node._TOLD_TIMEOUT_S = {told_timeout_s}
 slurm_node.RunInJob(Path({folder!r}))()

@@ -1,6 +1,6 @@
 """Trains a run of several machines from the first: opens the place where they meet, waits for the others, trains.
 
-Whoever joins (launch/joining.py) starts the ranks of its machine by the same plan. What became of the run is
+Whoever joins (machines/joining.py) starts the ranks of its machine by the same plan. What became of the run is
 decided and written here alone.
 """
 
@@ -18,8 +18,11 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
-from rlhf_cli.launch.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
-from rlhf_cli.launch.machine_words import (
+from rlhf_cli.launch.preemption import preempted
+from rlhf_cli.launch.ranks import started
+from rlhf_cli.launch.stopping import CTRL_C, interrupted_by_signals
+from rlhf_cli.machines.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
+from rlhf_cli.machines.machine_words import (
     Offer,
     Said,
     Verdict,
@@ -30,11 +33,8 @@ from rlhf_cli.launch.machine_words import (
     proof,
     versions,
 )
-from rlhf_cli.launch.network_interface import towards
-from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.ranks import started
-from rlhf_cli.launch.ranks_together import Together
-from rlhf_cli.launch.stopping import CTRL_C, interrupted_by_signals
+from rlhf_cli.machines.network_interface import towards
+from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.meeting_place import meeting_place
 from rlhf_cli.runs.run_folder import RunFolder

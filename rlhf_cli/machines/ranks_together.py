@@ -10,10 +10,10 @@ from operator import attrgetter
 
 from rlhf_cli.errors import EXIT_PREEMPTED
 from rlhf_cli.launch.hang_report import note_dumps
-from rlhf_cli.launch.machine_line import LOST_S, LOST_WHEN_FAILING_S, Line
-from rlhf_cli.launch.machine_words import Ending, Said, worst
 from rlhf_cli.launch.rank_failures import RankFailure, failures
 from rlhf_cli.launch.ranks import Ended, Ranks
+from rlhf_cli.machines.machine_line import LOST_S, LOST_WHEN_FAILING_S, Line
+from rlhf_cli.machines.machine_words import Ending, Said, worst
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
