@@ -22,6 +22,7 @@ from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.finite_steps import FiniteSteps
+from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
 from rlhf_cli.trainers.mixing import with_our_seams
@@ -164,9 +165,10 @@ def test_a_config_class_is_named_after_its_trainer(name: str) -> None:
 def test_our_subclass_keeps_trls_name_and_puts_the_stack_first(trainer) -> None:
     ours = with_our_seams(trainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
     assert ours.__name__ == trainer.__name__
-    assert ours._calculate_rewards is WithEvaluation._calculate_rewards
+    assert ours._calculate_rewards is InRolloutPhases._calculate_rewards
+    assert ours.__mro__.index(WithEvaluation) < ours.__mro__.index(WithRewardStack)
     assert ours.__mro__.index(WithRewardStack) < ours.__mro__.index(trainer)
-    assert ours.__mro__[1:3] == (BuiltWhole, WholeCheckpoints)
+    assert ours.__mro__[1:5] == (InRolloutPhases, InPhases, BuiltWhole, WholeCheckpoints)
     assert issubclass(ours, ExactResume)
 
 
@@ -174,7 +176,7 @@ def test_a_trainer_without_rewards_gets_no_stack() -> None:
     ours = with_our_seams(trl.SFTTrainer, Additions())
     assert not issubclass(ours, WithRewardStack)
     assert not issubclass(ours, ExactResume)
-    assert ours.__mro__[1:3] == (BuiltWhole, WholeCheckpoints)
+    assert ours.__mro__[1:4] == (InPhases, BuiltWhole, WholeCheckpoints)
 
 
 @pytest.mark.parametrize("trainer", [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer])
