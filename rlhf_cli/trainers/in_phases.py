@@ -29,6 +29,7 @@ class InPhases(BuiltWhole):
         return nullcontext() if pulse is None else pulse.during(phase, is_watched=is_watched)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+        """Say that a micro-batch's loss and gradient are computed."""
         with self._during(LOSS):
             return super().training_step(model, inputs, num_items_in_batch)
 
@@ -40,12 +41,14 @@ class InPhases(BuiltWhole):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
+        """Say that rows are evaluated."""
         with self._during(EVALUATION):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Say that a model is written, which takes the time that the disk takes."""
         with self._during(SAVING, is_watched=False):
             super().save_model(output_dir, _internal_call)
 
