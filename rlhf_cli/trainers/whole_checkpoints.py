@@ -7,13 +7,10 @@ is being saved that leads to a staging place, and `runs/checkpoints.py` makes of
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch.nn import Parameter
-from torch.serialization import get_crc32_options, set_crc32_options
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.runs.checkpoint_folders import (
@@ -54,8 +51,7 @@ class WholeCheckpoints(TrlTrainer):
         self.accelerator.wait_for_everyone()
         self._staging, self._to_push = place, False
         try:
-            with _without_crc32():
-                super()._save_checkpoint(model, trial)
+            super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             self._name_best(folder, staged)
             if writes:
@@ -111,20 +107,6 @@ class WholeCheckpoints(TrlTrainer):
             best_model_checkpoint=self.state.best_model_checkpoint,
             use_mtime=False,
         )
-
-
-@contextmanager
-def _without_crc32() -> Iterator[None]:
-    """Let torch.save leave out the CRC-32 of what it writes inside the `with` block, a third of its time.
-
-    torch.load looks at none; what became of a file is found by the hash in its checkpoint's manifest.
-    """
-    before = get_crc32_options()
-    set_crc32_options(False)
-    try:
-        yield
-    finally:
-        set_crc32_options(before)
 
 
 def _bytes_needed(trainer: TrlTrainer) -> int:

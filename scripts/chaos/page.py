@@ -33,9 +33,8 @@ renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it t
 seconds, and of the ratios pair by pair with their range.
 """
 _WHY = """
-The wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128 bits, where
-SHA-256 took as long as the whole of TRL's save, and torch.save leaves out a CRC-32 of its own, which torch.load never
-looks at.
+The wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128 bits;
+SHA-256 took as long as the whole of TRL's save.
 """
 MOST = 1.15
 """The ratio of CPU seconds that a checkpoint may take of a plain save."""

@@ -78,8 +78,8 @@ def test_what_contradicts_is_refused_and_where_it_was_said(refused: Refused, jud
 
 def test_the_strategy_of_a_file_is_held_against_the_table(refused: Refused, write) -> None:
     file = write("distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 3}\n")
-    error = refused("exp=toy_ppo", word(file))
-    assert error.what == "critic does not work with launch.strategy=zero3"
+    error = refused("exp=toy_ppo", word(file), "critic.warmup_steps=1")
+    assert error.what == "critic.warmup_steps does not work with launch.strategy=zero3"
     assert "accelerate.yaml" in str(error.got)
 
 

@@ -78,7 +78,8 @@ class TestGood:
         assert (folder.model / "weights").read_text() == "of step 5"
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
-        assert fake.callbacks == ["ShortHistory", "Recorder", "ShowProgress", "PruneCompletions", "StopBetweenSteps"]
+        shown = ["Recorder", "ShowProgress", "WatchCompletionEnds", "PruneCompletions"]
+        assert fake.callbacks == ["ShortHistory", "KeepPulse", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
     def test_what_was_seen_is_in_the_provenance(self, folder: RunFolder, trainer: Ranked) -> None:
@@ -112,7 +113,7 @@ class TestGood:
         run_rank(folder, resume=False)
         assert not folder.status.exists()
         assert not folder.provenance.exists()
-        assert fake.callbacks == ["ShortHistory", "StopBetweenSteps"]
+        assert fake.callbacks == ["ShortHistory", "KeepPulse", "StopBetweenSteps"]
         assert folder.model.exists()  # every rank takes part in saving
 
 

@@ -12,7 +12,6 @@ import torch
 import trl
 from datasets import Dataset
 from safetensors.torch import load_file
-from torch.serialization import get_crc32_options
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
@@ -137,18 +136,14 @@ def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
     assert names(trainer) == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-9"]
 
 
-def test_one_checksum_is_enough(sft) -> None:
-    """The manifest's finds a flipped bit; torch's own, which nothing reads, is left out, and only here."""
+def test_a_flipped_bit_is_found_and_files_stay_what_others_can_read(sft) -> None:
+    """torch's files are archives with checksums of their own, which tools that look for harmful pickles do read."""
     trainer = sft(max_steps=1)
     trainer.train()
     (folder,) = Path(trainer.args.output_dir, "checkpoints").iterdir()
     file = folder / "optimizer.pt"
     with zipfile.ZipFile(file) as archive:
-        assert archive.testzip() is not None
-    state = torch.load(file, weights_only=True)["state"]
-    own = trainer.optimizer.state_dict()["state"]
-    assert all(torch.equal(state[one]["exp_avg"], own[one]["exp_avg"]) for one in own)
-    assert get_crc32_options()
+        assert archive.testzip() is None
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
