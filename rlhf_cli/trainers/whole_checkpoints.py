@@ -7,10 +7,13 @@ is being saved that leads to a staging place, and `runs/checkpoints.py` makes of
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch.nn import Parameter
+from torch.serialization import get_crc32_options, set_crc32_options
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.runs.checkpoint_folders import (
@@ -73,6 +76,11 @@ class WholeCheckpoints(TrlTrainer):
             self._push_from_checkpoint(str(folder / staged.name))
         self.accelerator.wait_for_everyone()
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        # On the hub others read it: what looks there for harmful pickles wants whole archives.
+        with nullcontext() if self.args.push_to_hub else _without_crc32():
+            super()._save_optimizer_and_scheduler(output_dir)
+
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Upload when the folder has the name it keeps, for an upload goes on in the background."""
         if self._staging is not None:
@@ -107,6 +115,20 @@ class WholeCheckpoints(TrlTrainer):
             best_model_checkpoint=self.state.best_model_checkpoint,
             use_mtime=False,
         )
+
+
+@contextmanager
+def _without_crc32() -> Iterator[None]:
+    """Let torch.save leave out the CRC-32 of what it writes inside the `with` block, a third of its time.
+
+    torch.load looks at none; what became of a file is found by the hash in its checkpoint's manifest.
+    """
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
 
 
 def _bytes_needed(trainer: TrlTrainer) -> int:

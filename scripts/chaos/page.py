@@ -34,7 +34,8 @@ seconds, and of the ratios pair by pair with their range.
 """
 _WHY = """
 The wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128 bits;
-SHA-256 took as long as the whole of TRL's save.
+SHA-256 took as long as the whole of TRL's save. Of the optimizer's file torch.save leaves out its own CRC-32, which
+torch.load never looks at, unless checkpoints are uploaded.
 """
 MOST = 1.15
 """The ratio of CPU seconds that a checkpoint may take of a plain save."""

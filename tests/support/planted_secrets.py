@@ -85,9 +85,10 @@ def tellers(folder: Path, needles: tuple[str, ...] = (*NEEDLES, "gitpassw11")) -
 
 def _contents(file: Path) -> list[bytes]:
     contents = [str(file).encode(), file.read_bytes()]
-    if zipfile.is_zipfile(file):  # what torch saves
+    if zipfile.is_zipfile(file):  # what torch saves; what is stored as it is lies in the file's own bytes
         with zipfile.ZipFile(file) as archive:
-            contents += [archive.read(name) for name in archive.namelist()]
+            packed = [one for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]
+            contents += [archive.read(one) for one in packed]
     if file.suffix == ".parquet":
         contents.append(json.dumps(pyarrow.parquet.read_table(file).to_pylist(), default=str).encode())
     if file.suffix == ".wandb":

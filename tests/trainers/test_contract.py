@@ -86,6 +86,12 @@ def test_checkpoints_go_where_get_output_dir_says() -> None:
     assert "self._get_output_dir(trial=trial)" in inspect.getsource(Trainer._save_checkpoint)
 
 
+def test_the_optimizer_is_saved_by_one_method() -> None:
+    own = WholeCheckpoints._save_optimizer_and_scheduler
+    assert parameters(Trainer._save_optimizer_and_scheduler) == ["self", "output_dir"] == parameters(own)
+    assert "self._save_optimizer_and_scheduler(output_dir)" in inspect.getsource(Trainer._save_checkpoint)
+
+
 @pytest.mark.parametrize("trainer", [*ON_POLICY, trl.SFTTrainer, trl.DPOTrainer])
 def test_a_checkpoint_is_saved_by_one_method_that_asks_where_to(trainer) -> None:
     assert parameters(trainer._save_checkpoint) == ["self", "model", "trial"] == parameters(Trainer._save_checkpoint)
