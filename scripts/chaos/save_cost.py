@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,17 @@ def _saves(trainer: Any, pairs: int, costs: list[tuple[Cost, Cost]]) -> Any:
 
     trl_class = next(one for one in type(trainer).__mro__ if one.__module__.startswith("trl."))
 
+    def plain(*words: Any) -> None:
+        # What it calls of itself is to be TRL's, too.
+        trainer._save_optimizer_and_scheduler = partial(trl_class._save_optimizer_and_scheduler, trainer)
+        trl_class._save_checkpoint(trainer, *words)
+        del trainer._save_optimizer_and_scheduler
+
     class Saves(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step != _STEP:
                 return
-            ways = [trainer._save_checkpoint, lambda *words: trl_class._save_checkpoint(trainer, *words)]
+            ways = [trainer._save_checkpoint, plain]
             for turn in range(pairs + 1):
                 order = (0, 1) if turn % 2 else (1, 0)
                 took = {way: _cost(trainer, ways[way]) for way in order}
