@@ -74,7 +74,7 @@ class Hang:
         """Return where it is, the innermost place last: in a reward where one runs, else in the main thread."""
         if not self.stacks:
             return []
-        in_rewards = [stack for stack in self.stacks if any(one in line for line in stack for one in _OF_REWARDS)]
+        in_rewards = [stack for stack in self.stacks if _is_of_rewards(stack)]
         busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
         stack = [*busy, *in_rewards, *self.stacks][0]
         ours = [place for place, line in enumerate(stack) if any(one in line for one in _OF_REWARDS)]

@@ -95,6 +95,12 @@ class TestOneReward:
         with pytest.raises(ConfigError, match=r"rewards\.brevity"):
             prepare([QUICK, f"rewards.brevity.{key}={value}"], keep_run_names=True)
 
+    def test_what_a_time_may_be_is_said_whole(self, refused: Refused, judged: Judged) -> None:
+        error = refused(QUICK, "rewards.brevity.timeout_s=soon")
+        assert error.expected == "seconds, more than 0; or off; or auto"
+        for typed, read in (("auto", "auto"), ("off", "off"), ("null", "off"), ("3", 3.0)):
+            assert judged(QUICK, f"rewards.brevity.timeout_s={typed}").rewards["brevity"].timeout_s == read
+
     def test_a_model_is_not_isolated(self, refused: Refused) -> None:
         error = refused(QUICK, "~rewards.brevity", "+rewards.rm={model: a/b, isolate: true}")
         assert "isolate" in str(error)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from scripts.slurm.one_machine import bring_down, bring_up, missing
+from tests.support.own_slurm import brought_up
 
 pytestmark = [pytest.mark.slurm]
 
@@ -32,23 +31,14 @@ def of_slurm_in(folder: Path) -> list[str]:
 
 
 def test_a_job_that_runs_ends_with_the_slurm_it_runs_in() -> None:
-    if absent := missing():
-        pytest.skip(f"not installed here: {', '.join(absent)} (apt-get install slurm-wlm munge)")
-    folder = Path(tempfile.mkdtemp(prefix="rlhf-slurm-"))
-    try:
-        try:
-            environment = {**os.environ, **bring_up(folder)}
-        except RuntimeError as error:
-            pytest.skip(f"no Slurm comes up here: {error}")
+    own_slurm = contextmanager(brought_up)
+    with own_slurm(1) as slurm:
+        folder = Path(slurm["SLURM_CONF"]).parent
         words = ["sbatch", "--output=/dev/null", "--wrap", "sleep 600; sleep 600"]
-        subprocess.run(words, env=environment, check=True, capture_output=True)
+        subprocess.run(words, env={**os.environ, **slurm}, check=True, capture_output=True)
         until = time.monotonic() + 60
         while "sleep" not in of_slurm_in(folder):
             assert time.monotonic() < until
             time.sleep(0.1)
         assert "slurmstepd" in of_slurm_in(folder)
-        bring_down(folder)
-        assert of_slurm_in(folder) == []
-    finally:
-        bring_down(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+    assert of_slurm_in(folder) == []

@@ -16,5 +16,13 @@ def seconds_or_off(value: object) -> object:
 
 
 def seconds_auto_or_off(value: object) -> object:
-    """Return the same, or `auto`; null is `off`, as configurations that were frozen earlier have it."""
-    return "off" if value is None else value if value == "auto" else seconds_or_off(value)
+    """Return the same, or `auto`; null is `off`, as configurations that were frozen earlier have it.
+
+    Raises ValueError for anything else.
+    """
+    if value is None or value == "auto":
+        return value or "off"
+    try:
+        return seconds_or_off(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or auto") from None
