@@ -43,7 +43,7 @@ def test_three_weights_are_three_runs_and_a_table_and_compare_takes_their_folder
     assert main(["compare", "runs/quickstart/swept"]) == 0
     out = capsys.readouterr().out
     assert out.count("finished") == 3
-    for column in ("brevity.weight", "total", "correct", "format"):
+    for column in ("weight=0.1", "total", "correct", "format"):
         assert column in out
     assert main(["train", "-m", *SMALL, "seed=1,2", "--dry-run"]) == 0
     assert "by the training times of 3 finished runs" in capsys.readouterr().out
