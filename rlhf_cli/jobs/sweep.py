@@ -27,12 +27,11 @@ from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.freeze import create_run, experiment_name
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.redaction import redacted
-from rlhf_cli.runs.metrics_file import TOTAL
+from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_spans
 from rlhf_cli.runs.run_folder import RunFolder, expand, write_json
-from rlhf_cli.runs.run_status import FINISHED
-from rlhf_cli.runs.run_summary import summarise, summarise_readable
+from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
+from rlhf_cli.screen.comparison_shown import show_folders
 from rlhf_cli.slurm.slurm_submission import check_slurm
 
 _HYDRA = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
@@ -83,10 +82,8 @@ def run(overrides: list[str]) -> int:
     finally:
         sys.argv = command_line
         folders = expand([sweep_dir]) if any(sweep_dir.glob("*/config.yaml")) else []
-        runs, problems = summarise_readable(folders)
-        if runs and len(for_slurm) < len(runs):
-            show_comparison(console, runs)
-        show_left_out(console, problems)
+        if len(for_slurm) < len(folders):
+            show_folders(console, folders)
         if for_slurm and not stopped and sys.exc_info()[0] is None:
             submit_sweep(console, for_slurm, sweep_dir)
         console.print(f"sweep folder: {sweep_dir}", soft_wrap=True, highlight=False)
@@ -130,9 +127,8 @@ def _run_job(
         console.print(f"job {job} crashed", style="red")
         console.print(redacted(str(error) if isinstance(error, RlhfError) else traceback.format_exc()), markup=False)
         return EXIT_CRASH, math.nan
-    run = summarise(folder)
-    start_and_end = run.rewards.get(TOTAL)
-    is_whole = run.status.state == FINISHED and start_and_end is not None
+    start_and_end = reward_spans(read_metrics(folder.metrics)).get(TOTAL)
+    is_whole = read_status(folder).state == FINISHED
     return EXIT_OK, start_and_end[1] if is_whole and start_and_end else math.nan
 
 
