@@ -21,6 +21,8 @@ _SETTLING = re.compile(
 """The keys that say what becomes of scores that are there."""
 _SCORING = re.compile(r"^rewards\.(\w+)\.(fn|args)(\..*)?$")
 """The keys that say what is scored: new scores, from the stored texts."""
+_MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
+"""What makes a reward of that name."""
 _OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
 
 

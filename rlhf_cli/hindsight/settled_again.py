@@ -6,6 +6,7 @@ numerics/group_advantages.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -28,7 +29,7 @@ from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_round import settle_round
 from rlhf_cli.stack.settling import Settled
-from rlhf_cli.stack.truncation import Endings
+from rlhf_cli.stack.truncation import COMPONENT, Endings
 from rlhf_cli.tables import rollout_columns
 
 
@@ -57,7 +58,8 @@ class SettlesAgain:
     """Settle the rounds of a run one after another, as a training does that has these rewards.
 
     `max_steps` are the optimizer steps of the whole training, which schedules of weights may be a share of; None where
-    nobody knows. `recompute` computes scores that the run has not stored.
+    nobody knows. `known` are the rewards that the run's own settings name: what else was scored is an environment's.
+    `recompute` computes scores that the run has not stored; those of `rescored` are not taken from the log at all.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SettlesAgain:
         experiment: Experiment,
         max_steps: int | None,
         *,
+        known: Collection[str],
         recompute: bool = False,
         rescored: frozenset[str] = frozenset(),
     ) -> None:
@@ -78,6 +81,7 @@ class SettlesAgain:
             [_component(component(name, reward, self.scores[name])) for name, reward in experiment.rewards.items()]
         )
         self._max_steps = max_steps
+        self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
         self._limit = trl_args.setting(
             trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
         )
@@ -95,7 +99,7 @@ class SettlesAgain:
         components, each = self.stack.components, self.recipe.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
-        names = [*self.stack.names, *stored.environments([*self.stack.names, "truncation"])]
+        names = [*self.stack.names, *stored.environments(self._known)]
         raw, fixed = self._evaluated(stored, names)
         is_unknown = torch.zeros(stored.num_rows, dtype=torch.bool)
         for scores in self.scores.values():
@@ -161,7 +165,7 @@ class SettlesAgain:
 
     def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
         """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, as TRL gathers them; NaN for none."""
-        batch: dict[str, object] = dict(stored.dataset_columns([*names, "truncation"]))
+        batch: dict[str, object] = dict(stored.dataset_columns([*names, *self._known]))
         batch |= {"prompts": stored.columns["prompt"], "completions": stored.columns["completion"]}
         batch |= {ROW: list(range(stored.num_rows))}
         batch["trainer_state"] = SimpleNamespace(global_step=stored.updates, max_steps=self._max_steps)

@@ -45,7 +45,7 @@ class StoredRound:
         """Return a column of numbers, None where there is none."""
         return [float(value) if isinstance(value, int | float) else None for value in self.columns[column]]
 
-    def number(self, column: str, row: int) -> float | None:
+    def entry(self, column: str, row: int) -> float | None:
         """Return one entry of a column of numbers, None where there is none or no such column."""
         value = self.columns[column][row] if column in self.columns else None
         return float(value) if isinstance(value, int | float) else None

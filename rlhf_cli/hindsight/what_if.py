@@ -74,8 +74,7 @@ def what_if(
     `recompute`, rewards raise.
     """
     _refuse_failures(question.new, stored)
-    old = SettlesAgain(question.old, max_steps)
-    new = SettlesAgain(question.new, max_steps, recompute=recompute, rescored=question.rescored)
+    old, new = both_settle(question, max_steps, recompute=recompute)
     rounds: list[RoundDifference] = []
     movers: list[Mover] = []
     try:
@@ -87,7 +86,7 @@ def what_if(
                     got=f"{one.num_rows} rows, trainer.args.num_generations={old.recipe.num_generations}",
                     expected="a table as the run has written it",
                 )
-            before, after, error, why = _both_sides(one, old, new)
+            before, after, error, why = both_sides(one, old, new)
             rounds.append(round_difference(one, before, after, error, why))
             movers = _most([*movers, *_movers(one, before, after, num_movers)], num_movers)
     finally:
@@ -104,7 +103,14 @@ def what_if(
     )
 
 
-def _both_sides(
+def both_settle(question: Question, max_steps: int | None, *, recompute: bool) -> tuple[SettlesAgain, SettlesAgain]:
+    """Return what settles rounds as the run did, and what does as it is asked about."""
+    known = question.old.rewards
+    old = SettlesAgain(question.old, max_steps, known=known)
+    return old, SettlesAgain(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
+
+
+def both_sides(
     stored: StoredRound, old: SettlesAgain, new: SettlesAgain
 ) -> tuple[OneSide, OneSide, float | None, str | None]:
     """Return the round on both sides, how far the stored advantages are from the old ones, and why there are none.
@@ -168,7 +174,7 @@ def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list
             break
         prompt, completion = stored.columns["prompt"][row], stored.columns["completion"][row]
         scores = {name: _number(value) for name, value in zip(names, raw[row], strict=True)}
-        scores |= {name: value for name in scores if (value := stored.number(name, row)) is not None}
+        scores |= {name: value for name in scores if (value := stored.entry(name, row)) is not None}
         found.setdefault(
             repr((prompt, completion)),
             Mover(
