@@ -88,7 +88,7 @@ def test_runs_that_differ_in_nothing_are_told_by_their_folders(place: Path) -> N
 
 
 def test_too_much_for_a_name(place: Path) -> None:
-    many = [configured(**{key: value for key in "abcdef"}) for value in (1,)]
+    many = [configured(**dict.fromkeys("abcdef", value)) for value in (1,)]
     many += [configured(**{**dict.fromkeys("abcdef", 1), key: 2}) for key in "abcdef"]
     assert names(read(place, *many)) == [str(number) for number in range(7)]
 
