@@ -23,10 +23,10 @@ from pathlib import Path
 from scipy.stats import binomtest
 
 from rlhf_cli.cli import main as rlhf
-from rlhf_cli.hindsight.question import ask
 from rlhf_cli.hindsight.stored_rounds import StoredRounds, read_rounds
 from rlhf_cli.hindsight.what_differs import RoundDifference
 from rlhf_cli.hindsight.what_if import what_if
+from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.runs.run_folder import RunFolder
