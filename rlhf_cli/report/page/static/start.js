@@ -27,7 +27,7 @@ function print(isOn) {
       delete details.dataset.wasClosed;
     }
   }
-  redraw();
+  changed();
   for (const at of drawn.keys()) Plotly.relayout(at, isOn ? { width: at.clientWidth } : { width: null, autosize: true });
 }
 
