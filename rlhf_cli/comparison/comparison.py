@@ -107,6 +107,15 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
     return Comparison(asked, grouped, measures, values, estimates, no_total, weights, verdicts, front, notes)
 
 
+def in_common(comparison: Comparison) -> list[str]:
+    """Return the labels of the measures that two runs or more have."""
+    return [
+        label
+        for label, numbers in comparison.values.items()
+        if sum(math.isfinite(number) for number in numbers.values()) > 1
+    ]
+
+
 def total_in_words(comparison: Comparison) -> str | None:
     """Return what the total is, or why there is none; None where no run has rewards."""
     if comparison.weights is not None:
