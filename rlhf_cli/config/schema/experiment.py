@@ -17,6 +17,7 @@ from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.schema.run_sections import Guards, Run, Track
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.sweep_section import Sweep
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation
 
@@ -26,7 +27,8 @@ class Experiment(Section):
 
     `seed` begins every random number of the run. `rewards` maps names to rewards. `primary` gates every other reward,
     null for none. `aggregate` says how rewards become one total: `sum`, `normalize_then_sum` or a function of the
-    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section.
+    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section; `sweep` is
+    null where `rlhf train -m` makes a grid and no search, and in every run of a sweep.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -44,3 +46,4 @@ class Experiment(Section):
     launch: Launch
     track: Track
     run: Run
+    sweep: Sweep | None = None
