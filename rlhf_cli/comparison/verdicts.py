@@ -132,7 +132,7 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool) -> 
     else:
         names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
         named = f"{', '.join(names[:-1])} and {names[-1]}"
-    nearest = min(pairs, key=lambda one: one.seeds_needed or math.inf)
+    nearest = max(pairs, key=lambda one: abs(one.effect or 0.0) * math.sqrt(len(one.seeds)))
     clause = f"{named} cannot be told apart" + ("" if is_more else f" on {label}")
     return [f"{clause}{_more_seeds(nearest, len(pairs) > 1)}"]
 
@@ -140,9 +140,10 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool) -> 
 def _more_seeds(one: PairedDifference, is_of_several: bool) -> str:
     count = len(one.seeds)
     unsure = f" (a very unsure estimate, from {count} seeds)" if count <= FEW_SEEDS else ""
-    if one.seeds_needed is None:
+    needed = one.seeds_needed
+    if needed is None:
         return f", and for differences as small as these {MOST_SEEDS} seeds would not be enough{unsure}"
-    more = max(1, one.seeds_needed - count)
+    more = max(1, needed - count)
     which = f" for {one.other} and {one.value}" if is_of_several else ""
     return f", about {more} more seed{'s' if more > 1 else ''} would{which}{unsure}"
 
