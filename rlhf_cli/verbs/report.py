@@ -1,5 +1,6 @@
 """rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, curves, Pareto front, completions
-side by side, what differs, commands and versions. RUN is a run, a sweep or a folder of runs
+side by side, findings, what differs, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
+quotes, run:NAME, or wandb:entity/project[/group]
 
 --out FILE   where it is written; else report.html in the folder that was named, of several in the one around them
 --json       print where it is and what it holds as one object
@@ -10,13 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import EXIT_OK, RunError, UserError
-from rlhf_cli.runs.found_runs import runs_in
+from rlhf_cli.jobs.runs_by_words import read_by_words
 
 _KILOBYTE = 1000
 
@@ -27,28 +30,27 @@ def run(argv: list[str]) -> int:
     Raises RunError where none is named or none can be read, UserError where the file cannot be written.
     """
     parser = argparse.ArgumentParser(prog="rlhf report", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--json", action="store_true")
     try:
-        options = parser.parse_args(argv)
-    except (argparse.ArgumentError, SystemExit) as error:
-        raise UserError(str(error), where="command line", hint="rlhf report --help") from None
-    if not options.folders:
-        raise RunError(
-            "no run was named", expected="runs, sweeps or folders of them", hint="rlhf report runs/quickstart"
-        )
-    folders = [run for folder in options.folders for run in runs_in(folder)]
-
-    from rlhf_cli.report.page.write_report import default_out, report_on, title_of
-
-    out = options.out or default_out(options.folders)
+        options, words = parser.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UserError(error.message, where=error.argument_name, hint="rlhf report --help") from None
+    if unknown := [word for word in words if word.startswith("-")]:
+        raise UserError("there is no such option", got=unknown[0], expected="--out, --json", hint="rlhf report --help")
+    if not words:
+        raise RunError("no run was named", expected="runs, sweeps, folders of them", hint="rlhf report runs/quickstart")
+    runs, problems = read_by_words(words, wanted=None, where="rlhf report")
+    folder = _folder_of(words, runs)
+    out = options.out or folder / "report.html"
     if out.is_dir():
-        raise UserError(
-            "the report is a file", where="--out", got=f"the folder {out}", hint=f"--out {out / 'report.html'}"
-        )
+        hint = f"--out {out / 'report.html'}"
+        raise UserError("the report is a file", where="--out", got=f"the folder {out}", hint=hint)
+
+    from rlhf_cli.report.page.write_report import report_on, title_of
+
     try:
-        written = report_on(folders, out, title=title_of(options.folders))
+        written = report_on(runs, problems, out, title=title_of([folder.resolve()]))
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
     if options.json:
@@ -63,3 +65,11 @@ def run(argv: list[str]) -> int:
     for problem in written.left_out:
         console.print(f"left out: {problem}", style="yellow", markup=False)
     return EXIT_OK
+
+
+def _folder_of(words: Sequence[str], runs: Sequence[LoggedRun]) -> Path:
+    """Return the folder that one word names, else the one around all runs; the current one for runs from elsewhere."""
+    if len(words) == 1 and Path(words[0]).expanduser().is_dir():
+        return Path(words[0]).expanduser()
+    places = [run.folder.path.resolve() for run in runs if run.folder is not None]
+    return Path(os.path.commonpath(places)) if places else Path.cwd()

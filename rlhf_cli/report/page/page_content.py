@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rlhf_cli.comparison.comparison import Asked, Comparison, compare, total_in_words
 from rlhf_cli.comparison.logged_run import LoggedRun
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import RlhfError
 from rlhf_cli.redaction import redacted, redacted_tree
 from rlhf_cli.report.page.completion_pages import CompletionPages, completion_pages
 from rlhf_cli.report.page.configurations import Configurations, Origin, configurations, link_to, origins
 from rlhf_cli.report.page.evaluation_table import EvaluationTable, evaluation_tables
+from rlhf_cli.report.page.noticed import Noticed, noticed
 from rlhf_cli.report.page.palette import colours
 from rlhf_cli.report.page.plotted_curves import Plot, plots_of
 from rlhf_cli.report.page.plotted_metrics import COMPONENTS, plotted_metrics
@@ -55,6 +56,7 @@ class PageContent:
     front: dict[str, object] | str
     parallel: dict[str, object] | str
     evaluations: list[EvaluationTable]
+    noticed: list[Noticed]
     completions: CompletionPages
     configurations: Configurations
     origins: list[Origin]
@@ -95,7 +97,7 @@ class PageContent:
         return {**redacted_tree(of_texts, values_only=True), "plots": [plot.as_json() for plot in self.plots]}
 
 
-def page_content(runs: Sequence[LoggedRun], problems: Sequence[RunError], *, title: str, out: Path) -> PageContent:
+def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:
     """Return the content of the page that is to lie at `out`, of runs that were read together."""
     comparison = compare(runs)
     evaluations, unread = evaluation_tables(runs)
@@ -116,6 +118,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RunError], *, tit
         front=front_of(comparison),
         parallel=parallel_of(comparison),
         evaluations=evaluations,
+        noticed=noticed(runs),
         completions=completions,
         configurations=configurations(runs),
         origins=origins(runs),

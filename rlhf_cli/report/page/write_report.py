@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.comparison.logged_run import LoggedRun, read_runs
-from rlhf_cli.errors import Problems, RunError
+from rlhf_cli.errors import Problems, RlhfError, UserError
 from rlhf_cli.redaction import redacted
 from rlhf_cli.report.page.embedding import own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.report.page.page_content import PageContent, page_content
 from rlhf_cli.runs.found_runs import runs_in
-from rlhf_cli.runs.run_folder import RunFolder, write_text
+from rlhf_cli.runs.run_folder import write_text
 
 NAME = "report.html"
 """Names the report in the folder of its run or sweep."""
@@ -37,21 +36,21 @@ class WrittenReport:
 def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Write the report of the runs that these folders are, or hold, to `out`; returns where it lies.
 
-    Raises RunError where none of them can be read, OSError where `out` cannot be written.
+    A sweep calls it at its end, with its own folder. Raises RunError where no run can be read, OSError where `out`
+    cannot be written.
     """
-    return report_on([run for folder in folders for run in runs_in(folder)], out, title=title_of(folders)).path
+    found = {folder: None for place in folders for folder in runs_in(place)}
+    runs, problems = read_runs(found)
+    return report_on(runs, problems, out, title=title_of([place.resolve() for place in folders])).path
 
 
-def report_on(folders: Sequence[RunFolder], out: Path, *, title: str) -> WrittenReport:
-    """Write the report of these runs to `out`. Raises as `write_report` does."""
-    runs, problems = read_runs(list({folder.path: folder for folder in folders}.values()))
+def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> WrittenReport:
+    """Write the report of runs that were read together, and of what is wrong with others, to `out`.
+
+    Raises the problems where there is no run, OSError where `out` cannot be written.
+    """
     if not runs:
-        raise problems[0] if len(problems) == 1 else Problems(list(problems))
-    return report_on_read(runs, problems, out, title=title)
-
-
-def report_on_read(runs: Sequence[LoggedRun], problems: Sequence[RunError], out: Path, *, title: str) -> WrittenReport:
-    """Write the report of runs that were read together, and of what is wrong with others, to `out`."""
+        raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
     content = page_content(runs, problems, title=title, out=out)
     html = render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +90,5 @@ def render(content: PageContent) -> str:
 
 def title_of(folders: Sequence[Path]) -> str:
     """Return what a page of these folders is called: the experiment and the run or sweep, by their folders."""
-    names = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def default_out(folders: Sequence[Path]) -> Path:
-    """Return where the report lies: in the one folder that was named, of several in the one that holds them all."""
-    if len(folders) == 1:
-        return folders[0] / NAME
-    return Path(os.path.commonpath([folder.resolve() for folder in folders])) / NAME
+    names = ["/".join(folder.parts[-2:]) for folder in folders]
+    return "runs" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
