@@ -16,9 +16,8 @@ from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
-from rlhf_cli.runs.run_summary import summarise_readable
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.comparison_table import show_comparison, show_left_out
+from rlhf_cli.screen.comparison_shown import show_folders
 from rlhf_cli.screen.sweep_heading import show_sweep
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
@@ -91,10 +90,8 @@ def _way_on(sweep: SweepFolder) -> str:
 def show_outcome(console: Console, sweep: SweepFolder) -> None:
     """Print the comparison of what has been run of a sweep, and where it lies."""
     folders = [sweep.run_of(job) for job in sweep.jobs if sweep.run_of(job).config.is_file()]
-    runs, problems = summarise_readable(folders)
-    if runs:
-        show_comparison(console, runs)
-    show_left_out(console, problems)
+    if folders:
+        show_folders(console, folders)
     say_folder(console, sweep)
 
 
