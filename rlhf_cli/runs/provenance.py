@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -140,6 +141,7 @@ def _update(digest: hashlib._Hash, file: Path) -> None:
             digest.update(block)
 
 
+@functools.cache
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:

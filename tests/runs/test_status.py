@@ -38,6 +38,15 @@ def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int)
     assert read_json(folder.status)["state"] == "running"  # a reader concludes, and writes nothing
 
 
+def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -> None:
+    """Under a container's init nobody may ever ask; the kernel keeps its number, and answers kill(pid, 0)."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    folder = make_run(status={"state": "running", "pid": child.pid, "host": HERE})
+    assert read_status(folder).state == "killed"
+    child.wait()
+
+
 def test_running_with_a_living_process_is_running(make_run: MakeRun) -> None:
     status = read_status(make_run(status={"state": "running", "pid": os.getpid(), "host": HERE}))
     assert (status.state, status.reason) == ("running", None)
