@@ -80,7 +80,7 @@ class _Runner:
                 self._stop_where_asked()
                 while not self._asked and self._waiting and len(self._running) < self._at_once and self._begin_next():
                     pass
-                for event in self._processes.events(_LOOK_EVERY_S if self._running else 0.0):
+                for event in self._processes.events(_LOOK_EVERY_S):
                     if isinstance(event, Began):
                         self._pids[event.job] = event.pid
                         self._watches[event.job].begins()  # the first has waited for what all of them import

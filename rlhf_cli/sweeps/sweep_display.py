@@ -79,6 +79,7 @@ class SweepDisplay:
         if self._verbose and status.state == FINISHED:
             from rlhf_cli.screen.run_end import show_end  # loads the plotting library
 
+            self._say(f"{watch.job.name}:", "bold")
             show_end(self._console, watch.job.folder)
         ended = sum(one.ended_at is not None for one in self._watches)
         row = watch.row()

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -113,7 +114,10 @@ class WarmProcesses:
 
         Raises RlhfError where the server is gone, and the jobs with it: what it had to say.
         """
-        if self._server is None or not select.select([self._server.answers], [], [], timeout_s)[0]:
+        if self._server is None:  # nothing has begun: all GPUs are somebody else's
+            time.sleep(timeout_s)
+            return []
+        if not select.select([self._server.answers], [], [], timeout_s)[0]:
             return []
         read = os.read(self._server.answers, 1 << 16)
         if not read:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,3 +197,34 @@ def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus) -> No
     (first, second) = sorted(times for (gpu, _), times in spans.items() if sum(gpu == other for other, _ in spans) == 2)
     assert max(first) < min(second)
     assert [holder_of(gpu) for gpu in ("0", "1")] == [None, None]
+
+
+def test_a_sweep_waits_for_a_gpu_says_whose_it_is_and_can_be_stopped(
+    workplace: Path, have_gpus, capsys, monkeypatch
+) -> None:
+    """It looks five times a second, and does nothing meanwhile."""
+    have_gpus(1)
+    looks: list[float] = []
+    slot_for = JobSlots.slot_for
+
+    def look(slots: JobSlots, wanted: ReadyJob) -> object:
+        looks.append(time.monotonic())
+        return slot_for(slots, wanted)
+
+    monkeypatch.setattr(JobSlots, "slot_for", look)
+
+    def stop_when_it_waits() -> None:
+        while not Path("runs/quickstart/swept/seed=2/status.json").exists():
+            time.sleep(0.1)
+        time.sleep(2.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with another_process_holds("0") as pid:
+        threading.Thread(target=stop_when_it_waits).start()
+        assert main(["train", "-m", *ON_GPUS, "launch.processes=1", "run.name=swept", "seed=1,2"]) == 75
+    assert len(looks) > 2
+    assert all(later - earlier > 0.19 for earlier, later in itertools.pairwise(looks))
+    out = capsys.readouterr().out
+    assert f"seed=1 waits for a GPU. GPU 0: process {pid}, runs/theirs, since " in out
+    assert out.count("waits for a GPU") == 1
+    assert "begins" not in out
