@@ -20,6 +20,9 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.suggest import did_you_mean
 
+MOST_VALUES = 12
+"""So many values of a key are held each against each without being asked for: 66 differences a component."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -102,7 +105,7 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
         judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
     verdicts: list[Verdict] = []
-    if axis is not None and (asked.on or any(len(setting.by_seed) > 1 for setting in grouped.settings)):
+    if axis is not None and _is_to_judge(asked, axis, grouped):
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
     front = _front(asked, measures, runs, estimates, all_names)
     notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
@@ -167,6 +170,18 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
         expected=", ".join(names) or "runs of two settings or more",
         hint=did_you_mean(asked.by, names) or (f"--by {names[0]}" if names else None),
     )
+
+
+def _is_to_judge(asked: Asked, axis: Axis, grouped: Grouped) -> bool:
+    """Return whether there is a verdict: what is asked about always has one, else few values of several seeds have."""
+    if asked.on or asked.by is not None or asked.baseline is not None:
+        return True
+    num_values = len(set(axis.texts))
+    if num_values > MOST_VALUES:
+        note = f"{num_values} values of {axis.short}, each against each, are too many for a verdict"
+        grouped.notes.append(f"{note}: --baseline VALUE holds all against one")
+        return False
+    return any(len(setting.by_seed) > 1 for setting in grouped.settings)
 
 
 def _baseline(axis: Axis | None, typed: str | None) -> str | None:
