@@ -41,6 +41,15 @@ def write_sweep(
 
     Raises RunError where the folder cannot be made.
     """
+    begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    for done, job in enumerate(jobs, start=1):
+        freeze(folder, job)
+        progress(done)
+    return SweepFolder(folder, grid.jobs)
+
+
+def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[Job]) -> None:
+    """Make the folder and write sweep.json into it. Raises RunError where the folder cannot be made."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -57,15 +66,23 @@ def write_sweep(
             "command": shlex.join(["rlhf", *sys.argv[1:]]),
             "overrides": typed,
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "swept": [axis.key for axis in grid.axes],
-            "jobs": [{"name": job.name, "values": dict(job.values), "overrides": list(job.words)} for job in grid.jobs],
+            "swept": list(swept),
+            "jobs": [_entry(job) for job in jobs],
         },
         durable=True,
     )
-    for done, job in enumerate(jobs, start=1):
-        freeze(folder, job)
-        progress(done)
-    return SweepFolder(folder, grid.jobs)
+
+
+def add_job(folder: Path, job: Job) -> None:
+    """Add a job to sweep.json: a trial, of which nobody knew when the search began."""
+    content = read_json(folder / _FILE)
+    listed = content.get("jobs")
+    jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
+    write_json(folder / _FILE, {**content, "jobs": jobs}, durable=True)
+
+
+def _entry(job: Job) -> dict[str, object]:
+    return {"name": job.name, "values": dict(job.values), "overrides": list(job.words)}
 
 
 def freeze(folder: Path, job: CheckedJob) -> RunFolder:
