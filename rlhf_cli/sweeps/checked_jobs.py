@@ -32,6 +32,24 @@ class CheckedJob:
         return stage.steps if stage is not None else batches.steps if batches is not None else None
 
 
+class JobProblems:
+    """What is wrong with the jobs of a sweep: each problem once, with the jobs it is of."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[UserError, list[str]]] = {}
+
+    def add(self, error: UserError, name: str) -> None:
+        """Note what is wrong with a job."""
+        for problem in error.problems if isinstance(error, Problems) else [error]:
+            self._found.setdefault(str(problem), (problem, []))[1].append(name)
+
+    def raise_any(self, num_jobs: int) -> None:
+        """Raise Problems, or the one UserError there is, where anything was noted of so many jobs."""
+        told: list[UserError] = [_OfSome(error, names, num_jobs) for error, names in self._found.values()]
+        if told:
+            raise told[0] if len(told) == 1 else Problems(told)
+
+
 class _OfSome(ConfigError):
     """A user error that says which jobs of a sweep it is of."""
 
@@ -54,19 +72,16 @@ def checked(
     there is, each problem once with the jobs it is of. Nothing is written.
     """
     found: list[CheckedJob] = []
-    problems: dict[str, tuple[UserError, list[str]]] = {}
+    problems = JobProblems()
     with composing():  # all of them look where the first looks
         for done, job in enumerate(jobs, start=1):
             try:
                 prepared = prepare(list(job.words), adjust=adjust)
                 found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
             except UserError as error:
-                for problem in error.problems if isinstance(error, Problems) else [error]:
-                    problems.setdefault(str(problem), (problem, []))[1].append(job.name)
+                problems.add(error, job.name)
             progress(done)
-    if problems:
-        told: list[UserError] = [_OfSome(error, names, len(jobs)) for error, names in problems.values()]
-        raise told[0] if len(told) == 1 else Problems(told)
+    problems.raise_any(len(jobs))
     return found
 
 

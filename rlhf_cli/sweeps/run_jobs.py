@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
@@ -17,6 +18,7 @@ from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
 from rlhf_cli.launch.stopping import CTRL_C, handled
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.sweeps.job_request import JobRequest
 from rlhf_cli.sweeps.job_slots import JobSlots, Slot
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.ready_job import ReadyJob
@@ -160,15 +162,19 @@ class _Runner:
         self._running[number] = slot
         watch.begins()
         self._display.began(watch)
+        folder = watch.job.folder
         self._processes.begin(
-            number,
-            {
-                "run": str(watch.job.folder.path),
-                "console": str(watch.job.folder.console),
-                "resume": watch.job.resume,
-                "take_over": watch.job.take_over,
-                "environment": slot.environment,
-            },
+            JobRequest(
+                id=number,
+                run=str(folder.path),
+                console=str(folder.console),
+                resume=watch.job.resume,
+                take_over=watch.job.take_over,
+                environment=slot.environment,
+                cwd=os.getcwd(),
+                argv=sys.argv,
+                sys_path=sys.path,
+            )
         )
         return True
 

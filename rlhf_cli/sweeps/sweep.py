@@ -63,7 +63,8 @@ def run(argv: list[str]) -> int:
         say_folder(console, sweep)
         return EXIT_OK
     ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
-    return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
+    with only_writer(RunFolder(sweep.path), what="sweep"):
+        return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
 
 
 def run_ready(
@@ -74,15 +75,11 @@ def run_ready(
     *,
     expected_s: float | None = None,
 ) -> int:
-    """Run jobs of a sweep while nobody else does, show what came of all of it, and return the exit code.
-
-    Raises RunError where another process runs the sweep.
-    """
-    with only_writer(RunFolder(sweep.path), what="sweep"):
-        try:
-            code = run_jobs(console, jobs, options, expected_s=expected_s)
-        finally:
-            show_outcome(console, sweep)
+    """Run jobs of a sweep, show what came of all of it, and return the exit code. The sweep is held by the caller."""
+    try:
+        code = run_jobs(console, jobs, options, expected_s=expected_s)
+    finally:
+        show_outcome(console, sweep)
     if code != EXIT_OK:
         console.print(_way_on(sweep), soft_wrap=True, highlight=False, markup=False)
     return code
