@@ -18,6 +18,7 @@ from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
 from rlhf_cli.launch.stopping import CTRL_C, handled
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.screen.sweep_table import PRUNED
 from rlhf_cli.sweeps.job_request import JobRequest
 from rlhf_cli.sweeps.job_slots import JobSlots, Slot
 from rlhf_cli.sweeps.job_watch import JobWatch
@@ -35,7 +36,7 @@ class JobsToCome(Protocol):
     """Jobs that are made while others run: the trials of a search, of which the next depends on what came of these."""
 
     @property
-    def total(self) -> int:
+    def num_to_come(self) -> int:
         """Return how many there will be, as far as is known."""
 
     def next_job(self) -> ReadyJob | None:
@@ -44,8 +45,8 @@ class JobsToCome(Protocol):
     def should_stop(self, watch: JobWatch) -> bool:
         """Return whether a job that runs is to be stopped, which is said once."""
 
-    def ended(self, watch: JobWatch, status: Status) -> bool:
-        """Take note of how a job ended, and return whether that is as it should be."""
+    def ended(self, watch: JobWatch, status: Status) -> Status:
+        """Take note of how a job ended, and return what is to be said of it."""
 
 
 def run_jobs(
@@ -84,7 +85,7 @@ class _Runner:
     ) -> None:
         self._to_come = to_come
         self._options = options
-        total = len(jobs) + (to_come.total if to_come is not None else 0)
+        total = len(jobs) + (to_come.num_to_come if to_come is not None else 0)
         self._at_once = min(options.at_once, max(1, total))
         self._slots = JobSlots(self._at_once)
         self._processes = WarmProcesses(threads=self._slots.threads)
@@ -140,6 +141,7 @@ class _Runner:
         if not self._waiting and self._to_come is not None and (job := self._to_come.next_job()) is not None:
             self._watches.append(JobWatch(job, self._options.watch))
             self._waiting.append(len(self._watches) - 1)
+            self._display.num_to_come = self._to_come.num_to_come
         return bool(self._waiting)
 
     def _prune(self) -> None:
@@ -204,7 +206,10 @@ class _Runner:
         if status.state == FAILED and event.code not in (EXIT_CRASH, EXIT_USER_ERROR):
             self._codes[-1] = EXIT_CRASH
         watch.ends(status)
-        if self._to_come is not None and self._to_come.ended(watch, status):
+        if self._to_come is not None:
+            status = self._to_come.ended(watch, status)
+            watch.state = status.state
+        if status.state == PRUNED:
             self._codes[-1] = EXIT_OK
         self._display.ended(watch, status)
         self._display.name_metrics(watch)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.search_result import TrialRow, show_found, show_search
 from rlhf_cli.sweeps.checked_jobs import checked, folder_of
 from rlhf_cli.sweeps.run_jobs import run_jobs
-from rlhf_cli.sweeps.search_plan import SearchPlan, without_section
+from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan, without_section
 from rlhf_cli.sweeps.search_space import Numbers, Options
 from rlhf_cli.sweeps.study import JOURNAL, Memory
-from rlhf_cli.sweeps.sweep_folder import begin_sweep
+from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.trials import Trials
 
@@ -54,15 +55,26 @@ def is_search(folder: Path) -> bool:
     return (folder / JOURNAL).is_file()
 
 
+def search_of(folder: Path) -> SearchPlan:
+    """Return the search in a folder, as it was typed. Raises RunError where the words no longer say the same."""
+    typed = read_json(folder / SWEEP_FILE).get("overrides")
+    plan = search_plan([*map(str, typed)] if isinstance(typed, list) else [])
+    if plan is None:
+        raise RunError("the words of this search describe none any more", where=str(folder / SWEEP_FILE))
+    return plan
+
+
 def go_on_with_search(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> int:
     """Run the trials of a search that are left, show what was found, and return the exit code."""
     with only_writer(RunFolder(folder), what="sweep"):
         memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
         trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False))
         try:
-            return run_jobs(console, [], options, to_come=trials)
+            watched = options.watch or plan.objectives[0].metric
+            return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
         finally:
             _show_found(console, plan, memory)
+            console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:

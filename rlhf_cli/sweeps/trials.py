@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.screen.sweep_table import PRUNED
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.objective import refuse_unlogged, value_so_far
@@ -36,8 +38,8 @@ class Trials:
         self._pruned: set[int] = set()
 
     @property
-    def total(self) -> int:
-        """Return how many jobs this command will run, as far as is known."""
+    def num_to_come(self) -> int:
+        """Return how many jobs there will be beside those that were made, as far as is known."""
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> ReadyJob | None:
@@ -94,8 +96,8 @@ class Trials:
         self._pruned.add(number)
         return True
 
-    def ended(self, watch: JobWatch, status: Status) -> bool:
-        """Tell the memory what came of a job, and return whether that was as the search wanted it.
+    def ended(self, watch: JobWatch, status: Status) -> Status:
+        """Tell the memory what came of a job, and return its status, `pruned` for one that was stopped here.
 
         Raises RunError where it has finished and never logged an objective: no other will.
         """
@@ -103,18 +105,18 @@ class Trials:
         objectives = self._plan.objectives
         if status.state == PREEMPTED and number in self._pruned:
             self._memory.tell(number, None, is_pruned=True)
-            update_status(watch.job.folder, reason=f"pruned: others were better at step {status.step}")
-            return True
+            update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
+            return replace(status, state=PRUNED, reason=None)
         if status.state == PREEMPTED:
-            return False  # it stays a trial that runs, and is gone on with
+            return status  # it stays a trial that runs, and is gone on with
         if status.state != FINISHED:
             self._memory.tell(number, None)
-            return False
+            return status
         values = [value_so_far(objective, watch.values_of(objective.metric)) for objective in objectives]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
             self._memory.tell(number, known)
-            return True
+            return status
         self._memory.tell(number, None)
         try:
             refuse_unlogged(objectives, watch.logged(), where=watch.job.folder.shown)
@@ -122,4 +124,4 @@ class Trials:
             if not any(trial.state == "complete" for trial in self._memory.trials()):
                 raise
         self._say(f"{watch.job.name} has finished without a number for its objective")
-        return False
+        return status
