@@ -70,24 +70,31 @@ def sweep_table(sweep: SweepRows, *, height: int) -> Group:
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None, expand=False)
     table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("state", no_wrap=True, min_width=8)
-    table.add_column("step", justify="right", no_wrap=True)
+    steps = [f"{row.step}/{row.max_steps}" if row.max_steps is not None else "" for row in shown]
+    lefts = [span(row.left_s) if row.state == "running" else "" for row in shown]
+    table.add_column("step", justify="right", no_wrap=True, min_width=_widest(steps))  # the names give way first
     table.add_column(Text(sweep.metric, overflow="ellipsis"), no_wrap=True, min_width=_SPARKS, max_width=16)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    for row in shown:
+    values = [f"{row.values[-1]:.3f}" if row.values else "" for row in shown]
+    table.add_column("", justify="right", no_wrap=True, min_width=_widest(values))
+    table.add_column("left", justify="right", no_wrap=True, min_width=max(len("left"), _widest(lefts)))
+    for row, step, value, left in zip(shown, steps, values, lefts, strict=True):
         table.add_row(
             Text(row.name, overflow="ellipsis"),
             Text(row.state, _STATE_STYLE.get(row.state, "dim")),
-            f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
+            step,
             sparkline(row.values),
-            f"{row.values[-1]:.3f}" if row.values else "",
-            span(row.left_s) if row.state == "running" else "",
+            value,
+            left,
         )
     parts: list[Table | Text] = [table]
     if len(shown) < len(sweep.rows):
         parts.append(Text(_not_shown(sweep.rows, shown), style="dim"))
     parts.append(Text(totals(sweep), style="bold"))
     return Group(*parts)
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(len, texts), default=0)
 
 
 def totals(sweep: SweepRows) -> str:

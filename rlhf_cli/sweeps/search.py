@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,11 @@ def go_on_with_search(console: Console, plan: SearchPlan, folder: Path, options:
             return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
         finally:
             _show_found(console, plan, memory)
-            console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
+            shown = RunFolder(folder).shown
+            if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
+                way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shlex.quote(shown)}` goes on"
+                console.print(way_on, soft_wrap=True, highlight=False, markup=False)
+            console.print(f"sweep folder: {shown}", soft_wrap=True, highlight=False)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
