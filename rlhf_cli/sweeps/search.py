@@ -24,7 +24,7 @@ from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.trials import Trials
 
 _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", of which a third goes on at each rung"}
-_SEEDS = "'seed=range(1,6)'"
+_SEEDS = "seed=range(1,6)"
 
 
 def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> int:
@@ -103,8 +103,9 @@ def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
         for trial in tried
     ]
     first = next((trial for trial in tried if trial.number in best), None)
-    again = ["rlhf train -m", *plan.fixed, *_rounded(first.words if first else ()), _SEEDS]
-    show_found(console, rows, objectives=[*map(str, plan.objectives)], again=" ".join(again))
+    fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
+    again = ["rlhf", "train", "-m", *fixed, *_rounded(first.words if first else ()), _SEEDS]
+    show_found(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
 
 
 def _in_words(may_be: Numbers | Options) -> str:
