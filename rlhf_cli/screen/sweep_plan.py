@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 _STATE_STYLE = {"running": "cyan", "failed": "red", "killed": "red", "preempted": "yellow"}
-_FINISHED = "finished"
+_FINISHED, _NEVER_BEGUN = "finished", ("created", "missing")
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,22 @@ class PlannedJob:
 
 
 def show_planned(console: Console, sweep: str, jobs: Sequence[PlannedJob]) -> None:
-    """Print a line for every job of `sweep` that is not done; those that are, are counted."""
+    """Print a line for every job of `sweep` that was begun and is not done; the others are counted."""
     done = sum(job.state == _FINISHED for job in jobs)
     console.print(f"[bold]sweep {sweep}[/]: {done} of {len(jobs)} runs are done", highlight=False, soft_wrap=True)
-    if done == len(jobs):
+    to_come = [job for job in jobs if job.state in _NEVER_BEGUN]
+    begun = [job for job in jobs if job.state != _FINISHED and job not in to_come]
+    if to_come:
+        what = "begin now" if to_come[0].what else "are left as they are"
+        console.print(f"  {len(to_come)} have never begun, and {what}", highlight=False)
+    if not begun:
         return
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
     for name in ("  run", "state", "step", "now"):
         table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name == "step" else "left")
     table.add_column("why it is not done", overflow="fold")
-    for job in jobs:
-        if job.state != _FINISHED:
-            steps = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
-            state = Text(job.state, _STATE_STYLE.get(job.state, ""))
-            table.add_row(Text(f"  {job.name}"), state, steps, job.what or "is left as it is", Text(job.reason))
+    for job in begun:
+        steps = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
+        state = Text(job.state, _STATE_STYLE.get(job.state, ""))
+        table.add_row(Text(f"  {job.name}"), state, steps, job.what or "is left as it is", Text(job.reason))
     console.print(table)

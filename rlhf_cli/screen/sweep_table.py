@@ -26,6 +26,8 @@ _STATE_STYLE = {
 WAITING, STARTING = "waiting", "starting"
 PRUNED = "pruned"
 """A search has stopped it, because others did better: it is done."""
+_LEAST_OF_A_NAME = 12
+_MOST_OF_A_METRIC = 16
 _AROUND = 4
 """So many lines there are beside those of jobs: the head, the totals, one about what is not shown, one below."""
 
@@ -64,37 +66,46 @@ class SweepRows:
         return sum(row.state in states for row in self.rows)
 
 
-def sweep_table(sweep: SweepRows, *, height: int) -> Group:
-    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits."""
+def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
+    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits.
+
+    A name that does not fit into `width` columns beside the figures loses its middle, for names differ at both ends.
+    """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
+    cells = [_cells(row) for row in shown]
+    heads = ("state", "step", sweep.metric[:_MOST_OF_A_METRIC], "", "left")
+    used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None, expand=False)
-    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("state", no_wrap=True, min_width=8)
-    steps = [f"{row.step}/{row.max_steps}" if row.max_steps is not None else "" for row in shown]
-    lefts = [span(row.left_s) if row.state == "running" else "" for row in shown]
-    table.add_column("step", justify="right", no_wrap=True, min_width=_widest(steps))  # the names give way first
-    table.add_column(Text(sweep.metric, overflow="ellipsis"), no_wrap=True, min_width=_SPARKS, max_width=16)
-    values = [f"{row.values[-1]:.3f}" if row.values else "" for row in shown]
-    table.add_column("", justify="right", no_wrap=True, min_width=_widest(values))
-    table.add_column("left", justify="right", no_wrap=True, min_width=max(len("left"), _widest(lefts)))
-    for row, step, value, left in zip(shown, steps, values, lefts, strict=True):
-        table.add_row(
-            Text(row.name, overflow="ellipsis"),
-            Text(row.state, _STATE_STYLE.get(row.state, "dim")),
-            step,
-            sparkline(row.values),
-            value,
-            left,
-        )
+    table.add_column("run", no_wrap=True)
+    for head, justify in zip(heads, ("left", "right", "left", "right", "right"), strict=True):
+        table.add_column(Text(head), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row, (state, *figures) in zip(shown, cells, strict=True):
+        name = cut_middle(row.name, max(_LEAST_OF_A_NAME, width - used - 1))
+        table.add_row(Text(name), Text(state, _STATE_STYLE.get(state, "dim")), *map(Text, figures))
     parts: list[Table | Text] = [table]
     if len(shown) < len(sweep.rows):
-        parts.append(Text(_not_shown(sweep.rows, shown), style="dim"))
-    parts.append(Text(totals(sweep), style="bold"))
+        parts.append(Text(_not_shown(sweep.rows, shown), style="dim", overflow="ellipsis", no_wrap=True))
+    parts.append(Text(totals(sweep), style="bold", overflow="ellipsis", no_wrap=True))
     return Group(*parts)
 
 
-def _widest(texts: Sequence[str]) -> int:
-    return max(map(len, texts), default=0)
+def _cells(row: JobRow) -> tuple[str, ...]:
+    """Return what stands beside a job's name."""
+    return (
+        row.state,
+        f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
+        sparkline(row.values),
+        f"{row.values[-1]:.3f}" if row.values else "",
+        span(row.left_s) if row.state == "running" else "",
+    )
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: its beginning and its end."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def totals(sweep: SweepRows) -> str:

@@ -47,6 +47,12 @@ class JobWatch:
         """Return how long it took, None where it has not ended."""
         return None if self.began_at is None or self.ended_at is None else self.ended_at - self.began_at
 
+    @property
+    def will_take_s(self) -> float | None:
+        """Return how long a running job takes from its beginning to its end at its pace, None where that is unknown."""
+        left = self.left_s()
+        return None if self.began_at is None or left is None else time.monotonic() - self.began_at + left
+
     def begins(self) -> None:
         """Note that its process is about to start."""
         self.began_at, self.state = time.monotonic(), STARTING

@@ -62,7 +62,9 @@ class SweepDisplay:
             return
         for watch in self._running():
             watch.look()
-        self._live.update(sweep_table(self.rows(), height=self._console.height), refresh=True)
+        self._live.update(
+            sweep_table(self.rows(), height=self._console.height, width=self._console.width), refresh=True
+        )
         self._drawn_at = time.monotonic()
 
     def began(self, watch: JobWatch) -> None:
@@ -125,10 +127,12 @@ class SweepDisplay:
 
     def _left_s(self) -> float | None:
         """Return the seconds until the last job ends: what the running ones have left and the others take, shared by
-        the places; None while nothing says how long one takes.
+        the places; None while nothing says how long one takes. Those that have finished say it best.
         """
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
-        one_s = sum(took) / len(took) if took else self._expected_s
+        will_take = [watch.will_take_s for watch in self._running() if watch.will_take_s is not None]
+        known_s = took or will_take
+        one_s = sum(known_s) / len(known_s) if known_s else self._expected_s
         lefts = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
         lefts += [one_s for watch in self._watches if watch.state == WAITING] + [one_s] * self.num_to_come
         known = [left for left in lefts if left is not None]
