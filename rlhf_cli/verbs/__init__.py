@@ -9,6 +9,7 @@ VERBS = {
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
     "why": "what was logged, read: what is wrong with a run, and what to change",
+    "whatif": "what other weights or gates would have made of a run's stored rollouts",
     "status": "what has become of runs: state, step, time left, Slurm's job",
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",

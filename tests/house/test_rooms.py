@@ -28,6 +28,7 @@ MUST_NOT_KNOW = {
     "data": {"config", "plan", "models", "rewards", "stack", "trainers", "runs"},
     "runs": {"config", "plan", "data", "models", "rewards", "stack", "trainers"},
     "trainers": {"config", "plan", "data", "models", "rewards"},
+    "comparison": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "jobs", "screen"},
     "measure": {"config", "plan", "trainers"},
     "redaction": set(ROOMS),
     "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction", "stopped_early"},
