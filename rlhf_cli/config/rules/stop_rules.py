@@ -95,7 +95,7 @@ def _known(experiment: Experiment) -> list[str]:
         known += logged_metrics.OF_A_CRITIC
     if has_critic or experiment.trainer.args.get("beta"):
         known += logged_metrics.WITH_BETA
-    parts = dict.fromkeys(experiment.rewards, logged_metrics.OF_A_REWARD)
+    parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, logged_metrics.OF_A_REWARD)
     parts["truncation"] = (*logged_metrics.OF_TRUNCATION, *logged_metrics.OF_TRUNCATION_TOO)
     parts |= {"kl": logged_metrics.OF_KL, "value": logged_metrics.OF_VALUE} if has_critic else {}
     return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
