@@ -130,7 +130,7 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         console.print(command, soft_wrap=True, highlight=False)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
-        f"rlhf why {path}": "what its log says: what is wrong, what to change",
+        f"rlhf why {path}": "what its log says, and what to change",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }
