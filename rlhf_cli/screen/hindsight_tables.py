@@ -225,8 +225,9 @@ def _shown(change: Change) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "by" in one for one in value):
-        return ", ".join(gate_in_words(one) for one in value if isinstance(one, dict))
+    gates = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "by" in one]
+    if gates:
+        return ", ".join(map(gate_in_words, gates))
     return "none" if value is None else str(value)
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.hindsight.question import ask
 from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.hindsight.what_if import WhatIf, what_if
+from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.hindsight_runs import advantages_if
