@@ -18,6 +18,8 @@ Wanted = Callable[[str], bool]
 """Says of the name of a metric whether it is to be read."""
 
 _NUMBERS = (int, float)
+_PLAIN = frozenset({int, float, type(None)})
+_ABSENT = "absent"
 _NOT_METRICS = ("step", "time_s")
 
 
@@ -89,12 +91,11 @@ def columns_of(events: list[Event], wanted: Wanted | None = None) -> MetricColum
 
 
 def _column(events: Iterable[Event], name: str, all_steps: NDArray[np.int64]) -> Series:
-    found = [event.get(name, _NOT_METRICS) for event in events]
-    if all(type(value) is float for value in found):
+    found = [event.get(name, _ABSENT) for event in events]
+    if set(map(type, found)) <= _PLAIN:
         return Series(all_steps, np.array(found, dtype=np.float64))
-    is_there = np.array([value is None or type(value) in _NUMBERS for value in found], dtype=bool)
-    kept = [value for value in found if value is None or type(value) in _NUMBERS]
-    return Series(all_steps[is_there], np.array(kept, dtype=np.float64))
+    kept = [place for place, value in enumerate(found) if type(value) in _PLAIN]
+    return Series(all_steps[kept], np.array([found[place] for place in kept], dtype=np.float64))
 
 
 def _events(lines: list[bytes], path: Path) -> list[Event]:
@@ -120,6 +121,6 @@ def _event(line: bytes) -> Event | None:
             event = json.loads(line)
         except ValueError:
             return None
-    if not isinstance(event, dict) or type(event.get("step")) not in _NUMBERS:
-        return None
-    return event if isinstance(event.get("time_s"), int | float) else None
+    if type(event) is dict and type(event.get("step")) in _NUMBERS and type(event.get("time_s")) in _NUMBERS:
+        return event
+    return None

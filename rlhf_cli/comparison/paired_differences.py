@@ -40,7 +40,6 @@ class PairedDifference:
     `difference` has the interval that holds together with all others of its family; `degrees` are those of its t,
     `effect` is d / s (None without a deviation), `p_value` that of the one comparison alone, `p_adjusted` times their
     number, at most 1. `outcome` is about `value`: better, worse, undecided, equal in every seed, or impossible to say.
-    `seeds_needed` is the whole number of seeds that would probably decide, None where that is not asked or beyond 1000.
     """
 
     value: str
@@ -52,12 +51,20 @@ class PairedDifference:
     effect: float | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
-    seeds_needed: int | None = None
 
     @property
     def degrees(self) -> int:
         """Return the degrees of freedom of the t distribution."""
         return max(0, len(self.seeds) - 1)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Return how many seeds would probably decide what is undecided; None where nothing is, or a thousand are not
+        enough.
+        """
+        if self.outcome != UNDECIDED or self.effect is None:
+            return None
+        return seeds_needed(self.effect, comparisons=self.comparisons)
 
 
 def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
@@ -95,7 +102,6 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         effect=mean / deviation,
         p_value=p_value,
         p_adjusted=min(1.0, comparisons * p_value),
-        seeds_needed=None if is_decided else seeds_needed(mean / deviation, comparisons=comparisons),
     )
 
 

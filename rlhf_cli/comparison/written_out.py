@@ -58,7 +58,10 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
                 "baseline": verdict.baseline,
                 "text": verdict.text,
                 "values": {value: asdict(one) for value, one in verdict.arms.items()},
-                "differences": [{**asdict(one), "degrees": one.degrees} for one in verdict.differences],
+                "differences": [
+                    {**asdict(one), "degrees": one.degrees, "seeds_needed": one.seeds_needed}
+                    for one in verdict.differences
+                ],
             }
             for verdict in comparison.verdicts
         ],
