@@ -65,12 +65,14 @@ class Trial:
     came: dict[int, float]
 
 
-def trained(root: Path, base: str, setting: str, seed: int, steps: int) -> RunFolder:
-    """The run of these settings, made if it is not there."""
+def trained(root: Path, base: str, setting: str, seed: int, steps: int, *, makes: bool) -> RunFolder | None:
+    """The run of these settings, made if it is not there; None where it is not to be made."""
     name = f"{base}-{setting.replace(' ', '_')}-{seed}"
     run = RunFolder(root / "runs" / "quickstart" / name)
     if run.status.is_file() and read_status(run).state == FINISHED:
         return run
+    if not makes:
+        return None
     words = [*BASES[base], *SETTINGS.get(setting, ()), f"seed={seed}", f"trainer.args.max_steps={steps}"]
     words += ["track=none", "launch=cpu", "trainer.args.save_strategy=no", "run.keep_completions.last=all"]
     words += ["trainer.args.per_device_train_batch_size=64", "trainer.args.num_generations=8", "guards.no_signal=off"]
@@ -108,17 +110,22 @@ def harder(rounds: Iterable[RoundDifference], component: str) -> float:
     return math.fsum(known) if known else math.nan
 
 
-def trials(root: Path, seeds: int, steps: int) -> list[Trial]:
-    """All trials, with the runs that are missing made."""
+def trials(root: Path, seeds: int, steps: int, *, makes: bool) -> list[Trial]:
+    """All trials, with the runs that are missing made, or left out."""
     horizons = [horizon for horizon in HORIZONS if horizon <= steps]
     found = []
     for seed in range(seeds):
         for base in BASES:
-            run = trained(root, base, "base", seed, steps)
+            run = trained(root, base, "base", seed, steps, makes=makes)
+            if run is None:
+                continue
             stored = read_rounds(run)
             was = raw_means(stored)
             for setting, words in SETTINGS.items():
-                became = raw_means(read_rounds(trained(root, base, setting, seed, steps)))
+                other = trained(root, base, setting, seed, steps, makes=makes)
+                if other is None:
+                    continue
+                became = raw_means(read_rounds(other))
                 recompute = "primary" in setting
                 answer = what_if(ask(run, list(words), recompute=recompute), stored, steps, recompute=recompute)
                 found += [
@@ -190,10 +197,11 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("hindsight-bench"))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--no-train", action="store_true", help="take the runs that are there")
     options = parser.parse_args()
     root = options.root.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    report(trials(root, options.seeds, options.steps))
+    report(trials(root, options.seeds, options.steps, makes=not options.no_train))
 
 
 if __name__ == "__main__":
