@@ -94,7 +94,11 @@ class PageContent:
             "parallel": self.parallel if isinstance(self.parallel, dict) else None,
             "completions": {"beside": self.completions.side_by_side, "extremes": self.completions.extremes},
         }
-        return {**redacted_tree(of_texts, values_only=True), "plots": [plot.as_json() for plot in self.plots]}
+        return redacted_tree(of_texts, values_only=True)
+
+    def curve_data(self) -> list[dict[str, object]]:
+        """Return the plots as the page's scripts read them, apart from all else: they are many numbers."""
+        return [plot.as_json() for plot in self.plots]
 
 
 def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:

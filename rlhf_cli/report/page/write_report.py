@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf_cli.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.errors import Problems, RlhfError, UserError
 from rlhf_cli.redaction import redacted
-from rlhf_cli.report.page.embedding import own_file, plotly_bundle, policy, script_json, sha256
+from rlhf_cli.report.page.embedding import deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.report.page.page_content import PageContent, page_content
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import write_text
@@ -84,6 +84,7 @@ def render(content: PageContent) -> str:
         css=Markup(own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(content.script_data())),
+        curves=Markup(deflated(script_json(content.curve_data()))),
         plotly=Markup(bundle.base64),
     )
 

@@ -44,6 +44,7 @@ async function start() {
     const script = document.createElement("script");
     script.textContent = await inflated("plotly-deflated");
     document.head.append(script);
+    data.plots = JSON.parse(await inflated("curves-deflated"));
     buildFront();
     buildParallel();
     buildCurves();
