@@ -71,7 +71,9 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
     num_extremes = sum(len(rows) for rows in by_step.values()) * 2 * most_extremes
     extremes: list[dict[str, object]] = []
     for step, rows in by_step.items():
-        of_runs = {str(place): _extremes(answers, most_extremes, _longest(num_extremes)) for place, answers in rows.items()}
+        of_runs = {
+            str(place): _extremes(answers, most_extremes, _longest(num_extremes)) for place, answers in rows.items()
+        }
         if any(of_runs.values()):
             extremes.append({"step": step, "runs": of_runs})
     return CompletionPages(
