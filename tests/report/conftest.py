@@ -1,4 +1,4 @@
-"""A headless Chromium for the tests of the page, one for a file of tests."""
+"""A headless Chromium for the tests of the page, one for all of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A browser; without one the tests are skipped and say so."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.is_file():
         pytest.skip(f"there is no {CHROMIUM} (Debian: chromium)")
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.report.page.write_report import write_report
-from tests.support.opened_page import OpenedPage
+from tests.support.opened_page import SCREEN, OpenedPage
 from tests.support.reported_runs import STEPS, write_reported
 
 SECTIONS = 14
@@ -30,7 +30,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(chromium: Any, file: Path) -> OpenedPage:
-    return OpenedPage(chromium, file, viewport={"width": 1280, "height": 900})
+    return OpenedPage(chromium, file)
 
 
 @pytest.fixture
@@ -147,17 +147,32 @@ def test_paper_has_every_section_whole(page: OpenedPage) -> None:
     assert max(widths) <= 0
     page.eval("window.dispatchEvent(new Event('afterprint'))")
     assert page.tab.locator("details:not([open])").count() == closed
-    assert len(page.tab.pdf(format="A4")) > 20_000
     page.tab.emulate_media(media="screen")
-    page.tab.set_viewport_size({"width": 1280, "height": 900})
-    assert page.complaints == []
+    page.tab.set_viewport_size(SCREEN)
 
 
-def test_a_telephone_has_nothing_beside_its_screen(chromium: Any, file: Path) -> None:
-    page = OpenedPage(chromium, file, viewport={"width": 400, "height": 800}, color_scheme="dark")
-    assert page.overflow() <= 0
+def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:
+    page.tab.set_viewport_size({"width": 400, "height": 800})
     page.eval("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.overflow() <= 0
-    ground = page.eval("getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(23, 24, 26)"
+    page.tab.set_viewport_size(SCREEN)
+    page.eval("for (const one of document.querySelectorAll('details')) one.open = false")
+
+
+def test_by_night_the_ground_is_dark_and_the_curves_are_light(page: OpenedPage) -> None:
+    colour = "document.getElementById('plot-loss').data.pop().line.color"
+    by_day = page.eval(colour)
+    page.tab.emulate_media(color_scheme="dark")
+    assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 26)"
+    assert _brightness(by_day) < 128 < _brightness(page.eval(colour))
+    page.tab.emulate_media(color_scheme="light")
+
+
+def test_after_all_that_nothing_has_complained(page: OpenedPage) -> None:
     assert page.complaints == []
+    assert page.requests == []
+
+
+def _brightness(colour: str) -> float:
+    """Return the mean of the parts of #rrggbb."""
+    return sum(int(colour[place : place + 2], 16) for place in (1, 3, 5)) / 3

@@ -5,22 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+SCREEN = {"width": 1280, "height": 900}
 _PLACES = {"runs": "one.meta.runs || []", "settings": "one.meta.setting === undefined ? [] : [one.meta.setting]"}
 
 
 class OpenedPage:
     """A report in a tab. `complaints` holds console errors and exceptions, `requests` all addresses but its own."""
 
-    def __init__(self, browser: Any, file: Path, **context: object) -> None:
+    def __init__(self, browser: Any, file: Path, *, is_drawn: bool = True) -> None:
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        self.tab = browser.new_page(**context)
+        self.tab = browser.new_page(viewport=SCREEN)
         self.tab.on("console", lambda said: self.complaints.append(said.text) if said.type != "log" else None)
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("dialog", lambda dialog: self._dialog(dialog))
         self.tab.on("request", lambda request: self._request(request.url, file))
         self.tab.goto(file.as_uri())
-        self.tab.wait_for_selector("html[data-drawn=all]", state="attached", timeout=60_000)
+        if is_drawn:
+            self.tab.wait_for_selector("html[data-drawn=all]", state="attached", timeout=60_000)
 
     def _dialog(self, dialog: Any) -> None:
         self.complaints.append(f"dialog {dialog.message}")
