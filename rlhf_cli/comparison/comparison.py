@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from rlhf_cli.comparison.fair_totals import in_words, lacking, other_scores, parse_weights, why_no_total
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, asked_measure, default_measures
-from rlhf_cli.comparison.over_seeds import MEAN
+from rlhf_cli.comparison.over_seeds import ENOUGH_FOR_BOOTSTRAP, IQM, MEAN
 from rlhf_cli.comparison.over_seeds import estimate as estimate_over
 from rlhf_cli.comparison.pareto_front import MOST_MEASURES, Front, pareto_front
-from rlhf_cli.comparison.settings import Grouped, group_over_seeds
+from rlhf_cli.comparison.settings import Grouped, Setting, group_over_seeds
 from rlhf_cli.comparison.verdicts import Verdict, verdicts_on
 from rlhf_cli.comparison.what_differs import Axis
 from rlhf_cli.comparison.windows import Window
@@ -101,9 +101,13 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
     if not judged:
         judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
-    verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator) if axis else []
+    verdicts: list[Verdict] = []
+    if axis is not None and (asked.on or any(len(setting.by_seed) > 1 for setting in grouped.settings)):
+        verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
     front = _front(asked, measures, runs, estimates, all_names)
     notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
+    if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
+        notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
     return Comparison(asked, grouped, measures, values, estimates, no_total, weights, verdicts, front, notes)
 
 
@@ -214,6 +218,16 @@ def _front(
     return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
 
 
+def _lacks(setting: Setting, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
+    """Return the runs without a measure that another seed of the same setting has."""
+    lost = [run.name for run in setting.runs if not math.isfinite(numbers[run.name]) and run.name not in nulls]
+    return lost if len(lost) < len(setting.runs) else []
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
     notes = []
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
@@ -222,13 +236,12 @@ def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, M
     notes += [f"{name} does not count: {why}" for one in grouped.settings for name, why in one.left_out.items()]
     notes += other_scores(grouped.runs)
     counted = [run for setting in grouped.settings for run in setting.runs]
-    for measure in measures:
-        lost = [run.name for run in counted if not math.isfinite(values[measure.label][run.name])]
-        if lost and measure.weights is None:
-            nulls = [run.name for run in counted if run.name in lost and measure.metric in run.metrics]
-            why = "null or NaN" if len(nulls) == len(lost) else "missing"
-            named = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-            notes.append(f"{measure.label} is {why} in {named}")
+    for measure in (one for one in measures if one.weights is None):
+        numbers = values[measure.label]
+        nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
+        missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
+        by_reason = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in by_reason.items() if lost]
     if len(counted) > 1 and all(len(setting.by_seed) < 2 for setting in grouped.settings):
         notes.append("one seed a setting: an interval is impossible, not zero; seed=0,1,2,3,4 would give one")
     return notes

@@ -17,6 +17,9 @@ from rlhf_cli.numerics.intervals import LEVEL, Estimate, student
 
 MEAN, IQM = "mean", "iqm"
 ESTIMATORS = (MEAN, IQM)
+ENOUGH_FOR_BOOTSTRAP = 10
+"""Below so many seeds the percentile bootstrap holds clearly less often than it says: scripts/bench/verdicts.py."""
+
 _TRIMMED = 0.25
 _DRAWS = 5000
 

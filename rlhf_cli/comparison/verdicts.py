@@ -80,16 +80,16 @@ def verdicts_on(
             text: estimate_over(list(by_seed.values()), estimator)
             for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
         }
-        text = in_words(measure, differences)
+        text = in_words(measure, differences, baseline)
         found.append(Verdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
     return found
 
 
-def in_words(measure: Measure, differences: Sequence[PairedDifference]) -> str:
+def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
     """Return what the differences on one measure come to: `0.1 beats 0 on correct by 0.04 [0.01, 0.07]`."""
     on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
-    parts = [_beats(one, on) for one in differences if one.outcome in (BETTER, WORSE)]
-    parts += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, bool(parts))
+    parts = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
+    parts += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, bool(parts), baseline)
     parts += [
         f"{one.value} and {one.other} are the same on {measure.label} in every seed"
         for one in differences
@@ -99,11 +99,6 @@ def in_words(measure: Measure, differences: Sequence[PairedDifference]) -> str:
     return "; ".join(parts)
 
 
-def signed_text(value: float, half_width: float) -> str:
-    """Return a number with as many decimals as two digits of its uncertainty need, at least 2 and at most 5."""
-    return f"{value:.{decimals(half_width)}f}"
-
-
 def decimals(half_width: float) -> int:
     """Return how many decimals show two digits of a half-width: 0.034 needs three."""
     if not math.isfinite(half_width) or half_width <= 0:
@@ -111,30 +106,41 @@ def decimals(half_width: float) -> int:
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
-def _beats(one: PairedDifference, on: str) -> str:
-    mean, low, high = one.difference.mean, one.difference.low, one.difference.high
-    assert mean is not None
-    assert low is not None
-    assert high is not None
-    winner, loser = (one.value, one.other) if one.outcome == BETTER else (one.other, one.value)
-    turned = 1 if mean > 0 else -1
-    ends = sorted((low * turned, high * turned))
-    digits = decimals((high - low) / 2)
-    return f"{winner} beats {loser} on {on} by {abs(mean):.{digits}f} [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
+def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
+    """One clause a winner: whom it beats, by how much."""
+    beaten: dict[str, list[str]] = {}
+    for one in differences:
+        mean, low, high = one.difference.mean, one.difference.low, one.difference.high
+        assert mean is not None
+        assert low is not None
+        assert high is not None
+        winner, loser = (one.value, one.other) if one.outcome == BETTER else (one.other, one.value)
+        near, far = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
+        digits = decimals((high - low) / 2)
+        by = f"by {abs(mean):.{digits}f} [{near:.{digits}f}, {far:.{digits}f}]"
+        text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
+        beaten.setdefault(winner, []).append(text)
+    return [f"{winner} beats {_listed(losers)}" for winner, losers in beaten.items()]
 
 
-def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool) -> list[str]:
+def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool, baseline: str | None) -> list[str]:
     """All pairs that cannot be told apart in one clause, with the pair that fewest more seeds would decide."""
     if not pairs:
         return []
-    if is_more or len(pairs) == 1:
-        named = ", ".join(f"{one.other} and {one.value}" for one in pairs)
+    names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
+    if baseline is not None:
+        clause = f"{_listed([name for name in names if name != baseline])} cannot be told from {baseline}"
+    elif len(pairs) == len(names) * (len(names) - 1) // 2:
+        clause = f"{_listed(names)} cannot be told apart"
     else:
-        names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
-        named = f"{', '.join(names[:-1])} and {names[-1]}"
+        named = _listed([f"{one.other} and {one.value}" for one in pairs], "nor" if len(pairs) == 2 else "and")
+        clause = f"{'neither' if len(pairs) == 2 else 'none of'} {named} can be told apart"
     nearest = max(pairs, key=lambda one: abs(one.effect or 0.0) * math.sqrt(len(one.seeds)))
-    clause = f"{named} cannot be told apart" + ("" if is_more else f" on {label}")
-    return [f"{clause}{_more_seeds(nearest, len(pairs) > 1)}"]
+    return [f"{clause}{'' if is_more else f' on {label}'}{_more_seeds(nearest, len(pairs) > 1)}"]
+
+
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 def _more_seeds(one: PairedDifference, is_of_several: bool) -> str:
@@ -142,7 +148,8 @@ def _more_seeds(one: PairedDifference, is_of_several: bool) -> str:
     unsure = f" (a very unsure estimate, from {count} seeds)" if count <= FEW_SEEDS else ""
     needed = one.seeds_needed
     if needed is None:
-        return f", and for differences as small as these {MOST_SEEDS} seeds would not be enough{unsure}"
+        small = "differences" if is_of_several else "a difference"
+        return f", and {MOST_SEEDS} seeds would not be enough for {small} so small{unsure}"
     more = max(1, needed - count)
     which = f" for {one.other} and {one.value}" if is_of_several else ""
     return f", about {more} more seed{'s' if more > 1 else ''} would{which}{unsure}"

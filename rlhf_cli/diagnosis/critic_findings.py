@@ -17,6 +17,7 @@ from rlhf_cli.diagnosis.sustained import (
     evidence,
     from_to,
     on_average,
+    rounded,
     steps_of,
     too_few,
 )
@@ -50,7 +51,7 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 def _faster(log: Log) -> str:
     rates = log.curve("critic/learning_rate").values
-    return f"{3 * float(rates.max()):.2g}" if len(rates) and rates.max() > 0 else "1e-4"
+    return rounded(3 * float(rates.max())) if len(rates) and rates.max() > 0 else "1e-4"
 
 
 _TWICE = 2.0
@@ -81,7 +82,7 @@ def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
         return
     what = f"the critic's loss grows: {grown:.1f} times what it was, the returns' variance {with_returns:.1f} times"
     rates = log.curve("critic/learning_rate").values
-    slower = (Change(f"critic.learning_rate={float(rates.max()) / 3:.2g}", "smaller steps"),) if len(rates) else ()
+    slower = (Change(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),) if len(rates) else ()
     seen = (evidence(curve, from_to(curve)), *((evidence(returns, from_to(returns)),) if len(returns) else ()))
     tamer = Change("critic.max_grad_norm=0.5", "no step larger than that")
     yield Finding(kind, "", "warning", what, seen, *steps_of(curve), (*slower, tamer))

@@ -124,6 +124,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
     from rlhf_cli.launch.pulse_callback import KeepPulse
+    from rlhf_cli.launch.said_findings import SayFindings
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
@@ -158,7 +159,8 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
-        for shown in (Recorder(folder), ShowProgress(bar), watch_ends, prune):
+        say = SayFindings(folder, bar, experiment.warn.kinds)
+        for shown in (Recorder(folder), ShowProgress(bar), watch_ends, say, prune):
             trainer.add_callback(shown)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)

@@ -51,7 +51,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
         told = section(all_lengths, which)["in_words"]
         parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
     if status.warnings:
-        parts += ["", Text(f"{status.warnings} warnings of the libraries are in log.txt", style="dim")]
+        parts += ["", Text(f"{status.warnings} warnings are in log.txt", style="dim")]
     title = f"[bold]{status.state} after {status.step} steps"
     console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
     _show_next(console, folder)
@@ -128,6 +128,7 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         console.print(command, soft_wrap=True, highlight=False)
     commands = {
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
+        f"rlhf why {path}": "what its log says: what is wrong, what to change",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }

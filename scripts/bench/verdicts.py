@@ -3,7 +3,8 @@
     python -m scripts.bench.verdicts                1,000 sweeps a row: the table of docs/compare.md
     python -m scripts.bench.verdicts --sweeps 100
 
-A curve climbs to its end and has, on top, what its seed adds to all settings (deviation 0.05: the model that it begins
+Every row has random numbers of its own, drawn from its name. A curve climbs to its end and has, on top, what its seed
+adds to all settings (deviation 0.05: the model that it begins
 with, its prompts), what seed and setting add together (0.03), and noise from log event to log event (0.05) that is
 autocorrelated by 0.8. No setting is better than another. Each number is the mean of the last tenth of 50 log events, as
 `rlhf compare` takes it, and goes through the very functions that the command uses.
@@ -75,7 +76,7 @@ SCENARIOS = (
 
 def sweeps(scenario: Scenario, count: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Yield what is measured of one sweep after another: (measures, values, seeds)."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng([seed, *scenario.name.encode()])
     shape = (scenario.measures, scenario.values, scenario.seeds)
     steps = np.arange(1, _EVENTS + 1)
     climb = _END * (1 - np.exp(-steps / 10))

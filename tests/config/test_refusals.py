@@ -80,7 +80,7 @@ def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     assert error.hint is None
     assert error.expected == (
         "one of aggregate, critic, data, guards, kl, launch, model, primary, reward_model, rewards, run, seed, sweep, "
-        "track, trainer, truncation"
+        "track, trainer, truncation, warn"
     )
 
 

@@ -12,7 +12,7 @@ from rlhf_cli.diagnosis.run_diagnosis import diagnose_readable
 
 @dataclass(frozen=True)
 class Noticed:
-    """A finding. `says` is its headline in the first of the `runs` that have it, `change` what to type, if anything."""
+    """A finding: `says` is its headline in the first of the `runs` with it, `change` what to type, '' if nothing."""
 
     severity: str
     says: str
