@@ -41,6 +41,7 @@ def test_numbers_keep_four_digits(value: float | None, short: float | None) -> N
 def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 steps 25 points: the values 0 to 99 have the means 1.5, 5.5, ...; 98 is logged as null."""
     monkeypatch.setattr(plotted_curves, "_MOST_POINTS", 25)
+    monkeypatch.setattr(plotted_curves, "_LEAST_POINTS", 25)
     values = [None if step == 98 else float(step) for step in range(100)]
     folders = [
         write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in (("a", values), ("b", [2.0] * 100))
