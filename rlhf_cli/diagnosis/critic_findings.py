@@ -17,7 +17,9 @@ from rlhf_cli.diagnosis.sustained import (
     evidence,
     from_to,
     on_average,
+    rounded,
     steps_of,
+    too_early,
     too_few,
 )
 from rlhf_cli.diagnosis.trends import trend
@@ -26,7 +28,10 @@ _MOSTLY = 0.8
 
 
 def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the critic foresees less than a constant would, in four of five rounds of half of the run."""
+    """Yield that the critic foresees less than a constant would, in four of five rounds of half of the run.
+
+    At the beginning every critic does; one that rises is learning.
+    """
     kind = "explained_variance"
     if not setup.has_critic:
         yield Fine(kind, "there is no critic")
@@ -35,10 +40,16 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
     if few := too_few(kind, curve, ENOUGH):
         yield few
         return
-    late = curve.last(LATE)
+    late, line = curve.last(LATE), trend(curve)
     share = float((late.values < 0.0).mean())
     if float(np.median(late.values)) >= 0.0 or share < _MOSTLY:
         yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        return
+    if early := too_early(kind, log):
+        yield early
+        return
+    if line is not None and line.rises(SURE) and late.last(LATE).mean > late.first(LATE).mean:
+        yield Fine(kind, f"{curve.metric}: {from_to(curve)}; below 0, and rising")
         return
     what = f"the critic foresees less than a constant would: explained variance {on_average(late)}"
     changes = (
@@ -50,7 +61,7 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 def _faster(log: Log) -> str:
     rates = log.curve("critic/learning_rate").values
-    return f"{3 * float(rates.max()):.2g}" if len(rates) and rates.max() > 0 else "1e-4"
+    return rounded(3 * float(rates.max())) if len(rates) and rates.max() > 0 else "1e-4"
 
 
 _TWICE = 2.0
@@ -81,7 +92,7 @@ def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
         return
     what = f"the critic's loss grows: {grown:.1f} times what it was, the returns' variance {with_returns:.1f} times"
     rates = log.curve("critic/learning_rate").values
-    slower = (Change(f"critic.learning_rate={float(rates.max()) / 3:.2g}", "smaller steps"),) if len(rates) else ()
+    slower = (Change(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),) if len(rates) else ()
     seen = (evidence(curve, from_to(curve)), *((evidence(returns, from_to(returns)),) if len(returns) else ()))
     tamer = Change("critic.max_grad_norm=0.5", "no step larger than that")
     yield Finding(kind, "", "warning", what, seen, *steps_of(curve), (*slower, tamer))

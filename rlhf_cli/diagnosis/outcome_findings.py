@@ -18,6 +18,7 @@ from rlhf_cli.diagnosis.sustained import (
     evidence,
     from_to,
     on_average,
+    rounded,
     steps_of,
     too_early,
     too_few,
@@ -159,17 +160,20 @@ def _best_step(curve: Curve, sign: float) -> int:
 
 def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Change]:
     if setup.has_critic:
-        yield Change(f"kl.coef={max(0.1, 3 * (setup.kl_coef or 0.0)):.2g}", "holds the policy near where both agreed")
+        yield Change(
+            f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed"
+        )
     elif setup.trainer in ("grpo", "rloo"):
         yield Change(
-            f"trainer.args.beta={max(0.04, 3 * setup.number('beta', 0.0)):.2g}", "holds the policy near the start"
+            f"trainer.args.beta={rounded(max(0.04, 3 * setup.number('beta', 0.0)))}", "holds the policy near the start"
         )
     yield Change(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
     yield from slower(log, setup)
 
 
-_LITTLE = 0.1
-"""Of the deviation of the rows: a total that rises by less within its whole interval has not been learned."""
+_LITTLE = 0.2
+"""Of the deviation of the rows: a total that rises by less, with its whole interval, has not been learned."""
+_FLAT = 0.05
 _LITTLE_LOSS = 0.02
 _SIGMAS = 5.0
 """Of what sampling alone makes of a difference: what the policy's own wandering adds is not in it."""
@@ -197,9 +201,9 @@ def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
     line = trend(Curve(curve.metric, curve.steps, sign * curve.values))
     thirds = means(curve, 3)
     gain = sign * (thirds[-1] - thirds[0])
-    if gain > max(2 * little, _SIGMAS * _of_thirds(curve)):  # plainly so, also where it bends too much for a line
+    if gain > max(little, _SIGMAS * _of_thirds(curve)):  # plainly so, also where it bends too much for a line
         yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
-    elif has_rewards and gain < -max(3 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
+    elif has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
         what = f"the total gets worse: {from_to(curve)}"
         changes = tuple(slower(log, setup))
         yield Finding(kind, "", "serious", what, (evidence(curve, from_to(curve)),), *steps_of(curve), changes)
@@ -225,11 +229,11 @@ def _of_sampling(log: Log, num_events: int) -> float:
 def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> Seen:
     """Return what a line through the total (through minus the loss) says."""
     kind, told = "learning", f"{curve.metric}: {from_to(curve)}"
-    low, high = line.interval(2 * SURE)
+    low, high = line.interval(_FLAT)
     name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
     bounds = sorted((sign * low, sign * high))
     seen = (evidence(curve, f"{from_to(curve)}; the change lies between {bounds[0]:.2g} and {bounds[1]:.2g}"),)
-    if line.falls(SURE) and -line.change > 2 * little:
+    if line.falls(SURE) and -line.change > little:
         what = f"{name} gets worse: {from_to(curve)}"
         return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(slower(log, setup)))
     if low > 0.0:
@@ -244,5 +248,6 @@ def _faster(log: Log, setup: RunSetup) -> Iterator[Change]:
     rates = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(rates.max()) if len(rates) else 0.0)
     if rate > 0.0:
-        yield Change(f"trainer.args.learning_rate={3 * rate:.2g}", "larger steps")
-    yield Change("debug=overfit", "shows whether it can learn one batch at all")
+        yield Change(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
+    debug = "overfit" if log.rewards() else "overfit_rows"
+    yield Change(f"debug={debug}", "shows whether it can learn one batch at all")

@@ -15,6 +15,7 @@ from rlhf_cli.diagnosis.sustained import (
     evidence,
     from_to,
     on_average,
+    rounded,
     steps_of,
     too_early,
     too_few,
@@ -62,7 +63,7 @@ def _nearer(log: Log, setup: RunSetup) -> Iterator[Change]:
 
 
 def _more(value: float | None, least: float) -> str:
-    return f"{max(least, 3.0 * (value or 0.0)):.2g}"
+    return rounded(max(least, 3.0 * (value or 0.0)))
 
 
 def slower(log: Log, setup: RunSetup) -> Iterator[Change]:
@@ -70,7 +71,7 @@ def slower(log: Log, setup: RunSetup) -> Iterator[Change]:
     logged = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(logged.max()) if len(logged) else 0.0)
     if rate > 0.0:
-        yield Change(f"trainer.args.learning_rate={rate / 3:.2g}", "smaller steps")
+        yield Change(f"trainer.args.learning_rate={rounded(rate / 3)}", "smaller steps")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
@@ -107,6 +108,7 @@ def truncation(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 _BY_HALF = 0.5
+_EXCUSE = 0.15
 
 
 def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
@@ -138,14 +140,10 @@ def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def _rises(log: Log, name: str) -> bool:
-    """Return whether a reward's mean rose at all: a mild test, for it is an excuse and no finding."""
-    curve = log.curve(f"rewards/{name}/mean")
-    if len(curve) < ENOUGH:
-        return False
-    line, thirds = trend(curve), means(curve, 3)
-    spread = log.curve(f"rewards/{name}/std")
-    scale = spread.mean if len(spread) else 0.0
-    return (line is not None and line.rises(0.05)) or thirds[-1] - thirds[0] > 0.2 * scale > 0.0
+    """Return whether a reward's mean rose by more than a seventh of its rows' deviation: an excuse, and no finding."""
+    curve, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
+    thirds = means(curve, 3)
+    return len(thirds) == 3 and len(spread) > 0 and thirds[-1] - thirds[0] > _EXCUSE * spread.mean > 0.0
 
 
 _COLLAPSED = 0.1
@@ -211,6 +209,6 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
         yield early
         return
     rate = setup.number("learning_rate", 0.0)
-    changes = (Change(f"trainer.args.learning_rate={3 * rate:.2g}", "larger steps"),) if rate else ()
+    changes = (Change(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps"),) if rate else ()
     what = "nothing is ever clipped though rollouts are used again: the policy hardly moves"
     yield Finding(kind, "", "note", what, (evidence(curve, on_average(curve)),), *steps_of(curve), changes)

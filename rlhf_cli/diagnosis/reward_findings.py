@@ -10,7 +10,16 @@ import numpy as np
 from rlhf_cli.diagnosis.finding import Change, Evidence, Finding, Fine, Seen, Severity, Unseen
 from rlhf_cli.diagnosis.logged import Curve, Log
 from rlhf_cli.diagnosis.run_setup import RunSetup
-from rlhf_cli.diagnosis.sustained import ENOUGH, ENOUGH_FOR_TREND, LATE, evidence, on_average, steps_of, too_early
+from rlhf_cli.diagnosis.sustained import (
+    ENOUGH,
+    ENOUGH_FOR_TREND,
+    LATE,
+    evidence,
+    on_average,
+    rounded,
+    steps_of,
+    too_early,
+)
 
 _SAME = 0.95
 """A correlation of which the square is 0.9: nine tenths of what one reward says of a row, the other has said."""
@@ -233,5 +242,5 @@ def _heavier(log: Log, name: str, largest: str) -> Change:
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
     return Change(
-        f"rewards.{name}.weight={sign * weight:.2g}", f"gives {name} a third of {largest}'s part in the total"
+        f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"
     )

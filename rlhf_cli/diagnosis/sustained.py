@@ -40,6 +40,11 @@ def evidence(curve: Curve, says: str) -> Evidence:
     return Evidence(curve.metric, says, steps, tuple(float(value) for value in curve.values[::stride]))
 
 
+def rounded(value: float) -> str:
+    """Return a number with two digits that count, as somebody would type it: `0.00033`, `1.5`, `120`."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
 def steps_of(curve: Curve) -> tuple[int, int]:
     """Return the first and the last step of a curve that has points."""
     return int(curve.steps[0]), int(curve.steps[-1])

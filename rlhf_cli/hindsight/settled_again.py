@@ -30,6 +30,7 @@ from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_round import settle_round
 from rlhf_cli.stack.settling import Settled
 from rlhf_cli.stack.truncation import COMPONENT, Endings
+from rlhf_cli.stack.weight_schedule import Schedule
 from rlhf_cli.tables import rollout_columns
 
 
@@ -159,7 +160,7 @@ class SettlesAgain:
             if one.normalize in ("running", "batch") and bool(is_unknown.any()):
                 self._has_gap = True
                 return f"rewards.{one.name}.normalize={one.normalize} divides by scores that the log lacks"
-            if self._max_steps is None and not isinstance(one.weight, float):
+            if self._max_steps is None and isinstance(one.weight, Schedule) and one.weight.steps is None:
                 return f"rewards.{one.name}.weight follows a schedule, and how long the training is to be is not known"
         return None
 
@@ -173,6 +174,9 @@ class SettlesAgain:
         for scores in self.scores.values():
             scores.begin(stored)
         outcomes = self.stack.evaluate(**batch)
+        for scores in self.scores.values():
+            if scores.problem is not None:
+                raise scores.problem
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.hindsight.stored_rounds import StoredRound
 from rlhf_cli.stack.returned_scores import Score, as_scores
 from rlhf_cli.stack.reward_batch import by_row
@@ -13,6 +14,10 @@ from rlhf_cli.stack.reward_functions import required_columns
 
 ROW = "hindsight_row"
 """The argument that says which row of its round a completion is."""
+
+
+_SAME = 1e-6
+"""Scores this near are the same: those of environments and of older tables are rounded to float32."""
 
 
 class StoredFailure(Exception):
@@ -23,12 +28,15 @@ class StoredScores:
     """Answer as the reward did when the run asked it. `function` computes what the run has not, None for nobody does.
 
     A closed gate keeps a reward from being computed: the log has no score for such a row. `unknown` are the rows of
-    the round at hand that were asked for in vain.
+    the round at hand that were asked for in vain, `problem` is why its function cannot be taken. One that computes some
+    of a round has to give the stored scores of the others again: what rolls dice, or reads what is not stored, does
+    not.
     """
 
     def __init__(self, name: str, function: Callable[..., object] | None, *, is_rescored: bool = False) -> None:
         self.name = name
         self.unknown: set[int] = set()
+        self.problem: UserError | None = None
         self.num_computed = 0
         self._function, self._is_rescored = function, is_rescored
         self._scores: list[Score] = []
@@ -51,7 +59,7 @@ class StoredScores:
         """
         rows = [int(str(row)) for row in by_row(batch, ROW)]
         missing = [place for place, row in enumerate(rows) if not self._is_stored[row]]
-        computed = dict(zip(missing, self._computed(batch, missing), strict=True)) if missing else {}
+        computed = self._computed(batch, rows, missing) if missing else {}
         scores: list[Score | BaseException] = []
         for place, row in enumerate(rows):
             if place in computed:
@@ -62,24 +70,51 @@ class StoredScores:
                 scores.append(self._scores[row])
         return scores
 
-    def _computed(self, batch: dict[str, object], places: Sequence[int]) -> list[Score]:
+    def _computed(self, batch: dict[str, object], rows: Sequence[int], missing: Sequence[int]) -> dict[int, Score]:
+        """Return place -> score of the rows at the places that are missing."""
         if self._function is None:
-            rows = by_row(batch, ROW)
-            self.unknown |= {int(str(rows[place])) for place in places}
-            return [None] * len(places)
-        lacking = [name for name in required_columns(self._function) if name not in batch]
-        lacking += [name for name in inspect.signature(self._function).parameters if name == "completion_ids"]
-        if lacking:
-            raise DataError(
-                f"the stored completions have no column {lacking[0]!r}",
-                where=f"rewards.{self.name}",
-                expected=f"{', '.join(lacking)}, which the reward reads",
-            )
-        self.num_computed += len(places)
+            self.unknown |= {rows[place] for place in missing}
+            return dict.fromkeys(missing)
+        if (problem := self._lacks(self._function, batch)) is not None:
+            return self._cannot(problem, missing)
+        stored = [place for place, row in enumerate(rows) if self._is_stored[row] and self._errors[row] is None]
+        places = [*missing, *stored]
+        scores = dict(zip(places, self._scored(self._function, batch, places), strict=True))
+        for place in stored:
+            was, now = self._scores[rows[place]], scores[place]
+            if (was is None) != (now is None) or not math.isclose(was or 0.0, now or 0.0, rel_tol=_SAME, abs_tol=_SAME):
+                problem = DataError(
+                    f"the reward {self.name!r} does not give its stored scores again, so it cannot give the others",
+                    where=f"rewards.{self.name}",
+                    got=f"{now} for a completion that it gave {was} in the run",
+                    expected="a function of the text and the columns alone, unchanged since the run",
+                )
+                return self._cannot(problem, missing)
+        self.num_computed += len(missing)
+        return {place: scores[place] for place in missing}
+
+    def _cannot(self, problem: UserError, missing: Sequence[int]) -> dict[int, Score]:
+        # Raised here, it would count as a row that the reward fails on.
+        self.problem = problem
+        return dict.fromkeys(missing)
+
+    def _lacks(self, function: Callable[..., object], batch: dict[str, object]) -> UserError | None:
+        lacking = [name for name in required_columns(function) if name not in batch]
+        tokens = inspect.signature(function).parameters.get("completion_ids")
+        lacking += ["completion_ids"] if tokens is not None and tokens.default is tokens.empty else []
+        if not lacking:
+            return None
+        return DataError(
+            f"the stored completions have no column {lacking[0]!r}",
+            where=f"rewards.{self.name}",
+            expected=f"{', '.join(lacking)}, which the reward reads",
+        )
+
+    def _scored(self, function: Callable[..., object], batch: dict[str, object], places: Sequence[int]) -> list[Score]:
         per_row = {name: value for name, value in batch.items() if isinstance(value, list) and name != ROW}
         shared = {name: value for name, value in batch.items() if name not in per_row and name != ROW}
         subset = {name: [values[place] for place in places] for name, values in per_row.items()}
-        scores = as_scores(self.name, self._function(**shared, **subset), len(places), _refuse_dense)
+        scores = as_scores(self.name, function(**shared, **subset), len(places), _refuse_dense)
         return [score if isinstance(score, float | None) else None for score in scores]
 
 

@@ -77,6 +77,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def console(self) -> Path:
+        """Return the path of what a job of a sweep printed; other runs print to the terminal."""
+        return self.path / "console.txt"
+
+    @property
     def sweep_group(self) -> str | None:
         """Return `<exp>/<sweep id>` when this run is a job of a sweep, else None."""
         parent = self.path.parent
@@ -110,6 +115,13 @@ class RunFolder:
         """
         whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return whole[-1] if whole else None
+
+
+def names_a_run(word: str) -> bool:
+    """Return whether a typed word names a run and is no override: a folder that is there may have a `=` in its name, as
+    those of a sweep's jobs do.
+    """
+    return not word.startswith(("-", "~")) and ("=" not in word or Path(word).is_dir())
 
 
 def open_run(path: Path) -> RunFolder:

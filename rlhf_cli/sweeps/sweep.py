@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.comparison_shown import show_folders
 from rlhf_cli.screen.sweep_heading import show_sweep
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
-from rlhf_cli.sweeps.expected_time import expected_time
+from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
+from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.search import run_search
+from rlhf_cli.sweeps.search_plan import search_plan
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
 from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
@@ -27,19 +34,23 @@ _WORTH_SHOWING_S = 1.0
 
 
 def run(argv: list[str]) -> int:
-    """Run every combination of what `argv` sweeps over, or say with --dry-run what would be run; returns the exit code.
+    """Run every combination of what `argv` sweeps over, or the search that its `sweep` section describes, or say with
+    --dry-run what would be run; returns the exit code.
 
     A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
     for any of the jobs, and ConfigError for options.
     """
     options, typed = sweep_options(argv)
     console = Console()
+    if (plan := search_plan(typed)) is not None:
+        return run_search(console, plan, typed, options)
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
         jobs = checked(grid.jobs, tell)
     for_slurm = _for_slurm(jobs)
     folder = folder_of(jobs)
-    _show_heading(console, grid, jobs, options, folder, for_slurm=for_slurm)
+    expected = None if for_slurm else expected_time(jobs)
+    _show_heading(console, grid, jobs, options, folder, expected=expected, for_slurm=for_slurm)
     if options.dry_run:
         for job in jobs:
             console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
@@ -51,10 +62,34 @@ def run(argv: list[str]) -> int:
         submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
         say_folder(console, sweep)
         return EXIT_OK
+    ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
+    with only_writer(RunFolder(sweep.path), what="sweep"):
+        return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
+
+
+def run_ready(
+    console: Console,
+    sweep: SweepFolder,
+    jobs: Sequence[ReadyJob],
+    options: SweepOptions,
+    *,
+    expected_s: float | None = None,
+) -> int:
+    """Run jobs of a sweep, show what came of all of it, and return the exit code. The sweep is held by the caller."""
     try:
-        return run_jobs(console, sweep, jobs, options)
+        code = run_jobs(console, jobs, options, expected_s=expected_s)
     finally:
         show_outcome(console, sweep)
+    if code != EXIT_OK:
+        console.print(_way_on(sweep), soft_wrap=True, highlight=False, markup=False)
+    return code
+
+
+def _way_on(sweep: SweepFolder) -> str:
+    """Return the line that says how to go on with a sweep that is not done."""
+    left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
+    runs = f"{sum(left)} of {len(left)} runs are not done"
+    return f"{runs}; `rlhf resume {shlex.quote(shown(sweep.path))}` goes on with them"
 
 
 def show_outcome(console: Console, sweep: SweepFolder) -> None:
@@ -104,9 +139,9 @@ def _show_heading(
     options: SweepOptions,
     folder: Path,
     *,
+    expected: ExpectedTime | None,
     for_slurm: bool,
 ) -> None:
-    expected = None if for_slurm else expected_time(jobs)
     if expected is not None:
         runs = f"{expected.num_runs} finished {'run' if expected.num_runs == 1 else 'runs'}"
         says_so = f"by the training times of {runs} with as many steps"

@@ -8,6 +8,7 @@ VERBS = {
     "score": "the rewards of an experiment on completions from a file",
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
+    "report": "one HTML page of runs: verdict, curves, front, completions; no network to open it",
     "why": "what was logged, read: what is wrong with a run, and what to change",
     "whatif": "what other weights or gates would have made of a run's stored rollouts",
     "status": "what has become of runs: state, step, time left, Slurm's job",

@@ -27,8 +27,9 @@ from rich.console import Console
 from rlhf_cli.config.schema.reward_section import AGGREGATES
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.hindsight.alternatives import alternatives
-from rlhf_cli.hindsight.question import Question, ask
+from rlhf_cli.hindsight.question import Question
 from rlhf_cli.hindsight.stored_rounds import read_rounds
+from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.runs.run_folder import RunFolder, open_run

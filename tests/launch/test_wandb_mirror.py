@@ -41,13 +41,13 @@ def tracked(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> RunF
         patch.setenv("RLHF_CACHE", str(model_cache))
         patch.setenv("WANDB_API_KEY", "local-0123456789abcdef0123456789abcdef01234567")
         assert main(["train", "-m", *words, "seed=1,2"]) == 0
-    return RunFolder(place / "runs" / "quickstart" / "swept" / "1")
+    return RunFolder(place / "runs" / "quickstart" / "swept" / "seed=2")
 
 
 def test_the_run_says_what_it_was(tracked: RunFolder) -> None:
     found = records(tracked)
     run = of_type(found, "run")[0]
-    assert run["display_name"] == "quickstart/swept/1"
+    assert run["display_name"] == "quickstart/swept/seed=2"
     assert run["run_group"] == "quickstart/swept"
     assert run["job_type"] == "grpo"
     assert run["project"] == "rlhf"
@@ -72,7 +72,7 @@ def test_metrics_mirror_the_run_folder_over_the_global_step(tracked: RunFolder) 
 
 
 def test_each_job_is_a_run_of_its_own(tracked: RunFolder) -> None:
-    first = RunFolder(tracked.path.parent / "0")
+    first = RunFolder(tracked.path.parent / "seed=1")
     ids = {of_type(records(folder), "run")[0]["run_id"] for folder in (first, tracked)}
     assert len(ids) == 2
 

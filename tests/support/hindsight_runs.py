@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from rlhf_cli.hindsight.question import ask
 from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.hindsight.what_if import both_settle, both_sides
+from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 

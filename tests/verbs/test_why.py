@@ -89,8 +89,9 @@ def test_a_last_line_that_was_cut_is_left_out(place: Path, capsys: pytest.Captur
 
 
 def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "140")  # a line a job where there is room for it
     make_run(place, "sweep/0", DEAD)
     make_run(place, "sweep/1", FINE)
     make_run(place, "sweep/2", FINE).metrics.write_text("no event\n{}\n")

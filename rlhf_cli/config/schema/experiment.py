@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.data_section import Data
 from rlhf_cli.config.schema.launch_section import Launch
@@ -17,9 +17,11 @@ from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.schema.run_sections import Guards, Run, Track
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.stop_section import StopRules, checked_rules
 from rlhf_cli.config.schema.sweep_section import Sweep
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation
+from rlhf_cli.config.schema.warn_section import Warn, all_switches
 
 
 class Experiment(Section):
@@ -43,6 +45,8 @@ class Experiment(Section):
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
     guards: Guards = Guards()
+    stop: Annotated[StopRules, BeforeValidator(checked_rules)] = None
+    warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
     launch: Launch
     track: Track
     run: Run
