@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
+from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
 
 
 @pytest.fixture(autouse=True)
