@@ -34,11 +34,11 @@ class WandbTracker:
         os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
         had_record = bool(records_of(run.path))
         try:
-            self._run = _open(run, self._mode)
+            self._run = open_run(run, self._mode)
         except wandb.errors.Error:
             # The server answered a minute ago and does not now. A run is worth more than its mirror.
             self._mode = "offline"
-            self._run = _open(run, self._mode)
+            self._run = open_run(run, self._mode)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP, step_sync=True)
         # What wandb has cannot be taken back: there is no rewinding of a file that is already sent.
@@ -70,7 +70,8 @@ class WandbTracker:
         self._run.log(dict(values), step=step if step >= self._run.step else None)
 
 
-def _open(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
+def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
+    """Return an open run of wandb's; the one of the same id where the server knows it. Raises wandb's errors."""
     import wandb
 
     settings = wandb.Settings(
