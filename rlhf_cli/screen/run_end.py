@@ -21,7 +21,7 @@ from rlhf_cli.runs.run_summary import summarise
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.one_line import one_line
-from rlhf_cli.tracking.wandb_records import unsent
+from rlhf_cli.tracking.where_to_look import where_to_look
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
 _SAMPLES = 3
@@ -126,8 +126,8 @@ def _show_next(console: Console, folder: RunFolder) -> None:
     if picture.is_file():
         command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
         console.print(command, soft_wrap=True, highlight=False)
-    commands = {f"rlhf sync {path}": "send it to wandb: it was recorded here"} if unsent(folder.path) else {}
-    commands |= {
+    commands = {
+        **where_to_look(folder),
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",

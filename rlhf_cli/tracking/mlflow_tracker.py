@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import filelock
 
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tracking.metric_names import flat
+from rlhf_cli.tracking.mlflow_store import URI_VARIABLE, begun_in, store_uri
 from rlhf_cli.tracking.tracker import Ending, Row, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_STORE = "MLFLOW_TRACKING_URI"
 _OURS = "rlhf.run_id"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "preempted": "KILLED"}
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
@@ -37,13 +37,13 @@ class MlflowTracker:
             os.environ.setdefault(name, value)
         import mlflow
 
-        where = _begun_in(run.path)
-        uri = os.environ.get(_STORE) or f"sqlite:///{where / 'mlflow.db'}"
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        where, uri = begun_in(RunFolder(run.path)), store_uri(RunFolder(run.path))
         # Jobs that begin at the same moment would make the same tables.
         with filelock.FileLock(where / ".mlflow.lock"):
             self._client: MlflowClient = mlflow.MlflowClient(tracking_uri=uri)
             experiment = self._client.get_experiment_by_name(run.project)
-            artifacts = None if _STORE in os.environ else (where / "mlartifacts").as_uri()
+            artifacts = None if URI_VARIABLE in os.environ else (where / "mlartifacts").as_uri()
             experiment_id = (
                 experiment.experiment_id
                 if experiment is not None
@@ -105,10 +105,3 @@ def _tags(run: TrackedRun) -> dict[str, str]:
     tags = {_OURS: run.run_id, "trainer": run.job_type, "mlflow.note.content": run.notes or ""}
     tags |= {"group": run.group} if run.group else {}
     return {**{_plain_name(tag): "true" for tag in run.tags}, **tags}
-
-
-def _begun_in(path: Path) -> Path:
-    """Return the folder that the run was begun in, where MLflow's users look; the present one where it is gone."""
-    cwd = read_json(RunFolder(path).provenance).get("cwd")
-    begun = Path(cwd) if isinstance(cwd, str) else Path.cwd()
-    return begun if begun.is_dir() else Path.cwd()

@@ -16,6 +16,7 @@ from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import RUNNING, read_status
 from rlhf_cli.tracking.tracking_plan import has_login, no_answer, wandb_address
+from rlhf_cli.tracking.wandb_record_reader import cut_off_half_a_record
 from rlhf_cli.tracking.wandb_records import records_of, unsent
 
 State = Literal["to send", "sent", "already sent", "nothing to send", "still running", "not sent"]
@@ -50,6 +51,8 @@ def send(sendings: Sequence[Sending], *, by: Send) -> list[Sending]:
     if not files:
         return list(sendings)
     check_server()
+    for file in files:
+        cut_off_half_a_record(file)
     said = by(files)
     return [_after(one, said) if one.state == "to send" else one for one in sendings]
 

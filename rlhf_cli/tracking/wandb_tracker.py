@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlhf_cli.redaction import redacted
 from rlhf_cli.tracking.tracker import STEP, Ending, Row, TrackedRun
+from rlhf_cli.tracking.wandb_record_reader import last_step
 from rlhf_cli.tracking.wandb_records import mark_sent, records_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class WandbTracker:
 
         # Else a copy of every table is left in the user's home, where nobody looks for it.
         os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
-        had_record = bool(records_of(run.path))
+        recorded = _recorded_to(run)
         try:
             self._run = open_run(run, self._mode)
         except wandb.errors.Error:
@@ -41,8 +42,9 @@ class WandbTracker:
             self._run = open_run(run, self._mode)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP, step_sync=True)
-        # What wandb has cannot be taken back: there is no rewinding of a file that is already sent.
-        return run.recorded_to if had_record or self._run.resumed else run.goes_on_from
+        # What wandb has cannot be taken back: its server drops rows of steps that it has.
+        on_server = self._run.step - 1 if self._run.resumed else 0
+        return max(recorded, on_server, run.goes_on_from)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics into wandb's row of this step."""
@@ -68,6 +70,14 @@ class WandbTracker:
     def _log(self, values: Mapping[str, object], step: int) -> None:
         # A reward that logs by itself counts wandb's own steps up; what is behind them wandb would drop.
         self._run.log(dict(values), step=step if step >= self._run.step else None)
+
+
+def _recorded_to(run: TrackedRun) -> int:
+    """Return the last step that the records of earlier attempts hold, 0 without any.
+
+    Less than what was logged where the process was killed: wandb writes a row when the next one begins.
+    """
+    return max((last_step(record.file) or 0 for record in records_of(run.path)), default=0)
 
 
 def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:

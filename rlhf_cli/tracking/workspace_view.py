@@ -101,7 +101,7 @@ def _sections(logged: Sequence[str], *, weights_differ: bool) -> list[ws.Section
     import wandb_workspaces.reports.v2.interface as wr
     import wandb_workspaces.workspaces as ws
 
-    def panels(metrics: Sequence[str], titles: Sequence[str] = ()) -> list[wr.LinePlot]:
+    def panels(metrics: Sequence[str], titles: Sequence[str] = ()) -> list[wr.PanelTypes]:
         names = zip(metrics, titles or metrics, strict=True)
         return [wr.LinePlot(x=STEP, y=[shown_name(name)], title=title) for name, title in names if name in logged]
 
@@ -122,7 +122,7 @@ def _sections(logged: Sequence[str], *, weights_differ: bool) -> list[ws.Section
     ]
 
 
-def _tables(components: Sequence[str]) -> list[wr.Panel]:
+def _tables(components: Sequence[str]) -> list[wr.PanelTypes]:
     import wandb_workspaces.reports.v2.interface as wr
 
     names = ["completions_history", "evaluation_answers"] if components else []

@@ -14,7 +14,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.verbs import sync
-from tests.support.logged_run import CONFIG, REWARDS, logged_run
+from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run
 from tests.support.wandb_stand_in import Server, wandb_stand_in
 from tests.tracking.conftest import Mirrored
 
@@ -86,6 +86,22 @@ def test_a_recorded_run_arrives_and_is_sent_once(
     assert main(["sync", "runs/quickstart/one"]) == 0
     assert capsys.readouterr().out.split() == ["already", "sent", "runs/quickstart/one"]
     assert server.history == {}
+
+
+def test_a_run_that_was_killed_and_went_on_arrives_step_by_step_once(
+    place: Path, mirrored: Mirrored, server: Server, capsys: Said
+) -> None:
+    """Its first record ends in the middle of something. wandb sends the rest twice then, and no second attempt."""
+    folder = logged_run(place / "runs" / "quickstart" / "one")
+    with pytest.raises(KeyboardInterrupt):
+        mirrored(folder, "wandb", error=KeyboardInterrupt())
+    (first,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
+    first.write_bytes(first.read_bytes()[:-3])
+    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    mirrored(folder, "wandb", goes_on_from=2, recorded_to=4)
+    assert main(["sync", "runs"]) == 0, capsys.readouterr()
+    assert [row["train/global_step"] for row in server.history["0123abcd"]] == [1, 2, 3, 4, 5]
 
 
 def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
