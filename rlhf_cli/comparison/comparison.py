@@ -248,15 +248,20 @@ def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, M
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:
         notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
-    notes += [f"{name} does not count: {why}" for one in grouped.settings for name, why in one.left_out.items()]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in (pair for one in grouped.settings for pair in one.left_out.items()):
+        by_reason.setdefault(why, []).append(name)
+    notes += [
+        f"{_few(names)} {'does' if len(names) == 1 else 'do'} not count: {why}" for why, names in by_reason.items()
+    ]
     notes += other_scores(grouped.runs)
     counted = [run for setting in grouped.settings for run in setting.runs]
     for measure in (one for one in measures if one.weights is None):
         numbers = values[measure.label]
         nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
         missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
-        by_reason = {"null or NaN": nulls, "missing": missing}
-        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in by_reason.items() if lost]
+        without = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in without.items() if lost]
     if len(counted) > 1 and all(len(setting.by_seed) < 2 for setting in grouped.settings):
         notes.append("one seed a setting: an interval is impossible, not zero; seed=0,1,2,3,4 would give one")
     return notes
