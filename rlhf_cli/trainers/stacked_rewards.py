@@ -23,6 +23,7 @@ from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.component import Outcome
+from rlhf_cli.stack.dead_signal import share_of_dead_groups
 from rlhf_cli.stack.reward_metrics import (
     TOTAL_COLUMN,
     Counts,
@@ -140,6 +141,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
                 metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
             else:
                 metrics[name].append(value)
+        if alike := metrics.get("frac_reward_zero_std"):
+            alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
         for name, value in truncation_metrics(settled, self._endings).items():
             metrics[name].append(value)
         for name, value in shares.items():

@@ -34,8 +34,9 @@ from scripts.bench.simulated_logs import simulate
 _FRESH = 2001
 """The first odd seed that nobody looked at before the thresholds were as they are."""
 _SHORT = ["track=none", "launch=cpu", "trainer.args.save_strategy=no"]
-_GRPO = ["+exp=quickstart", "trainer.args.max_steps=40", *_SHORT]
-_PPO = ["+exp=toy_ppo", "trainer.args.max_steps=224", *_SHORT]
+_GRPO = ["+exp=quickstart", "trainer.args.max_steps=24", *_SHORT]
+_PPO = ["+exp=toy_ppo", "trainer.args.max_steps=176", *_SHORT]
+_48_STEPS = ["trainer.args.max_steps=48"]
 
 REWARDS = """\
 import random
@@ -69,10 +70,10 @@ PLANTED: dict[str, tuple[str, list[str]]] = {
     ),
     "one reward against itself": (
         "redundant",
-        [*_PPO, "rewards.one.fn=./planted.py:thirds", "rewards.two={fn: './planted.py:thirds', weight: -0.5}"],
+        [*_GRPO, "rewards.one.fn=./planted.py:thirds", "rewards.two={fn: './planted.py:thirds', weight: -0.5}"],
     ),
     "a gate that no row passes": ("gate", [*_GRPO, "rewards.brevity.gate={by: correct, at_least: 2}"]),
-    "a gate that every row passes": ("gate", [*_PPO, "rewards.brevity.gate={by: correct, at_least: -1}"]),
+    "a gate that every row passes": ("gate", [*_GRPO, "rewards.brevity.gate={by: correct, at_least: -1}"]),
     "a weight 100 times too large": (
         "one_reward",
         [*_GRPO, _own("one", "thirds", "weight: 0.05"), _own("noise", "noise", "weight: 5")],
@@ -80,21 +81,22 @@ PLANTED: dict[str, tuple[str, list[str]]] = {
     "5 % of the rows fail": ("reward_errors", [*_GRPO, _own("flaky", "fails", "weight: 0.1, on_error: exclude")]),
     "a temperature of 0.05": ("no_deviation", [*_GRPO, "trainer.args.temperature=0.05", "guards.no_signal=off"]),
     "a temperature of 0.2": ("no_deviation", [*_GRPO, "trainer.args.temperature=0.2", "guards.no_signal=off"]),
-    "a learning rate of 1e-9": ("learning", [*_GRPO, "trainer.args.max_steps=120", "trainer.args.learning_rate=1e-9"]),
+    "a learning rate of 1e-9": ("learning", [*_GRPO, "trainer.args.max_steps=60", "trainer.args.learning_rate=1e-9"]),
     "a reward of noise alone": (
         "learning",
-        [*_GRPO, "trainer.args.max_steps=120", "trainer.args.learning_rate=1e-5", "~rewards.correct", "~rewards.format",
+        [*_GRPO, "trainer.args.max_steps=60", "trainer.args.learning_rate=1e-5", "~rewards.correct", "~rewards.format",
          "~rewards.brevity", "rewards.noise.fn=./planted.py:noise"],
     ),
     "room for two tokens": ("truncation", [*_GRPO, "trainer.args.max_completion_length=2"]),
-    "no penalty, a large learning rate": ("kl", [*_PPO, "kl.coef=0", "trainer.args.learning_rate=3e-3"]),
-    "a learning rate 20 times too large": ("clipping", [*_PPO, "trainer.args.learning_rate=6e-3"]),
-    "a learning rate of 1e-8": ("clipping", [*_PPO, "trainer.args.learning_rate=1e-8"]),
+    "next to no penalty, a large learning rate": ("kl", [*_PPO, "kl.coef=0.0001", "trainer.args.learning_rate=3e-3"]),
+    "a learning rate 20 times too large": ("clipping", [*_PPO, *_48_STEPS, "trainer.args.learning_rate=6e-3"]),
+    "a learning rate of 1e-8": ("clipping", [*_PPO, *_48_STEPS, "trainer.args.learning_rate=1e-8"]),
     "a critic that learns too fast": ("explained_variance", [*_PPO, "critic.learning_rate=0.3"]),
 }  # fmt: skip
 """Name -> (the kind that is to be found, what is typed): real runs of the toy experiments, seconds each."""
 
 STUDIES_FAULTY = {
+    "kl": ("study_overoptimisation/many-0.0001",),
     "overoptimised": ("study_overoptimisation/many-0.0001", "study_overoptimisation/few-0.0001"),
     "truncation": tuple(f"study_truncation/bootstrap_add-{critic}" for critic in ("random", "reward", "warmed")),
 }
@@ -184,7 +186,8 @@ def trained(root: Path) -> Iterator[tuple[str, str, RunFolder]]:
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                     code = rlhf(["train", *words, f"run.name={called}"])
                 print(f"{name}: exit code {code}", said.getvalue()[-600:] if code else "", flush=True)
-            yield name, kind, folder
+            if folder.config.is_file():
+                yield name, kind, folder
     finally:
         os.chdir(before)
 
@@ -217,11 +220,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--planted", type=Path, help="where real runs with planted faults lie, or are to lie")
     parser.add_argument("--studies", type=Path, help="the runs of scripts/studies")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds a simulated world (10)")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds a simulated world (10); 0: none")
     parser.add_argument("--tuning", action="store_true", help="the half on which thresholds were chosen: even seeds")
     options = parser.parse_args()
     first = 0 if options.tuning else _FRESH
-    show("simulated", of_simulated(range(first, first + 2 * options.seeds, 2)))
+    if options.seeds:
+        show("simulated", of_simulated(range(first, first + 2 * options.seeds, 2)))
     if options.planted or options.studies:
         show("real", of_real(options.planted, options.studies, range(first % 2, 10, 2)))
 
