@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.stop_section import rules_of
+from rlhf_cli.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.errors import (
     EXIT_CRASH,
     EXIT_OK,
@@ -55,6 +57,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_
 from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
 
 if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.screen.training_bar import TrainingBar
     from rlhf_cli.trainers.additions import BuiltWhole
@@ -126,6 +129,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.said_findings import SayFindings
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
 
@@ -162,6 +166,10 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         say = SayFindings(folder, bar, experiment.warn.kinds)
         for shown in (Recorder(folder), ShowProgress(bar), watch_ends, say, prune):
             trainer.add_callback(shown)
+    rules = rules_of(experiment.stop)
+    by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
+    if rules:
+        trainer.add_callback(by_rule)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
     with tracked(folder, folder.read_config(), mode) if is_main else contextlib.nullcontext():
@@ -171,9 +179,9 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
             bar.stop()
             if trainer.additions.rewards is not None:
                 trainer.additions.rewards.stack.close()
-        if stop.has_stopped:
+        if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or "another rank was asked to stop")
-        _finish(folder, trainer, is_main=is_main)
+        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, pairs: list[ScoredPair]) -> None:
@@ -220,10 +228,10 @@ def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
-    """Save the model and say `finished`, but only when training reached its last step."""
+def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: StopByRule) -> None:
+    """Save the model and say `finished`, but only when training reached its last step, or a rule ended it before."""
     state = trainer.state
-    if state.global_step < state.max_steps:
+    if state.global_step < state.max_steps and not by_rule.has_stopped:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
     trainer.save_model(str(folder.model))
     if is_main:
@@ -232,7 +240,7 @@ def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
-        update_status(folder, state=FINISHED, step=state.global_step, max_steps=state.max_steps)
+        update_status(folder, state=FINISHED, reason=by_rule.reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
