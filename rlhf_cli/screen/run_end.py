@@ -21,6 +21,7 @@ from rlhf_cli.runs.run_status import read_status, stopped_by_rule
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.one_line import one_line
+from rlhf_cli.tracking.where_to_look import where_to_look
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
 _SAMPLES = 3
@@ -129,6 +130,7 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
         console.print(command, soft_wrap=True, highlight=False)
     commands = {
+        **where_to_look(folder),
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"rlhf why {path}": "what its log says, and what to change",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",

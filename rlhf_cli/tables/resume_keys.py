@@ -70,7 +70,7 @@ _ROWS = (
     ResumeRow("model", "never", _WEIGHTS),
     ResumeRow("critic", "never", _LOADED),
     ResumeRow("kl.coef", "never", _LOADED),
-    ResumeRow("track", "taken", "wandb is a mirror of the run"),
+    ResumeRow("track", "taken", "a tracker is a mirror of the run"),
     ResumeRow("guards", "taken", "a guard ends a run and changes no step of it"),
     ResumeRow("stop", "taken", "a rule ends a run and changes no step of it"),
     ResumeRow("warn", "taken", "a warning changes no step of a run"),
