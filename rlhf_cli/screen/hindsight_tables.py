@@ -30,7 +30,7 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     _print_heading(console, run, answer)
     console.print(_rules(answer))
     console.print()
-    if any(one.correlation for one in answer.rounds):
+    if _has_advantages(answer):
         console.print(_pushed(answer))
         console.print()
     console.print(_rounds(answer))
@@ -46,7 +46,7 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     first, *_ = answers
     console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
     table = _table("what if", *("order", "best", "sign"))
-    names = list(first.rounds[0].push)
+    names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
     for name in names:
         table.add_column(name, justify="right")
     for answer in answers:
@@ -59,10 +59,18 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     console.print(table)
     console.print(
         f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
-        " best answer is another; sign: advantages that turn; then what the advantages push at: their covariance with"
-        " each raw score, and with the length in tokens. --json has every round"
+        " best answer is another; sign: advantages that turn"
+        + (
+            "; then what they push at: their covariance with each raw score, and with the length in tokens"
+            * bool(names)
+        )
+        + ". --json has every round"
     )
     _print_reasons(console, first)
+
+
+def _has_advantages(answer: WhatIf) -> bool:
+    return any(pair != _NEITHER for one in answer.rounds for pair in one.push.values())
 
 
 def _print_heading(console: Console, run: str, answer: WhatIf) -> None:

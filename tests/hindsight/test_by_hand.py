@@ -185,6 +185,7 @@ class TestWhatCannotBeSaid:
         assert "critic" in str(found.why)
         assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
         assert found.sign_changed is None
+        assert (found.num_groups, found.tau) == (1, pytest.approx(4 / 6))  # all rows of the round, which has no groups
 
     def test_dense(self, place: Path) -> None:
         run = frozen(place, UNSCALED, "trainer.dense=true")

@@ -51,7 +51,7 @@ RLOO = {
     "cut excluded": ("truncation=exclude",),
     "replaced": ("truncation=eos_penalty", "truncation.mode=replace"),
 }
-QUICK = ("weights", "gate exclude", "norm running", "replaced")
+QUICK = ("gate exclude", "norm running")
 """The others are the same code on other numbers, and take half a second each."""
 
 

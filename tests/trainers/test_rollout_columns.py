@@ -40,7 +40,10 @@ def test_scores_are_those_that_the_functions_returned(train, says, workplace: Pa
     assert rows["a.effective"] != rows["a"]  # TRL's matrix, in float32
 
 
-@pytest.mark.parametrize("trainer", [(), ("trainer=rloo",)], ids=["grpo", "rloo"])
+RLOO = pytest.param(("trainer=rloo",), id="rloo", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("trainer", [pytest.param((), id="grpo"), RLOO])
 def test_an_evaluation_leaves_the_rounds_alone(train, says, workplace: Path, trainer: tuple[str, ...]) -> None:
     """TRL writes the table of a step anew after an evaluation; its newest rows would be the evaluation's."""
     begin(workplace)
