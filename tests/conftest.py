@@ -16,7 +16,9 @@ import pytest
 from rlhf_cli.config import compose
 from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.redaction import forgetting
+from rlhf_cli.sweeps import warm_processes
 from tests.support.quick_loader import QuickLoader
+from tests.support.warm_sweeps import the_server
 
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
 # (all tests on two cores: 403 s instead of 515 s). The models are so small that one alone gains nothing from two.
@@ -48,6 +50,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def composed_quickly() -> None:
     """What is composed is what Hydra composes, and Hydra is not asked twice for the same: `by_hydra` does without."""
     compose.NotingLoader = QuickLoader  # type: ignore[misc]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_server_for_all_sweeps() -> None:
+    """What the jobs of sweeps are forks of is started once."""
+    warm_processes.WarmServer = the_server  # type: ignore[assignment,misc]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from rlhf_cli.config import conf_folders
 from rlhf_cli.config.environment_references import References, references_of
 from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
-from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.config.overrides import refuse_several_values, rewrite
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.json_values import JsonTree
 
@@ -70,6 +70,7 @@ def compose(typed: list[str]) -> Composed:
     Raises ConfigError when a file is not YAML, a group option does not exist or an interpolation does not resolve.
     """
     overrides = rewrite(typed)
+    refuse_several_values(typed)
     with composing() as loader:
         config, choices = loader.compose(CONFIG_NAME, overrides)
         tree = resolved(config)

@@ -9,7 +9,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-APPENDED_GROUPS = ("exp", "debug")
+APPENDED_GROUPS = ("exp", "sweep", "debug")
 """These groups stand outside the defaults list of train.yaml: they are appended, so that they win over every default.
 """
 

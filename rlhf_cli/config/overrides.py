@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
@@ -36,7 +39,40 @@ def rewrite(typed: list[str]) -> list[str]:
     return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]
 
 
-def _rewrite_one(text: str, known: Groups) -> str:
+def quote_paths(text: str) -> str:
+    """Return the word with its value in quotes where that is a file or folder whose name Hydra would take for grammar.
+
+    The folders of a sweep's runs are called `weight=0.5,seed=2`.
+    """
+    key, equals, value = text.partition("=")
+    is_typed_plain = equals and not any(quote in value for quote in "'\"")
+    if is_typed_plain and any(sign in value for sign in "=,") and Path(value).expanduser().exists():
+        return f"{key}='{value}'"
+    return text
+
+
+def refuse_several_values(typed: list[str]) -> None:
+    """Raise ConfigError for a word that gives a key several values, which is for a sweep."""
+    for text in map(quote_paths, typed):
+        key, equals, value = text.partition("=")
+        if not equals or key.startswith(("~", "hydra")) or not any(sign in value for sign in ",("):
+            continue
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException:
+            continue  # composing says what is wrong with it
+        if override.is_sweep_override():
+            raise ConfigError(
+                "several values for one key are a sweep: a run for each",
+                where="command line",
+                got=text,
+                expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
+                hint=f"rlhf train -m ... '{text}'",
+            )
+
+
+def _rewrite_one(typed: str, known: Groups) -> str:
+    text = quote_paths(typed)
     if text.startswith("~"):
         return text
     match = _OVERRIDE.match(text)

@@ -22,6 +22,7 @@ from rlhf_cli.config.rules.reward_rules import reward_problems
 from rlhf_cli.config.rules.rollout_rules import rollout_problems
 from rlhf_cli.config.rules.slurm_rules import slurm_problems
 from rlhf_cli.config.rules.strategy_rules import strategy_problems
+from rlhf_cli.config.rules.sweep_rules import sweep_problems
 from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
 from rlhf_cli.config.rules.trainer_rules import trainer_problems
 from rlhf_cli.config.rules.truncation_rules import truncation_problems
@@ -36,7 +37,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
     *(evaluation_problems, trainer_class_problems, launch_problems, slurm_problems),
-    *(strategy_problems, rollout_problems),
+    *(strategy_problems, rollout_problems, sweep_problems),
 )
 
 
@@ -71,7 +72,14 @@ def judge(composed: Composed) -> Experiment:
 def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     for key, value in leaves(tree):
         if value == "???":
-            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}={_example(key, tree)}")
+
+
+def _example(key: str, tree: JsonTree) -> str:
+    """Return what could be typed for a missing value."""
+    rewards = tree.get("rewards")
+    is_objective = key == "sweep.objective" and isinstance(rewards, dict) and rewards
+    return f"rewards/{next(iter(rewards))}/mean" if is_objective and isinstance(rewards, dict) else "VALUE"
 
 
 def _is_trusted(key: str, composed: Composed) -> bool:

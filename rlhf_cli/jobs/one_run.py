@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from rich.console import Console
 
@@ -15,6 +14,7 @@ from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
 from rlhf_cli.json_values import section
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
+from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.launch.rank_failures import way_on
 from rlhf_cli.machines.first_machine import run_on_several
 from rlhf_cli.plan.launch_plan import plan_launch
@@ -27,24 +27,19 @@ from rlhf_cli.screen.start_panel import show_start
 from rlhf_cli.slurm.slurm_submission import check_slurm
 
 
-def run_once(
-    console: Console,
-    prepared: Prepared,
-    plan: Plan,
-    *,
-    sweep_dir: Path | None = None,
-    job: str = "",
-) -> RunFolder:
-    """Run a checked experiment to its end and return its folder; a job of a sweep lies in `sweep_dir`/`job`.
+def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
+    """Run a checked experiment to its end and return its folder.
 
     Raises whatever ends the run, with a note that names the run folder.
     """
     experiment, composed = prepared.experiment, prepared.composed
-    folder = create_run(experiment, composed, files=plan.files, sweep_dir=sweep_dir, job=job)
-    with only_writer(folder):
-        title = experiment_name(composed) + (f", job {job}" if job else "")
-        show_start(console, experiment, plan, title=title, folder=folder.shown)
-        go_on(console, folder, resume=False)
+    planned = planned_folder(experiment, composed)
+    launch = plan_launch(experiment, planned, accelerate_env=plan.machine.accelerate_env)
+    with holding(gpus_of(launch), os.path.relpath(planned)):
+        folder = create_run(experiment, composed, files=plan.files)
+        with only_writer(folder):
+            show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
+            go_on(console, folder, resume=False)
     return folder
 
 
@@ -78,13 +73,16 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
             check_slurm(run.prepared.experiment.launch, folder.path)
             submit_frozen(console, folder)
             return
+        env = run.plan.machine.accelerate_env
+        launch = plan_launch(run.prepared.experiment, folder.path, resume=True, accelerate_env=env)
         show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
         reason = f": {status.reason}" if status.state == KILLED else ""
         if status.state != QUEUED:
             console.print(f"{folder.label} was {status.state} at step {status.step}{reason}", highlight=False)
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-        go_on(console, folder, resume=True)
+        with holding(gpus_of(launch), folder.shown):
+            go_on(console, folder, resume=True)
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
@@ -92,6 +90,15 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
 
     Raises whatever ends the run, with a note that names the run folder.
     """
+    train_frozen(console, folder, resume=resume)
+    from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it
+
+    show_end(console, folder)
+    show_run_folder(console, folder)
+
+
+def train_frozen(console: Console, folder: RunFolder, *, resume: bool) -> None:
+    """Train what is frozen in `folder`, as `go_on` does, without a word of what came out."""
     try:
         if section(folder.read_config(), "launch").get("nodes", 1) != 1:
             run_on_several(folder, console, resume=resume)
@@ -102,10 +109,6 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
             error.add_note(way_on(folder))
         error.add_note(_run_folder_line(folder))
         raise
-    from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it
-
-    show_end(console, folder)
-    show_run_folder(console, folder)
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:

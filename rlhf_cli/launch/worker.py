@@ -126,6 +126,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
     from rlhf_cli.launch.mirror_callback import MirrorCompletions
     from rlhf_cli.launch.pulse_callback import KeepPulse
+    from rlhf_cli.launch.said_findings import SayFindings
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
     from rlhf_cli.trainers.profiled_calls import profiled_calls
@@ -159,7 +160,9 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
-        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, MirrorCompletions(mirror), prune):
+        say = SayFindings(folder, bar, experiment.warn.kinds)
+        told = (Recorder(folder, mirror.event), MirrorCompletions(mirror))
+        for shown in (*told, ShowProgress(bar), watch_ends, say, prune):
             trainer.add_callback(shown)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Literal
 from rlhf_cli.config.schema.launch_section import Launch
 
 _PROBE_TIMEOUT_S = 20
+_UUID = re.compile(r"\(UUID: (.+)\)")
 _NO_NVIDIA = Path("/dev/kfd")
 """Is there where the GPUs are AMD's: nvidia-smi does not count those."""
 
@@ -64,6 +66,25 @@ def visible_gpus() -> tuple[str, ...]:
 @cache
 def listed_gpus(nvidia_smi: str | None) -> tuple[str, ...]:
     """Return the number of every GPU that `nvidia_smi` (its path) lists, none for None."""
+    return tuple(str(number) for number in range(len(_listed(nvidia_smi))))
+
+
+def gpu_identity(gpu: str) -> str:
+    """Return by what a GPU of CUDA_VISIBLE_DEVICES or nvidia-smi is the same one for every process of this machine.
+
+    That is the UUID that nvidia-smi lists under its number: what is GPU 0 in one job of Slurm's is another in the next.
+    Where nothing is listed, it is what it was called.
+    """
+    listed = _listed(shutil.which("nvidia-smi"))
+    if gpu.isdigit() and int(gpu) < len(listed):
+        return listed[int(gpu)]
+    # CUDA takes the beginning of a UUID for the whole.
+    return next((uuid for uuid in listed if gpu.startswith("GPU-") and uuid.startswith(gpu)), gpu)
+
+
+@cache
+def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
+    """Return the UUID of every GPU that is listed, its line where that tells none."""
     if nvidia_smi is None:
         return ()
     try:
@@ -72,8 +93,8 @@ def listed_gpus(nvidia_smi: str | None) -> tuple[str, ...]:
         )
     except (subprocess.TimeoutExpired, OSError):
         return ()
-    found = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    return tuple(str(number) for number in range(found))
+    lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return tuple(match[1] if (match := _UUID.search(line)) else line for line in lines)
 
 
 def may_have_other_gpus() -> bool:

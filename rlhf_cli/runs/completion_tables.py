@@ -1,4 +1,5 @@
-"""Keeps the tables of completions of a run from growing with its length: the newest, and one of every so many steps.
+"""Keeps the tables of completions of a run from growing with its length: the first, the newest, one of every so many
+steps.
 
 A table a log event is the largest thing that a long run leaves: 11 kB for eight short answers, megabytes for a round of
 512 long ones. Until it is uploaded wandb keeps two more copies of each, in the folder of its run and where it gets
@@ -33,13 +34,17 @@ def tables_by_step(run: Path) -> list[tuple[int, Path]]:
 
 
 def prune_completions(run: Path, *, last: int, every: int | None) -> None:
-    """Remove from a run folder all tables of completions but the `last` newest and those of every so many steps.
+    """Remove from a run folder all tables of completions but the first, the `last` newest and one of so many steps.
 
-    A table that is gone already is nobody's loss: whoever looks at a run's completions takes what is there. What wandb
-    has of them is cut down to the `last` newest; a file of its own knows no optimizer step.
+    The first of training stays whatever else goes: its answers are those of the policy that every run of the same seed
+    begins with, and say what other weights would have made of them (`rlhf whatif`). A table that is gone already is
+    nobody's loss: whoever looks at a run's completions takes what is there. What wandb has of them is cut down to the
+    `last` newest; a file of its own knows no optimizer step.
     """
-    for step, file in tables_by_step(run)[:-last]:
-        if every is None or step % every != 0:
+    tables = tables_by_step(run)
+    first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation's, before training
+    for step, file in tables[:-last]:
+        if step != first and (every is None or step % every != 0):
             file.unlink(missing_ok=True)
     for pattern in _WANDBS:
         for file in _by_age(run, pattern)[:-last]:

@@ -134,6 +134,14 @@ def start_and_end(values: list[float]) -> tuple[float, float] | None:
     return sum(values[:width]) / width, sum(values[-width:]) / width
 
 
+def reward_spans(events: Iterable[Event]) -> dict[str, tuple[float, float]]:
+    """Return `reward` (the total) and each component -> (start, end) of its raw mean, those that have a number."""
+    events = list(events)
+    metrics = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
+    spans = {name: start_and_end(series(events, metric)[1]) for name, metric in metrics.items()}
+    return {name: span for name, span in spans.items() if span is not None}
+
+
 def reward_names(events: Iterable[Event]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
     names: dict[str, None] = {}

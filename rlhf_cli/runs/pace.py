@@ -29,16 +29,30 @@ def pace(folder: RunFolder) -> Pace:
     file = folder.metrics
     if not file.is_file():
         return Pace(None, None)
-    with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-        lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    points = [point for line in lines if (point := _point(line)) is not None]
+    points = _last_points(folder)
     age_s = max(0.0, time.time() - file.stat().st_mtime)
     if not points:
         return Pace(None, age_s)
     (first_step, first_s), (last_step, last_s) = points[-_EVENTS:][0], points[-1]
     steps = last_step - first_step
     return Pace((last_s - first_s) / steps if steps > 0 else None, age_s)
+
+
+def training_time_s(folder: RunFolder) -> float | None:
+    """Return how many seconds a run has trained, at its last log event; None before the first.
+
+    Raises OSError for a file that cannot be read.
+    """
+    points = _last_points(folder) if folder.metrics.is_file() else []
+    return points[-1][1] if points else None
+
+
+def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
+    """Return (step, training seconds) of the log events at the end of the metrics."""
+    with folder.metrics.open("rb") as stream:
+        stream.seek(max(0, folder.metrics.stat().st_size - _TAIL_BYTES))
+        lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    return [point for line in lines if (point := _point(line)) is not None]
 
 
 def _point(line: str) -> tuple[int, float] | None:

@@ -41,6 +41,8 @@ class ProcessIdentity:
             return False
         except PermissionError:
             pass  # somebody else's
+        if _has_ended(self.pid):
+            return False
         now = start_ticks(self.pid)
         return self.start_ticks is None or now is None or now == self.start_ticks
 
@@ -65,6 +67,15 @@ def start_ticks(pid: int) -> int | None:
         return int(stat.rpartition(")")[2].split()[_PLACE_OF_START])  # a name may hold spaces and parentheses
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process is only there because nobody has asked yet how it ended, as under a container's init."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
 
 
 def boot_id() -> str | None:

@@ -77,6 +77,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def console(self) -> Path:
+        """Return the path of what a job of a sweep printed; other runs print to the terminal."""
+        return self.path / "console.txt"
+
+    @property
     def sweep_group(self) -> str | None:
         """Return `<exp>/<sweep id>` when this run is a job of a sweep, else None."""
         parent = self.path.parent

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.runs.evaluations import GREEDY
 from rlhf_cli.runs.metrics_file import Event, series, start_and_end
 
 _SIGNS = {
@@ -18,7 +17,6 @@ _SIGNS = {
 }
 """Maps TRL's name -> whether more is better (1) or worse (-1), in the order of a table."""
 
-_COMPARED = ("loss", "accuracy", "rewards/accuracies")
 _HELD_OUT = "eval_"
 
 
@@ -39,17 +37,6 @@ def measures(events: Sequence[Event]) -> list[Measure]:
     and the last value.
     """
     return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
-
-
-def few_measures(events: Sequence[Event], *, has_rewards: bool) -> list[Measure]:
-    """Return the measures by which runs are compared: loss and accuracy, held out where that was logged.
-
-    Of a policy it is the greedy total alone.
-    """
-    if has_rewards:
-        return _measures_of(events, [f"{_HELD_OUT}{GREEDY}/total"])
-    held_out = [name for name in _COMPARED if series(events, _HELD_OUT + name)[1]]
-    return _measures_of(events, [_HELD_OUT + name if name in held_out else name for name in _COMPARED])
 
 
 def _measures_of(events: Sequence[Event], names: Iterable[str]) -> list[Measure]:

@@ -38,8 +38,10 @@ class Writer:
 
 
 @contextmanager
-def only_writer(folder: RunFolder, *, take_over: bool = False) -> Iterator[str | None]:
+def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run") -> Iterator[str | None]:
     """Hold the run folder, which is there already, inside the `with` block; yield a line where it was taken over.
+
+    A `what` of "sweep" is the folder of one, of which the same is true.
 
     Raises RunError where another process holds it, where one of another machine may (`take_over` says that it does
     not), and where the folder cannot be written to.
@@ -48,13 +50,13 @@ def only_writer(folder: RunFolder, *, take_over: bool = False) -> Iterator[str |
     try:
         try:
             lock.acquire(timeout=0)
-            taken_over = _taken_over(folder, take_over=take_over)
+            taken_over = _taken_over(folder, take_over=take_over, what=what)
             ours = Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))
             write_json(
                 folder.path / _RECORD, {**asdict(ours.process), "since": ours.since, "slurm_job": ours.slurm_job}
             )
         except Timeout:
-            raise _busy(folder, read_writer(folder)) from None
+            raise _busy(folder, read_writer(folder), what) from None
         except OSError as error:
             raise RunError(
                 "the run folder cannot be written to",
@@ -93,7 +95,7 @@ def _forget(folder: RunFolder) -> None:
         (folder.path / _RECORD).unlink(missing_ok=True)
 
 
-def _taken_over(folder: RunFolder, *, take_over: bool) -> str | None:
+def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
     """Return what is to be said of the writer that was here before, while the lock is held; None of nobody.
 
     Whoever holds the lock knows that no process of this kernel has it. What remains to be asked is another machine,
@@ -105,15 +107,15 @@ def _taken_over(folder: RunFolder, *, take_over: bool) -> str | None:
             continue
         alive = before.process.is_alive()
         if alive:
-            raise _busy(folder, before)
+            raise _busy(folder, before, what)
         job = os.environ.get(_SLURM_JOB)
         is_same_job = job is not None and job == before.slurm_job  # which Slurm starts again when all of it has ended
         if alive is None and not (take_over or is_same_job or before.process.is_of_this_boot()):
             raise RunError(
-                "the run was last written to from another machine, and whether that goes on cannot be known here",
+                f"the {what} was last written to from another machine, and whether that goes on cannot be known here",
                 where=str(folder.path),
                 got=before.describe(),
-                expected=f"a run that nobody else writes to: look on {before.process.host}",
+                expected=f"a {what} that nobody else writes to: look on {before.process.host}",
                 hint="--take-over, where that process is gone",
             )
         said = said or f"taken over from {before.describe()}, which ended without a last word"
@@ -129,7 +131,7 @@ def _trainer(folder: RunFolder) -> Writer | None:
     return Writer(process, status.updated_at)
 
 
-def _busy(folder: RunFolder, writer: Writer | None) -> RunError:
+def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
     if writer is None:
         got = "another process, which has not said who it is"
     elif writer.process.is_alive() is False:
@@ -137,9 +139,9 @@ def _busy(folder: RunFolder, writer: Writer | None) -> RunError:
     else:
         got = writer.describe()
     return RunError(
-        "the run is being trained right now",
+        "the run is being trained right now" if what == "run" else f"the {what} is being run right now",
         where=str(folder.path),
         got=got,
         expected="one writer at a time: wait for it, or end it",
-        hint="run.name=ANOTHER for a run beside it",
+        hint=f"run.name=ANOTHER for a {what} beside it",
     )

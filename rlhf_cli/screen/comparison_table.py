@@ -1,109 +1,174 @@
-"""Prints runs as the rows of a table: each reward at start and end, and what differs in the configurations."""
+"""Draws settings, or runs, as the rows of a table that is folded into blocks of columns where the screen is narrow."""
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.errors import RunError
-from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.runs.run_summary import RunSummary, differences, starting_models
+from rlhf_cli.comparison.comparison import Comparison
+from rlhf_cli.comparison.measures import Measure
+from rlhf_cli.comparison.settings import Setting
+from rlhf_cli.numerics.intervals import Estimate
 
+_GAP = 2
+_MOST_KEYS = 4
+ON_FRONT, DOMINATED = "●", "○"
 _STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
-_HASH = 12
-"""So many digits of a hash tell two apart."""
-_FEW = 3
-"""So many differing settings fit into the table as columns; more are listed under it."""
 
 
-def show_comparison(console: Console, runs: list[RunSummary]) -> None:
-    """Print one row a run, `start→end`: raw (unweighted) rewards and their total, else loss and accuracy."""
-    keys = differences(runs)
-    as_columns = keys if len(keys) <= _FEW else []
-    names: dict[str, None] = {}
-    for run in runs:
-        names.update(dict.fromkeys(run.rewards | run.measures))
-    parent = _common_parent(runs)
-    table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
-    table.add_column("#", justify="right", style="dim")
-    table.add_column("run", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for key in as_columns:
-        table.add_column(_short(key, keys), justify="right", overflow="fold")
-    for name in names:
-        table.add_column("total" if name == TOTAL else name, justify="right", no_wrap=True)
-    for number, run in enumerate(runs):
-        state = Text(run.status.state, _STATE_STYLE.get(run.status.state, ""))
-        cells: list[str | Text] = [str(number), os.path.relpath(run.folder.path, parent), state]
-        cells += [_value(run.settings.get(key)) for key in as_columns]
-        for name in names:
-            span = (run.rewards | run.measures).get(name)
-            cells.append(f"{span[0]:.3f}→{span[1]:.3f}" if span else "-")
+@dataclass(frozen=True)
+class Column:
+    """A column of texts, a row each; a `head` column is repeated in every block."""
+
+    title: str
+    cells: list[str]
+    is_head: bool = False
+    is_number: bool = True
+
+    @property
+    def width(self) -> int:
+        """Return the cells on a screen that its widest text takes."""
+        return max(map(cell_len, [self.title, *self.cells]))
+
+
+def show_settings(console: Console, comparison: Comparison) -> None:
+    """Print one line a setting: its values, how many seeds, the mean of each measure and its interval."""
+    settings = comparison.grouped.settings
+    front = comparison.front
+    columns = _setting_columns(comparison)
+    if any(len(setting.by_seed) > 1 for setting in settings):
+        columns.append(Column("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
+    shown = [measure for measure in comparison.measures if alike(comparison, measure) is None]
+    for measure in shown:
+        estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
+        columns.append(Column(titled(measure), estimate_texts(estimates)))
+    styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
+    show_blocks(console, columns, styles)
+
+
+def show_runs(console: Console, comparison: Comparison) -> None:
+    """Print one line a run: its name, its state and the number of each measure."""
+    runs = comparison.runs
+    columns = [
+        Column("run", [run.name for run in runs], is_head=True, is_number=False),
+        Column("state", [run.state for run in runs], is_number=False),
+        Column("step", [str(run.step) for run in runs]),
+    ]
+    for measure in comparison.measures:
+        numbers = [comparison.values[measure.label][run.name] for run in runs]
+        columns.append(Column(titled(measure), number_texts(numbers)))
+    show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
+
+
+def show_blocks(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
+    """Print columns in as many tables below one another as the width needs, each with the head columns."""
+    head = [column for column in columns if column.is_head]
+    taken = sum(column.width + _GAP for column in head)
+    blocks: list[list[Column]] = [[]]
+    room = console.width - taken
+    for column in (one for one in columns if not one.is_head):
+        if blocks[-1] and sum(one.width + _GAP for one in blocks[-1]) + column.width > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        _show_block(console, [*head, *block], styles)
+
+
+def _show_block(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
+    for row, style in enumerate(styles):
+        cells = [_cell(column, row, style) for column in columns]
         table.add_row(*cells)
-    console.print(f"[dim]{os.path.relpath(parent)}/")
     console.print(table)
-    if keys and not as_columns:
-        _show_differences(console, runs, keys)
-    if not keys and len(runs) > 1:
-        console.print("[dim]the configurations do not differ")
-    if len(by_model := starting_models(runs)) > 1:
-        named = (f"{model[:_HASH]} ({' '.join(f'#{place}' for place in of)})" for model, of in by_model.items())
-        is_asked_for = any(key.startswith("model.") for key in keys)
-        say = "[dim]they began" if is_asked_for else "[yellow]the same model by name, but they began"
-        console.print(f"{say} with different weights: {', '.join(named)}")
-    legend = "start→end: mean over the first and last tenth of the log events"
-    legend += (
-        "; rewards are raw, the total is gated, weighted and aggregated" if any(run.rewards for run in runs) else ""
-    )
-    legend += "; held out: the first and the last evaluation" if any(", held out" in name for name in names) else ""
-    console.print(f"[dim]{legend}")
 
 
-def _show_differences(console: Console, runs: list[RunSummary], keys: list[str]) -> None:
-    """One line a setting: each value with the numbers of the runs that have it."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold")
-    grid.add_column()
-    for key in keys:
-        by_value: dict[str, list[str]] = {}
-        for number, run in enumerate(runs):
-            by_value.setdefault(_value(run.settings.get(key)), []).append(f"#{number}")
-        common = max(by_value, key=lambda value: len(by_value[value]))
-        shown = [
-            f"{value} ({'the others' if value == common and len(names) > 1 else ' '.join(names)})"
-            for value, names in by_value.items()
+def _cell(column: Column, row: int, style: str) -> Text:
+    text = column.cells[row]
+    return Text(text, _STATE_STYLE.get(text, style) if column.title == "state" else style)
+
+
+def _setting_columns(comparison: Comparison) -> list[Column]:
+    """A column for each key that differs, of many the names of the settings alone; the front's marks before them."""
+    grouped = comparison.grouped
+    found = []
+    if comparison.front is not None:
+        marks = [_mark(comparison, setting) for setting in grouped.settings]
+        found.append(Column("", marks, is_head=True, is_number=False))
+    if 0 < len(grouped.axes) <= _MOST_KEYS:
+        found += [
+            Column(axis.short, [setting.values[axis.key] for setting in grouped.settings], is_head=True)
+            for axis in grouped.axes
         ]
-        grid.add_row(key, Text("   ".join(shown)))
-    console.print()
-    console.print("[dim]what differs")
-    console.print(grid)
+        return found
+    names = [_only_run(setting) or setting.name for setting in grouped.settings]
+    return [*found, Column("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
-def _common_parent(runs: list[RunSummary]) -> str:
-    return os.path.commonpath([str(run.folder.path.parent) for run in runs])
+def _only_run(setting: Setting) -> str | None:
+    names = [*(run.name for run in setting.runs), *setting.left_out]
+    return names[0] if len(names) == 1 else None
 
 
-def _value(value: object) -> str:
-    return "-" if value is None else str(value)
+def _mark(comparison: Comparison, setting: Setting) -> str:
+    front = comparison.front
+    if front is None or setting.name in front.unplaced:
+        return " "
+    return ON_FRONT if setting.name in front.best else DOMINATED
 
 
-def _short(key: str, keys: list[str]) -> str:
-    """The end of a dotted key, at least two parts and as much as tells it from the others."""
-    parts = key.split(".")
-    for length in range(min(2, len(parts)), len(parts)):
-        short = ".".join(parts[-length:])
-        if sum(other.endswith("." + short) for other in keys) == 1:
-            return short
-    return key
+def titled(measure: Measure) -> str:
+    """Return the title of a measure's column: an arrow where less is better."""
+    return f"{measure.label} ↓" if measure.sign < 0 else measure.label
 
 
-def show_left_out(console: Console, problems: Sequence[RunError]) -> None:
-    """Print why runs are not in the table; nothing where all are."""
-    if problems:
-        console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
-        for problem in problems:
-            console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+def alike(comparison: Comparison, measure: Measure) -> float | None:
+    """Return the number that every run has of a measure, None where runs differ; one setting alone differs always."""
+    numbers = {comparison.values[measure.label][run.name] for one in comparison.grouped.settings for run in one.runs}
+    if len(comparison.grouped.settings) < 2 or len(numbers) != 1:
+        return None
+    (only,) = numbers
+    return only if math.isfinite(only) else None
+
+
+def number_texts(numbers: Sequence[float]) -> list[str]:
+    """Return numbers of one column with as many decimals as the largest of them needs; `-` for none."""
+    digits = _decimals(numbers)
+    return [f"{number:.{digits}f}" if math.isfinite(number) else "-" for number in numbers]
+
+
+def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
+    """Return `0.667 ± 0.047`, or `0.667 [0.62, 0.71]` where the interval is not symmetric; the mean alone without."""
+    digits = _decimals([one.mean for one in estimates if one.mean is not None])
+    return [_estimate_text(one, digits) for one in estimates]
+
+
+def _estimate_text(one: Estimate, digits: int) -> str:
+    if one.mean is None:
+        return "-"
+    mean = f"{one.mean:.{digits}f}"
+    if one.low is None or one.high is None:
+        return mean
+    if math.isclose(one.mean - one.low, one.high - one.mean, rel_tol=1e-6):
+        return f"{mean} ± {one.high - one.mean:.{digits}f}"
+    return f"{mean} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+
+
+def _decimals(numbers: Sequence[float]) -> int:
+    """Three for numbers below ten, fewer for larger, more where all are tiny."""
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    if largest == 0.0:
+        return 3
+    return min(
+        7,
+        max(0, 3 - max(0, math.floor(math.log10(largest))) if largest >= 0.01 else 2 - math.floor(math.log10(largest))),
+    )

@@ -15,9 +15,9 @@ from rich.text import Text
 from rlhf_cli.json_values import section
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
-from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, series
+from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, reward_spans, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_summary import summarise
+from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.one_line import one_line
@@ -29,13 +29,14 @@ _SAMPLES = 3
 
 def show_end(console: Console, folder: RunFolder) -> None:
     """Print how the run in `folder` went. A run without rewards shows its loss."""
-    run = summarise(folder)
-    events = read_metrics(folder.metrics)
-    metric = TOTAL if TOTAL in run.rewards else "loss"
+    status, events = read_status(folder), read_metrics(folder.metrics)
+    rewards = reward_spans(events)
+    metric = TOTAL if TOTAL in rewards else "loss"
     parts: list[Any] = []
-    if run.rewards:
-        weights = {name: run.settings.get(f"rewards.{name}.weight") for name in run.rewards}
-        parts.append(_rewards(run.rewards, weights, failed_shares(events)))
+    if rewards:
+        configured = section(folder.read_config(), "rewards")
+        weights = {name: section(configured, name).get("weight") for name in rewards}
+        parts.append(_rewards(rewards, weights, failed_shares(events)))
     elif (measures := learning(events)) is not None:
         parts.append(measures)
     steps, values = series(events, metric)
@@ -50,9 +51,9 @@ def show_end(console: Console, folder: RunFolder) -> None:
     for which in all_lengths:
         told = section(all_lengths, which)["in_words"]
         parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
-    if run.status.warnings:
-        parts += ["", Text(f"{run.status.warnings} warnings of the libraries are in log.txt", style="dim")]
-    title = f"[bold]{run.status.state} after {run.status.step} steps"
+    if status.warnings:
+        parts += ["", Text(f"{status.warnings} warnings are in log.txt", style="dim")]
+    title = f"[bold]{status.state} after {status.step} steps"
     console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
     _show_next(console, folder)
 
@@ -129,6 +130,7 @@ def _show_next(console: Console, folder: RunFolder) -> None:
     commands = {
         **where_to_look(folder),
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
+        f"rlhf why {path}": "what its log says: what is wrong, what to change",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.runs.run_state import Overview, RunState
+from rlhf_cli.screen.time_spans import span
 
 _STATE_STYLE = {
     "running": "cyan",
@@ -16,7 +17,6 @@ _STATE_STYLE = {
     "unreadable": "red",
     "preempted": "yellow",
 }
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 def show_overview(console: Console, overview: Overview) -> None:
@@ -27,8 +27,8 @@ def show_overview(console: Console, overview: Overview) -> None:
         "state": [Text(row.state, _STATE_STYLE.get(row.state, "")) for row in rows],
         "step": [Text(_steps(row)) for row in rows],
         "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
-        "left": [Text(_span(row.time_left_s)) for row in rows],
-        "logged": [Text("" if row.log_age_s is None else f"{_span(row.log_age_s)} ago") for row in rows],
+        "left": [Text(span(row.time_left_s)) for row in rows],
+        "logged": [Text("" if row.log_age_s is None else f"{span(row.log_age_s)} ago") for row in rows],
         "saved": [Text((row.last_checkpoint or "").replace("checkpoint-", "step ")) for row in rows],
         "job": [Text(" ".join(part for part in (row.job_id, row.slurm_state) if part)) for row in rows],
         "reason": [Text((row.reason or "").partition("\n")[0]) for row in rows],
@@ -48,16 +48,3 @@ def show_overview(console: Console, overview: Overview) -> None:
 
 def _steps(row: RunState) -> str:
     return f"{row.step}/{row.max_steps}" if row.max_steps is not None else str(row.step or "")
-
-
-def _span(span_s: float | None) -> str:
-    """Return a time in the two units that matter: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
-    if span_s is None:
-        return ""
-    if span_s < _MINUTE_S:
-        return f"{span_s:.0f} s"
-    if span_s < _HOUR_S:
-        return f"{span_s // _MINUTE_S:.0f} min"
-    if span_s < _DAY_S:
-        return f"{span_s // _HOUR_S:.0f} h {span_s % _HOUR_S // _MINUTE_S:.0f} min"
-    return f"{span_s // _DAY_S:.0f} d {span_s % _DAY_S // _HOUR_S:.0f} h"

@@ -13,6 +13,8 @@ from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
 from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.settling import Aggregate, Rules, Settled
+from rlhf_cli.stack.truncation import Endings
+from rlhf_cli.tables.rollout_columns import ROUND, STEP, TOKENS, TRUNCATED
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -165,3 +167,12 @@ def table_columns(
             if components[index].on_error != "raise":
                 columns[f"{name}.error"] = list(outcomes[index].errors)
     return columns
+
+
+def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int) -> dict[str, list[object]]:
+    """Return columns of the completions table for this rank's `rows`: their round, its optimizer step, their ends.
+
+    `number` counts the rounds of a training, None in an evaluation.
+    """
+    cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
+    return {ROUND: [number] * len(cut), STEP: [step] * len(cut), TRUNCATED: cut, TOKENS: lengths}

@@ -23,18 +23,19 @@ from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.component import Outcome
-from rlhf_cli.stack.reward_metrics import TOTAL_COLUMN, Counts, advantage_shares, component_metrics, table_columns
-from rlhf_cli.stack.running_state import read_running, write_running
-from rlhf_cli.stack.settling import Settled, settle
-from rlhf_cli.stack.token_rewards import token_rewards
-from rlhf_cli.stack.truncation import (
-    COMPONENT,
-    FLAG,
-    Endings,
-    find_truncated,
-    truncation_metrics,
-    with_truncation,
+from rlhf_cli.stack.reward_metrics import (
+    TOTAL_COLUMN,
+    Counts,
+    advantage_shares,
+    component_metrics,
+    rollout_columns,
+    table_columns,
 )
+from rlhf_cli.stack.running_state import read_running, write_running
+from rlhf_cli.stack.settled_round import settle_round
+from rlhf_cli.stack.settling import Settled
+from rlhf_cli.stack.token_rewards import token_rewards
+from rlhf_cli.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
@@ -92,7 +93,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         environments = torch.ones(len(names) - len(own))
         weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments]).to(raw.device)
         self._endings = self._find_endings(inputs, completion_ids_list)
-        settled, self._running = settle(
+        settled, self._running = settle_round(
             raw,
             fixed,
             weights,
@@ -102,12 +103,10 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             aggregate=self.aggregate,
             num_generations=self._num_generations,
             is_training=self.model.training,
-            is_left_out=self.truncation.leaves_out(self._endings),
-            is_replaced=self.truncation.replaced(self._endings),
+            truncation=self.truncation,
+            endings=self._endings,
             fill=self._fill,
         )
-        if self.truncation.changes_total:
-            settled = with_truncation(settled, self.truncation, self._endings)
         self._settled = settled
         self.reward_weights = settled.trl_weights
         self._counts = Counts.of(outcomes, self.accelerator)
@@ -148,6 +147,11 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:
+            # As the functions returned them: a gate compares these, and TRL's matrix has rounded them to float32.
+            scores = [self.reward_stack.outcomes[name].raw for name in self.reward_stack.names]
+            everyones = zip(*gather_object(list(zip(*scores, strict=True))), strict=True)
+            for name, scored in zip(self.reward_stack.names, everyones, strict=True):
+                overwrite_last(self._logs["rewards"][name], scored)
             for column, values in self._parts.filled(self.reward_stack, output["advantages"]).items():
                 overwrite_last(self._logs["extra"][column], gather_object(values))
         return output
@@ -215,6 +219,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
                 self._log_completion_extra(column, [row.get(column) for row in inputs])
         components = self.reward_stack.components
         columns = table_columns(self._settled, components, outcomes, self._own_rows)
+        number = self._step // (self.args.steps_per_generation * self.num_iterations) if self.model.training else None
+        columns |= rollout_columns(self._endings, self._own_rows, number, self.state.global_step)
         for column, values in (columns | self._parts.empty(self.reward_stack, len(inputs))).items():
             self._log_completion_extra(column, values)
 

@@ -1,12 +1,15 @@
 """rlhf train +exp=NAME [overrides]     compose, check, freeze, run
-rlhf train -m +exp=NAME a.b=1,2,3       sweep: one run for every combination, then a table
+rlhf train -m +exp=NAME a.b=1,2 'seed=range(0,5)'    sweep: one run for every combination, then a table
 
 An override is key=value (rewards.correct.weight=2, trainer.args.learning_rate=1e-5, seed=7), a group choice
 (trainer=rloo, data=gsm8k, track=none) or ~key to leave something out. `rlhf list` shows the groups, `rlhf show`
 with the same words shows the configuration they make, `rlhf check` what they would run. With launch=slurm the run, or
 the sweep as an array, is left to Slurm: `rlhf status` says what becomes of it.
 
-  -m, --multirun   sweep over comma-separated values
+  -m, --multirun   sweep: a,b,c, choice(), range(), glob(), as Hydra has them; all is checked before the first run
+  -j N             with -m: so many runs at a time
+  --watch METRIC   with -m: the metric that the table shows, of metrics.jsonl; the total reward if none is named
+  -v               with -m: the panels of every run, before and after it
   --dry-run        show what would be started, process by process, and start nothing
   --allow KEY      with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
   --take-over      with run.resume=auto: go on with a run that another machine left without a word
@@ -18,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.one_run import resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.resume_options import resume_options
@@ -33,13 +36,11 @@ DRY_RUN = "--dry-run"
 
 def run(argv: list[str]) -> int:
     """Train one experiment, or every combination of a sweep; returns the exit code."""
-    overrides = [word for word in argv if word not in ("-m", "--multirun", DRY_RUN)]
     if "-m" in argv or "--multirun" in argv:
-        if DRY_RUN in argv:
-            raise ConfigError("a sweep has no dry run", got=" ".join(argv), hint="rlhf train --dry-run, for one job")
-        from rlhf_cli.jobs import sweep  # Hydra's own command line comes with it
+        from rlhf_cli.sweeps import sweep
 
-        return sweep.run(overrides)
+        return sweep.run([word for word in argv if word not in ("-m", "--multirun")])
+    overrides = [word for word in argv if word != DRY_RUN]
     console = Console()
     options, words = resume_options(overrides)
     prepared = prepare(words)

@@ -79,8 +79,8 @@ def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     error = refused("exp=quickstart", "xyzzy=3")
     assert error.hint is None
     assert error.expected == (
-        "one of aggregate, critic, data, guards, kl, launch, model, primary, reward_model, rewards, run, seed, track, "
-        "trainer, truncation"
+        "one of aggregate, critic, data, guards, kl, launch, model, primary, reward_model, rewards, run, seed, sweep, "
+        "track, trainer, truncation, warn"
     )
 
 
@@ -217,9 +217,14 @@ def test_an_interpolation_that_leads_nowhere(write: Write, refused: Refused) -> 
     assert "nowhere" in str(error.got)
 
 
-@pytest.mark.parametrize("typed", ["seed=1,2", "trainer.args.learning_rate=[1"])
-def test_what_hydra_refuses_is_a_config_error(refused: Refused, typed: str) -> None:
-    error = refused("exp=quickstart", typed)
+def test_several_values_are_for_a_sweep(refused: Refused) -> None:
+    error = refused("exp=quickstart", "seed=1,2")
+    assert error.what == "several values for one key are a sweep: a run for each"
+    assert error.hint == "rlhf train -m ... 'seed=1,2'"
+
+
+def test_what_hydra_refuses_is_a_config_error(refused: Refused) -> None:
+    error = refused("exp=quickstart", "trainer.args.learning_rate=[1")
     assert error.what == "the configuration cannot be composed"
     assert "Config search path" not in str(error)
 

@@ -29,6 +29,7 @@ MUST_NOT_KNOW = {
     "tracking": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "screen"},
     "runs": {"config", "plan", "data", "models", "rewards", "stack", "trainers"},
     "trainers": {"config", "plan", "data", "models", "rewards"},
+    "comparison": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "jobs", "screen"},
     "measure": {"config", "plan", "trainers"},
     "redaction": set(ROOMS),
     "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction", "stopped_early"},

@@ -33,15 +33,15 @@ def steps(run: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("last", "every", "kept"),
     [
-        (3, None, [9, 10, 100_000]),
-        (1, 5, [5, 10, 100_000]),
+        (3, None, [1, 9, 10, 100_000]),
+        (1, 5, [1, 5, 10, 100_000]),
         (99, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 100_000]),
     ],
 )
 def test_the_newest_stay_and_those_of_every_so_many_steps(
     tmp_path: Path, last: int, every: int | None, kept: list[int]
 ) -> None:
-    """What TRL did not name stays too."""
+    """The first stays, and what TRL did not name."""
     for step in (*range(1, 11), 100_000):
         table(tmp_path, step)
     mine = tmp_path / "completions" / "mine.parquet"
@@ -54,8 +54,15 @@ def test_the_newest_stay_and_those_of_every_so_many_steps(
 def test_five_and_six_digits_are_compared_as_numbers(tmp_path: Path) -> None:
     for step in (99_999, 100_000, 100_001):
         table(tmp_path, step)
+    prune_completions(tmp_path, last=1, every=None)
+    assert steps(tmp_path) == [99_999, 100_001]
+
+
+def test_the_first_is_the_first_of_training_not_of_an_evaluation_before_it(tmp_path: Path) -> None:
+    for step in range(6):
+        table(tmp_path, step)
     prune_completions(tmp_path, last=2, every=None)
-    assert steps(tmp_path) == [100_000, 100_001]
+    assert steps(tmp_path) == [1, 4, 5]
 
 
 def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
@@ -82,12 +89,12 @@ def test_pruning_is_now_and_then_and_at_the_end(tmp_path: Path) -> None:
     for step in range(13):
         prune.on_step_begin(args, TrainerState(global_step=step), control)
         table(tmp_path, step + 1)
-        assert len(steps(tmp_path)) <= 2 + 10
+        assert len(steps(tmp_path)) <= 1 + 2 + 10
     prune.on_train_end(args, TrainerState(global_step=13), control)
-    assert steps(tmp_path) == [12, 13]
+    assert steps(tmp_path) == [1, 12, 13]
     keep_all = PruneCompletions(RunFolder(tmp_path), KeepCompletions(last="all"))
     keep_all.on_train_end(args, TrainerState(global_step=13), control)
-    assert steps(tmp_path) == [12, 13]
+    assert steps(tmp_path) == [1, 12, 13]
 
 
 def test_the_history_is_short_and_a_model_card_has_its_evaluations(tmp_path: Path) -> None:
@@ -124,11 +131,11 @@ def test_a_run_that_kept_little_goes_on_as_one_that_kept_all(train, tmp_path: Pa
     assert steps(everything.path) == list(range(1, 23))
     code, little = train(*long, "run.keep_completions.last=3", "run.keep_completions.every=8", name="little")
     assert code == 0
-    assert steps(little.path) == [8, 16, 20, 21, 22]
+    assert steps(little.path) == [1, 8, 16, 20, 21, 22]
     assert len(read_json(little.checkpoints / "checkpoint-21" / "trainer_state.json")["log_history"]) <= 5
     assert len([event for event in read_metrics(little.metrics) if "reward" in event]) == 22
     stopped = cut(little, 14, tmp_path / "stopped")
     assert main(["resume", str(stopped.path)]) == 0
     assert is_same(stopped, everything)
     assert events(stopped) == events(everything)
-    assert steps(stopped.path) == [8, 16, 20, 21, 22]
+    assert steps(stopped.path) == [1, 8, 16, 20, 21, 22]

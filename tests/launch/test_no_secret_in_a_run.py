@@ -108,7 +108,7 @@ def test_a_run_goes_on_with_what_the_shell_has_now(told, workplace: Path, monkey
 
 @pytest.mark.fault(48)
 def test_a_sweep_tells_nothing(told, workplace: Path) -> None:
-    """Hydra gives a job its overrides by way of a configuration, in which it would resolve what stands in quotes."""
+    """A job is another process: it gets its environment, and the command that was typed, by a pipe."""
     code, printed = told("train", "-m", *WORDS, "run.name=swept", "seed=3,4")
     assert code == 0, printed
     assert len(list((RUNS / "swept").glob("*/config.yaml"))) == 2

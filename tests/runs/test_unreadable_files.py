@@ -13,7 +13,6 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status, update_status
-from rlhf_cli.runs.run_summary import summarise
 from tests.support.begun_runs import begun
 
 MakeRun = Callable[..., RunFolder]
@@ -130,7 +129,7 @@ def test_a_damaged_neighbour_does_not_hide_a_finished_run(make_run: MakeRun, mon
     bad.status.write_bytes(b"\x80")
     assert find_run("run:exp", str(tmp_path / "runs"), where="x").path == good.path.resolve()
     with pytest.raises(RunError):
-        summarise(bad)
+        read_status(bad)
 
 
 def test_what_is_half_written_on_a_full_disk_is_removed_and_the_old_stays(tmp_path: Path, monkeypatch) -> None:

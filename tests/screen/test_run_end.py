@@ -56,10 +56,11 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
         ["1+1=", "2\\n", "+0.50"],
         ["2+2=", "[red]4", "-1.00"],
     ]
-    assert "3 warnings of the libraries are in log.txt" in lines
-    assert [line.partition("  #")[0] for line in lines[-4:]] == [
+    assert "3 warnings are in log.txt" in lines
+    assert [line.partition("  #")[0] for line in lines[-5:]] == [
         "runs/sums/one/eval/training/history.png",
         "rlhf compare runs/sums",
+        "rlhf why runs/sums/one",
         "tail -1 runs/sums/one/metrics.jsonl",
         "rlhf list",
     ]

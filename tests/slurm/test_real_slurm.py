@@ -97,7 +97,7 @@ def test_a_sweep_is_one_array(slurm: Path, capsys: pytest.CaptureFixture[str]) -
     (first, one), (second, two) = (str(row["job_id"]).split("_") for row in found)
     assert first == second
     assert (one, two) == ("0", "1")
-    hashes = [weights_hash(sweep / job / "model") for job in ("0", "1")]
+    hashes = [weights_hash(sweep / job / "model") for job in ("seed=1", "seed=2")]
     assert len({*hashes}) == 2
 
 

@@ -100,7 +100,7 @@ def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsy
 
 def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", "-m", *ON_SLURM, "seed=1,2,3", "launch.slurm.max_parallel=2"]) == 0
-    runs = [RunFolder(place / "runs" / "quickstart" / "one" / str(job)) for job in range(3)]
+    runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
     assert [(read_status(run).state, read_status(run).job_id) for run in runs] == [
         ("queued", "42_0"),
         ("queued", "42_1"),

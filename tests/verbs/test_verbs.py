@@ -87,7 +87,7 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
         "error: unknown key 'sed'\n"
         "  where:    sed (command line)\n"
         "  expected: one of aggregate, critic, data, guards, kl, launch, model, primary, reward_model, rewards, run, "
-        "seed, track, trainer, truncation\n"
+        "seed, sweep, track, trainer, truncation, warn\n"
         "  try:      seed\n"
     )
 
@@ -188,6 +188,10 @@ class TestList:
         assert "rlhf list trainer" in said
 
 
+def _event(weight: float) -> str:
+    return json.dumps({"step": 1, "time_s": 1, "reward": weight, "rewards/format/mean": weight / 2}) + "\n"
+
+
 class TestCompareAndResume:
     def test_no_run_was_named(self, capsys: Said) -> None:
         assert main(["compare"]) == 2
@@ -204,11 +208,11 @@ class TestCompareAndResume:
         for name, weight in (("a", 1.0), ("b", 0.5)):
             write(f"runs/exp/{name}/config.yaml", f"rewards: {{format: {{weight: {weight}}}}}\n")
             write(f"runs/exp/{name}/status.json", '{"state": "finished", "step": 1}')
-            write(f"runs/exp/{name}/metrics.jsonl", json.dumps({"step": 1, "time_s": 1, "reward": weight}) + "\n")
+            write(f"runs/exp/{name}/metrics.jsonl", _event(weight))
         assert main(["compare", "runs/exp"]) == 0
         said = capsys.readouterr().out
-        assert "format.weight" in said
-        assert "0.500→0.500" in said
+        assert "weight" in said
+        assert "0.250" in said
 
     @pytest.mark.fault(10)
     def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.data_section import Data
 from rlhf_cli.config.schema.launch_section import Launch
@@ -17,8 +17,10 @@ from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.schema.run_sections import Guards, Run, Track
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.sweep_section import Sweep
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation
+from rlhf_cli.config.schema.warn_section import Warn, all_switches
 
 
 class Experiment(Section):
@@ -26,7 +28,8 @@ class Experiment(Section):
 
     `seed` begins every random number of the run. `rewards` maps names to rewards. `primary` gates every other reward,
     null for none. `aggregate` says how rewards become one total: `sum`, `normalize_then_sum` or a function of the
-    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section.
+    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section; `sweep` is
+    null where `rlhf train -m` makes a grid and no search, and in every run of a sweep.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -41,6 +44,8 @@ class Experiment(Section):
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
     guards: Guards = Guards()
+    warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
     launch: Launch
     track: Track
     run: Run
+    sweep: Sweep | None = None

@@ -1,0 +1,247 @@
+"""Compares runs: what is asked and what is read become one value that screens, files and pages draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlhf_cli.comparison.fair_totals import in_words, lacking, other_scores, parse_weights, why_no_total
+from rlhf_cli.comparison.logged_run import LoggedRun
+from rlhf_cli.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, asked_measure, default_measures
+from rlhf_cli.comparison.over_seeds import ENOUGH_FOR_BOOTSTRAP, IQM, MEAN
+from rlhf_cli.comparison.over_seeds import estimate as estimate_over
+from rlhf_cli.comparison.pareto_front import MOST_MEASURES, Front, pareto_front
+from rlhf_cli.comparison.settings import Grouped, Setting, group_over_seeds
+from rlhf_cli.comparison.verdicts import Verdict, verdicts_on
+from rlhf_cli.comparison.what_differs import Axis
+from rlhf_cli.comparison.windows import Window
+from rlhf_cli.errors import UserError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison is asked for; empty or None is left to what the runs are.
+
+    `on` are the metrics that a verdict is about, `by` the key whose values it tells apart, `baseline` the value that
+    the others are held against. `weights` is `a=1,b=0.2`. `metrics` take the place of what is shown, `front` of the
+    components whose front is found. A minus before a metric says that less is better.
+    """
+
+    on: tuple[str, ...] = ()
+    by: str | None = None
+    baseline: str | None = None
+    window: Window = field(default_factory=Window)
+    weights: str | None = None
+    estimator: str = MEAN
+    metrics: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN where it has none).
+
+    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` says why there is no total, None
+    where there is one or none of the runs has rewards. `verdicts` are empty where not exactly one key differs and none
+    was asked about. `notes` are sentences about what a reader has to know: runs that do not count, one seed, NaN.
+    """
+
+    asked: Asked
+    grouped: Grouped
+    measures: list[Measure]
+    values: Mapping[str, Mapping[str, float]]
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    no_total: str | None
+    weights: Mapping[str, float] | None
+    verdicts: list[Verdict]
+    front: Front | None
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[LoggedRun]:
+        """Return all runs, also those that do not count."""
+        return self.grouped.runs
+
+    @property
+    def comparisons(self) -> int:
+        """Return how many differences were decided together."""
+        return sum(len(verdict.differences) for verdict in self.verdicts)
+
+
+def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names: Sequence[str] = ()) -> Comparison:
+    """Compare runs that were read together. `all_names` are metrics that were logged and not read, to suggest.
+
+    Raises UserError for a metric, key, value or weight that no run has.
+    """
+    asked = asked or Asked()
+    grouped = group_over_seeds(runs)
+    has_rewards = any(run.weights for run in runs)
+    no_total = why_no_total(runs) if has_rewards else None
+    weights = parse_weights(asked.weights, runs) if asked.weights else None
+    measures = default_measures(runs, no_total=no_total, weights=weights)
+    if asked.metrics:
+        measures = [asked_measure(word, runs, where="--metrics", all_names=all_names) for word in asked.metrics]
+    judged = [_judged(word, measures, runs, all_names) for word in asked.on]
+    measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
+    if no_total is not None and any(one.kind == TOTALS and one.weights is None for one in measures):
+        grouped.notes.append(f"{no_total}; it is shown because it was asked for")
+    values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
+    estimates = {
+        setting.name: {
+            one.label: estimate_over([values[one.label][run.name] for run in setting.runs], asked.estimator)
+            for one in measures
+        }
+        for setting in grouped.settings
+    }
+    axis = _axis(grouped, asked)
+    baseline = _baseline(axis, asked.baseline)
+    if not judged:
+        judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
+        judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
+    verdicts: list[Verdict] = []
+    if axis is not None and (asked.on or any(len(setting.by_seed) > 1 for setting in grouped.settings)):
+        verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
+    front = _front(asked, measures, runs, estimates, all_names)
+    notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
+    if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
+        notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
+    return Comparison(asked, grouped, measures, values, estimates, no_total, weights, verdicts, front, notes)
+
+
+def in_common(comparison: Comparison) -> list[str]:
+    """Return the labels of the measures that two runs or more have."""
+    return [
+        label
+        for label, numbers in comparison.values.items()
+        if sum(math.isfinite(number) for number in numbers.values()) > 1
+    ]
+
+
+def total_in_words(comparison: Comparison) -> str | None:
+    """Return what the total is, or why there is none; None where no run has rewards."""
+    if comparison.weights is not None:
+        return f"total by --weights: {in_words(comparison.weights)}, of the raw means of all runs"
+    if comparison.no_total is not None:
+        names = [measure.label for measure in comparison.measures if measure.kind == COMPONENT]
+        example = ",".join(f"{name}=1" for name in names[:3])
+        return f"{comparison.no_total}; --weights {example} makes one for all" if names else comparison.no_total
+    return None
+
+
+def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], all_names: Sequence[str]) -> Measure:
+    """`--on total` with --weights is the total that these make."""
+    weighted = next((measure for measure in measures if measure.weights is not None), None)
+    if word == "total" and weighted is not None:
+        return weighted
+    return asked_measure(word, runs, where="--on", all_names=all_names)
+
+
+def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
+    """Return what a verdict is about: the key that was asked for, else the only one that differs."""
+    if asked.by is None:
+        if len(grouped.axes) == 1:
+            return grouped.axes[0]
+        if not (asked.on or asked.baseline is not None):
+            return None
+        shorts = [axis.short for axis in grouped.axes]
+        raise UserError(
+            "several keys differ, and a verdict is about one" if shorts else "the runs differ in nothing but seeds",
+            where="--on" if asked.on else "--baseline",
+            got=", ".join(shorts) or "no key that differs",
+            expected="--by KEY" if shorts else "runs of two settings or more",
+            hint=f"--by {shorts[0]}" if shorts else None,
+        )
+    for axis in grouped.axes:
+        if asked.by in (axis.short, axis.key, *axis.others) or axis.key.endswith(f".{asked.by}"):
+            return axis
+    names = [axis.short for axis in grouped.axes]
+    raise UserError(
+        "a seed is what a verdict is over, not about"
+        if any(asked.by in (axis.short, axis.key) for axis in grouped.seeds)
+        else "the runs do not differ in such a key",
+        where="--by",
+        got=asked.by,
+        expected=", ".join(names) or "runs of two settings or more",
+        hint=did_you_mean(asked.by, names) or (f"--by {names[0]}" if names else None),
+    )
+
+
+def _baseline(axis: Axis | None, typed: str | None) -> str | None:
+    if axis is None or typed is None:
+        return None
+    for text in axis.texts:
+        if text == typed or _number(text) == _number(typed) is not None:
+            return text
+    values = list(dict.fromkeys(axis.texts))
+    raise UserError(
+        f"no run has this value of {axis.short}",
+        where="--baseline",
+        got=typed,
+        expected=", ".join(values),
+        hint=did_you_mean(typed, values) or f"--baseline {values[0]}",
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _front(
+    asked: Asked,
+    measures: Sequence[Measure],
+    runs: Sequence[LoggedRun],
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    all_names: Sequence[str],
+) -> Front | None:
+    """Return the front over what was asked for, else over the first components that have a direction."""
+    by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
+    if by and not 2 <= len(by) <= MOST_MEASURES:
+        raise UserError(
+            "a front is over two or three measures", where="--front", got=",".join(asked.front), hint="--front a,b"
+        )
+    known = {measure.label: measure for measure in measures}
+    if lost := [one.label for one in by if one.label not in known]:
+        raise UserError("a front is over what is shown", where="--front", got=", ".join(lost), hint="--metrics ...")
+    by = by or [measure for measure in measures if measure.kind == COMPONENT][:MOST_MEASURES]
+    if len(by) < 2 or len(estimates) < 2:
+        return None
+    means = {
+        name: [math.nan if (mean := of[one.label].mean) is None else mean for one in by]
+        for name, of in estimates.items()
+    }
+    return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
+
+
+def _lacks(setting: Setting, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
+    """Return the runs without a measure that another seed of the same setting has."""
+    lost = [run.name for run in setting.runs if not math.isfinite(numbers[run.name]) and run.name not in nulls]
+    return lost if len(lost) < len(setting.runs) else []
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
+    notes = []
+    trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
+    if len(trainers) > 1:
+        notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
+    notes += [f"{name} does not count: {why}" for one in grouped.settings for name, why in one.left_out.items()]
+    notes += other_scores(grouped.runs)
+    counted = [run for setting in grouped.settings for run in setting.runs]
+    for measure in (one for one in measures if one.weights is None):
+        numbers = values[measure.label]
+        nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
+        missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
+        by_reason = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in by_reason.items() if lost]
+    if len(counted) > 1 and all(len(setting.by_seed) < 2 for setting in grouped.settings):
+        notes.append("one seed a setting: an interval is impossible, not zero; seed=0,1,2,3,4 would give one")
+    return notes

@@ -1,0 +1,98 @@
+"""Gives runs and their metrics as pandas' frames, for notebooks: `rlhf_cli.load_runs("runs/quickstart")`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlhf_cli.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.comparison.logged_run import LoggedRun, named, read_runs
+from rlhf_cli.comparison.metric_columns import MetricColumns
+from rlhf_cli.comparison.wandb_runs import is_wandb, read_wandb
+from rlhf_cli.comparison.what_differs import differences
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.runs.found_runs import runs_in
+from rlhf_cli.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Place = str | os.PathLike[str]
+"""A run folder, a sweep, a folder of runs, or `wandb:entity/project[/group]`."""
+
+
+@dataclass(frozen=True)
+class LoadedRuns:
+    """Runs that were read together.
+
+    `runs` has a row a run, indexed by its name (what differs: `weight=0.5,seed=2`), with the columns `place`, `state`,
+    `step`, `max_steps`, `trainer`, and one for each configuration key that differs, under its full name.
+    `metrics` has a row for each run, step and log event, indexed by `run` and `step`, a float column for each metric,
+    NaN where an event lacks it or was null. `problems` say which folders could not be read, and why.
+    """
+
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    problems: tuple[RlhfError, ...]
+    logged: tuple[LoggedRun, ...]
+
+    def compare(self, asked: Asked | None = None) -> Comparison:
+        """Return what `rlhf compare` says of these runs, as values."""
+        return compare(self.logged, asked)
+
+
+def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRuns:
+    """Read the runs in these places into frames; `metrics` are the names to read, None for all.
+
+    Raises RunError for a place that holds no run at all; a run that cannot be read is among the problems.
+    """
+    import pandas as pd
+
+    folders: dict[RunFolder, None] = {}
+    elsewhere: list[LoggedRun] = []
+    wanted = None if metrics is None else frozenset(metrics).__contains__
+    for place in places or ("runs",):
+        if is_wandb(str(place)):
+            elsewhere += read_wandb(str(place), wanted=wanted)
+        else:
+            folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
+    runs, problems = read_runs(folders, wanted=wanted)
+    runs = named([*runs, *elsewhere])
+    keys = differences(runs) if runs else []
+    rows = [
+        {
+            "run": run.name,
+            "place": run.place,
+            "state": run.state,
+            "step": run.step,
+            "max_steps": run.max_steps,
+            "trainer": run.trainer,
+            **{key: run.settings.get(key) for key in keys},
+        }
+        for run in runs
+    ]
+    columns = ["run", "place", "state", "step", "max_steps", "trainer", *keys]
+    frames = [_of_run(run.metrics).assign(run=run.name) for run in runs if len(run.metrics)]
+    if frames:
+        of_metrics = pd.concat(frames).set_index("run", append=True).swaplevel()
+    else:
+        of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
+    return LoadedRuns(pd.DataFrame(rows, columns=columns).set_index("run"), of_metrics, tuple(problems), tuple(runs))
+
+
+def _of_run(metrics: MetricColumns) -> pd.DataFrame:
+    """Put the series of one run side by side, by step; the n-th event of a step that has several is the n-th row."""
+    import pandas as pd
+
+    columns = []
+    for name, series in metrics.items():
+        _, first, which = np.unique(series.steps, return_index=True, return_inverse=True)
+        nth = np.arange(len(series)) - first[which]
+        index = pd.MultiIndex.from_arrays([series.steps, nth], names=["step", "nth"])
+        columns.append(pd.Series(series.values, index=index, name=name))
+    return pd.concat(columns, axis=1).sort_index().droplevel("nth")

@@ -1,0 +1,137 @@
+"""Reads run folders as what a comparison needs of them: settings, state, logged metrics, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rlhf_cli.comparison.metric_columns import MetricColumns, Wanted, read_columns
+from rlhf_cli.comparison.run_evaluations import Figures, read_figures
+from rlhf_cli.comparison.what_differs import names_of
+from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_status import FINISHED, read_status
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run as it was configured and what it logged.
+
+    `name` says what differs among the runs that were read together. `place` is where it lies as a user would type it,
+    `folder` None for a run that was read from wandb. `settings` maps dotted key -> value for the whole configuration,
+    `choices` the groups that were chosen, `weights` reward -> its weight, None where it follows a schedule.
+    `evaluations` maps the name of an evaluation -> its figures. `starting_model` is the hash of the weights or the
+    hub's commit that training began with.
+    """
+
+    name: str
+    place: str
+    folder: RunFolder | None
+    state: str
+    step: int
+    max_steps: int | None
+    reason: str | None
+    settings: Mapping[str, object]
+    choices: Mapping[str, str]
+    weights: Mapping[str, float | None]
+    trainer: str
+    metrics: MetricColumns
+    evaluations: Mapping[str, Figures] = field(default_factory=dict)
+    provenance: JsonTree = field(default_factory=dict)
+    starting_model: str | None = None
+    swept: Sequence[str] = ()
+    """The keys that its sweep varied, as they were typed; empty for a run of its own or of an older sweep."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the run trained to its end."""
+        return self.state == FINISHED
+
+
+def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> tuple[list[LoggedRun], list[RunError]]:
+    """Return the runs that can be read, named by what differs among them, and what is wrong with the others.
+
+    `wanted` says which metrics are read, None for all: of a thousand runs a few are enough.
+    """
+    runs: list[LoggedRun] = []
+    problems: list[RunError] = []
+    sweeps: dict[Path, tuple[str, ...]] = {}
+    for folder in folders:
+        try:
+            parent = folder.path.parent
+            if parent not in sweeps:
+                sweeps[parent] = _swept(parent)
+            runs.append(_read_run(folder, wanted, sweeps[parent]))
+        except RunError as error:
+            problems.append(error)
+    return named(runs), problems
+
+
+def named(runs: list[LoggedRun]) -> list[LoggedRun]:
+    """Return the runs under names that say what differs among them: `weight=0.5,seed=2`."""
+    return [replace(run, name=name) for run, name in zip(runs, names_of(runs), strict=True)]
+
+
+def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
+    """Return the components that the runs have configured or logged, in the order of the first that has each."""
+    found: dict[str, None] = {}
+    for run in runs:
+        found.update(dict.fromkeys(run.weights))
+        logged = [name for name in run.metrics if name.startswith("rewards/") and name.endswith("/mean")]
+        found.update(dict.fromkeys(name.split("/")[1] for name in logged if name.count("/") == 2))
+    found.pop("truncation", None)
+    return list(found)
+
+
+def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield (dotted key, value) for every leaf of a configuration; lists are leaves, and so are empty sections."""
+    if isinstance(node, dict) and node:
+        for name, value in node.items():
+            yield from flat(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, node
+
+
+def weights_of(config: JsonTree) -> dict[str, float | None]:
+    """Return reward -> its weight by a configuration, None for one that moves during the run."""
+    weights: dict[str, float | None] = {}
+    for name in section(config, "rewards"):
+        weight = section(section(config, "rewards"), name).get("weight", 1.0)
+        weights[name] = float(weight) if isinstance(weight, int | float) else None
+    return weights
+
+
+def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) -> LoggedRun:
+    config, provenance, status = folder.read_config(), read_json(folder.provenance), read_status(folder)
+    metrics = read_columns(folder.metrics, wanted)
+    seen = section(provenance, "starting_model")
+    starting = seen.get("weights_sha256") or seen.get("commit")
+    return LoggedRun(
+        name=folder.label,
+        place=folder.shown,
+        folder=folder,
+        state=status.state,
+        step=max(status.step, metrics.last_step),
+        max_steps=status.max_steps,
+        reason=status.reason,
+        settings=dict(flat(config)),
+        choices={key: str(value) for key, value in section(provenance, "choices").items()},
+        weights=weights_of(config),
+        trainer=str(section(config, "trainer").get("name", "?")),
+        metrics=metrics,
+        evaluations=read_figures(folder),
+        provenance=provenance,
+        starting_model=starting if isinstance(starting, str) else None,
+        swept=swept,
+    )
+
+
+def _swept(folder: Path) -> tuple[str, ...]:
+    """Return what the sweep in a folder varied; a sweep.json that cannot be read is no reason not to compare."""
+    try:
+        swept = read_json(folder / "sweep.json").get("swept")
+    except RunError:
+        return ()
+    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()

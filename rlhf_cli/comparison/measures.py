@@ -1,0 +1,179 @@
+"""Says what runs are compared by: raw components, a total where it is fair, KL, length, truncation, evaluations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.comparison.windows import Window
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.metrics_file import TOTAL
+from rlhf_cli.suggest import did_you_mean
+
+COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost", "learnt", "held out", "asked"
+"""The kinds of measures, in the order in which they are shown."""
+
+_LESS = re.compile(
+    r"(^|[/_ ])(loss|kl|perplexity|ece|errors|timeouts|excluded|seconds|clipped_ratio|truncated|grad_norm|"
+    r"frac_reward_zero_std)($|[/_ ])|^kl/|truncation/fraction$"
+)
+_MORE = re.compile(
+    r"^(eval_)?(rewards?|reward)(/|$)|accurac|margins?$|pass@|maj@|^eval_(greedy|sampled)/|explained_variance|win rate"
+)
+_KL = ("kl/k1_policy_ref", "kl")
+_LENGTH = "completions/mean_length"
+_TRUNCATED = ("rewards/truncation/fraction", "completions/clipped_ratio")
+_LEARNT = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
+_EVALUATED = re.compile(r"^eval_(greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$")
+_SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *_LEARNT})
+_RAW = re.compile(r"^rewards/[^/]+/mean$")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that every run may have. `sign` is 1 where more is better, -1 where less is, 0 where neither is.
+
+    `metric` is a logged name. Of an `evaluation` (the name of a file in RUN/eval) it is one of its figures. With
+    `weights` it is none: the number is the sum of the metrics that `weights` names, each times its weight.
+    """
+
+    label: str
+    metric: str
+    kind: str
+    sign: int = 1
+    evaluation: str | None = None
+    weights: Mapping[str, float] | None = None
+
+    @property
+    def direction(self) -> str:
+        """Return which way is better, in words."""
+        return {1: "more is better", -1: "less is better", 0: "neither more nor less is better"}[self.sign]
+
+    def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
+        """Return the number of a run, NaN where it has none. Of held-out metrics it is the latest that is a number."""
+        if self.weights is not None:
+            parts = [
+                weight * replace(self, metric=metric, weights=None).of(run, window, up_to)
+                for metric, weight in self.weights.items()
+            ]
+            return float(sum(parts))
+        if self.evaluation is not None:
+            return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
+        series = run.metrics.series(self.metric)
+        if up_to is not None:
+            series = series.up_to(up_to)
+        if self.metric.startswith("eval_"):
+            finite = series.values[np.isfinite(series.values)]
+            return float(finite[-1]) if len(finite) else float("nan")
+        return window.of(series, more_is_better=self.sign >= 0)
+
+
+def is_shown(metric: str) -> bool:
+    """Return whether a metric is compared without being asked for: what has to be read of many runs."""
+    return metric in _SHOWN or _RAW.match(metric) is not None or _EVALUATED.match(metric) is not None
+
+
+def default_measures(
+    runs: Sequence[LoggedRun], *, no_total: str | None, weights: Mapping[str, float] | None
+) -> list[Measure]:
+    """Return what runs are compared by where nothing is asked for, of what any of them has.
+
+    `no_total` says why totals are not comparable, None where they are; `weights` (reward -> weight) makes one.
+    """
+    logged = {name for run in runs for name in run.metrics}
+    rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
+    found = [_component(name) for name in rewards]
+    if weights is not None:
+        found.append(weighted_total(weights))
+    elif no_total is None and TOTAL in logged:
+        found.append(Measure("total", TOTAL, TOTALS))
+    costs = [("kl", _first(_KL, logged), -1), ("length", _LENGTH, 0), ("truncated", _first(_TRUNCATED, logged), -1)]
+    found += [Measure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
+    if not rewards:
+        found += [Measure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
+    for name in sorted(filter(_EVALUATED.match, logged), key=_order_of_evaluated):
+        if name.endswith("/total") and no_total is not None:
+            continue
+        found.append(Measure(_label(name), name, HELD_OUT, sign_of(name)))
+    return found + _of_evaluation_files(runs, no_total)
+
+
+def weighted_total(weights: Mapping[str, float]) -> Measure:
+    """Return the total that one set of weights makes of the raw components of every run."""
+    metrics = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
+    return Measure("total by --weights", "", TOTALS, weights=metrics)
+
+
+def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> Measure:
+    """Return what `correct`, `-kl`, `total` or a logged name means; a minus says that less is better.
+
+    Raises UserError, with the nearest name and what the runs have in common, for what no run has.
+    """
+    name = word.removeprefix("-")
+    logged = dict.fromkeys(metric for run in runs for metric in run.metrics)
+    known = {measure.label: measure for measure in default_measures(runs, no_total=None, weights=None)}
+    known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
+    measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
+    if measure is None and name in logged:
+        measure = Measure(_label(name), name, ASKED, sign_of(name))
+    if measure is None:
+        raise _unknown(name, runs, [*known, *logged, *all_names], where)
+    return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
+
+
+def sign_of(metric: str) -> int:
+    """Return 1 where more of a metric is better, -1 where less is, 0 where its name does not say."""
+    if _LESS.search(metric):
+        return -1
+    return 1 if _MORE.search(metric) else 0
+
+
+def _unknown(name: str, runs: Sequence[LoggedRun], names: Sequence[str], where: str) -> UserError:
+    labels = [measure.label for measure in default_measures(runs, no_total=None, weights=None)]
+    close = did_you_mean(name, dict.fromkeys([*labels, *names]))
+    return UserError(
+        "no run has logged such a metric",
+        where=where,
+        got=name,
+        expected=f"one of {', '.join(dict.fromkeys(labels))}, or a name of metrics.jsonl",
+        hint=close or f"{where} {labels[0]}" if labels else close,
+    )
+
+
+def _component(name: str) -> Measure:
+    return Measure(name, f"rewards/{name}/mean", COMPONENT)
+
+
+def _first(names: Sequence[str], logged: set[str]) -> str:
+    return next((name for name in names if name in logged), "")
+
+
+def _label(metric: str) -> str:
+    if _RAW.match(metric):
+        return metric.split("/")[1]
+    if metric.startswith("eval_"):
+        return "held out " + metric.removeprefix("eval_").replace("rewards/", "").replace("/", " ")
+    return metric
+
+
+def _order_of_evaluated(name: str) -> tuple[int, str]:
+    return (0 if name.endswith("/total") else 1 if "greedy" in name else 2), name
+
+
+def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[Measure]:
+    """Return the figures of the evaluation that most runs have, of several the newest."""
+    names = [name for run in runs for name in run.evaluations]
+    if not names:
+        return []
+    most = max(dict.fromkeys(names), key=names.count)
+    figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(most, {}))
+    less = ("truncated", "log_loss", "ece")
+    return [
+        Measure(f"{most}: {name}", name, HELD_OUT, -1 if name.endswith(less) else 0 if "tokens" in name else 1, most)
+        for name in figures
+        if not (name.endswith("/total") and no_total is not None) and not (name == "win rate" and no_total is not None)
+    ]

@@ -1,0 +1,191 @@
+"""Says in words which values of a key are beyond doubt better, which cannot be told apart, and how many seeds might."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.comparison.measures import Measure
+from rlhf_cli.comparison.over_seeds import MEAN
+from rlhf_cli.comparison.over_seeds import estimate as estimate_over
+from rlhf_cli.comparison.paired_differences import (
+    BETTER,
+    EQUAL,
+    IMPOSSIBLE,
+    MOST_SEEDS,
+    UNDECIDED,
+    WORSE,
+    PairedDifference,
+    Values,
+    paired_difference,
+    pairs_of,
+)
+from rlhf_cli.comparison.settings import Grouped
+from rlhf_cli.comparison.what_differs import Axis
+from rlhf_cli.numerics.intervals import Estimate
+
+FEW_SEEDS = 3
+"""With so many seeds or fewer, a deviation and what follows from it is hardly known."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found on one measure about the values of one key. `text` is the verdict in a sentence or two.
+
+    `values` are those of the key, `baseline` the one that the others are held against, None where each is held against
+    each. `arms` maps value -> its own estimate over the seeds, averaged over whatever else differs.
+    """
+
+    measure: Measure
+    key: str
+    values: tuple[str, ...]
+    baseline: str | None
+    differences: tuple[PairedDifference, ...]
+    arms: Mapping[str, Estimate]
+    text: str
+
+
+def verdicts_on(
+    measures: Sequence[Measure],
+    grouped: Grouped,
+    values_of: Mapping[str, Mapping[str, float]],
+    axis: Axis,
+    *,
+    baseline: str | None,
+    estimator: str = MEAN,
+) -> list[Verdict]:
+    """Return a verdict for each measure; all of their comparisons are one family.
+
+    `values_of` maps label of a measure -> name of a run -> number. Where other keys differ too, a seed's difference is
+    the mean of its differences over them, so that a seed stays one independent observation.
+    """
+    texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
+    pairs = pairs_of(texts, baseline)
+    comparisons = max(1, len(pairs) * len(measures))
+    found = []
+    for measure in measures:
+        numbers = values_of[measure.label]
+        differences = tuple(
+            paired_difference(
+                _balanced(grouped, numbers, axis.key, (value, other)),
+                value,
+                other,
+                sign=measure.sign or 1,
+                comparisons=comparisons,
+            )
+            for value, other in pairs
+        )
+        arms = {
+            text: estimate_over(list(by_seed.values()), estimator)
+            for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
+        }
+        text = in_words(measure, differences, baseline)
+        found.append(Verdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
+    return found
+
+
+def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
+    """Return what the differences on one measure come to: `0.1 beats 0 on correct by 0.04 [0.01, 0.07]`."""
+    on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
+    parts = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
+    parts += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, bool(parts), baseline)
+    parts += [
+        f"{one.value} and {one.other} are the same on {measure.label} in every seed"
+        for one in differences
+        if one.outcome == EQUAL
+    ]
+    parts += _impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label)
+    return "; ".join(parts)
+
+
+def decimals(half_width: float) -> int:
+    """Return how many decimals show two digits of a half-width: 0.034 needs three."""
+    if not math.isfinite(half_width) or half_width <= 0:
+        return 3
+    return min(5, max(0, 1 - math.floor(math.log10(half_width))))
+
+
+def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
+    """One clause a winner: whom it beats, by how much."""
+    beaten: dict[str, list[str]] = {}
+    for one in differences:
+        mean, low, high = one.difference.mean, one.difference.low, one.difference.high
+        assert mean is not None
+        assert low is not None
+        assert high is not None
+        winner, loser = (one.value, one.other) if one.outcome == BETTER else (one.other, one.value)
+        near, far = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
+        digits = decimals((high - low) / 2)
+        by = f"by {abs(mean):.{digits}f} [{near:.{digits}f}, {far:.{digits}f}]"
+        text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
+        beaten.setdefault(winner, []).append(text)
+    return [f"{winner} beats {_listed(losers)}" for winner, losers in beaten.items()]
+
+
+def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool, baseline: str | None) -> list[str]:
+    """All pairs that cannot be told apart in one clause, with the pair that fewest more seeds would decide."""
+    if not pairs:
+        return []
+    names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
+    if baseline is not None:
+        clause = f"{_listed([name for name in names if name != baseline])} cannot be told from {baseline}"
+    elif len(pairs) == len(names) * (len(names) - 1) // 2:
+        clause = f"{_listed(names)} cannot be told apart"
+    else:
+        named = _listed([f"{one.other} and {one.value}" for one in pairs], "nor" if len(pairs) == 2 else "and")
+        clause = f"{'neither' if len(pairs) == 2 else 'none of'} {named} can be told apart"
+    nearest = max(pairs, key=lambda one: abs(one.effect or 0.0) * math.sqrt(len(one.seeds)))
+    return [f"{clause}{'' if is_more else f' on {label}'}{_more_seeds(nearest, len(pairs) > 1)}"]
+
+
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _more_seeds(one: PairedDifference, is_of_several: bool) -> str:
+    count = len(one.seeds)
+    unsure = f" (a very unsure estimate, from {count} seeds)" if count <= FEW_SEEDS else ""
+    needed = one.seeds_needed
+    if needed is None:
+        small = "differences" if is_of_several else "a difference"
+        return f", and {MOST_SEEDS} seeds would not be enough for {small} so small{unsure}"
+    more = max(1, needed - count)
+    which = f" for {one.other} and {one.value}" if is_of_several else ""
+    return f", about {more} more seed{'s' if more > 1 else ''} would{which}{unsure}"
+
+
+def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
+    by_count: dict[int, list[PairedDifference]] = {}
+    for one in pairs:
+        by_count.setdefault(len(one.seeds), []).append(one)
+    said = []
+    for count, some in by_count.items():
+        named = ", ".join(f"{one.other} and {one.value}" for one in some[:3]) + (" and others" if len(some) > 3 else "")
+        if count > 1:
+            said.append(f"{named} differ on {label} by the same in every seed, so no interval can be given")
+            continue
+        have = "no finished seed" if count == 0 else "one seed"
+        said.append(f"{named} have {have} with {label} in common: a verdict is impossible, it takes two or more")
+    return said
+
+
+def _balanced(grouped: Grouped, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
+    """Return value -> seed -> the mean over whatever else differs, of what all these values have for that seed."""
+    cells: dict[str, dict[str, dict[tuple[str, ...], float]]] = {text: {} for text in texts}
+    for setting in grouped.settings:
+        text = setting.values[key]
+        if text not in cells:
+            continue
+        rest = tuple(value for name, value in setting.values.items() if name != key)
+        for seed, run in setting.by_seed.items():
+            number = numbers.get(run.name, math.nan)
+            if math.isfinite(number):
+                cells[text].setdefault(seed, {})[rest] = number
+    balanced: dict[str, dict[str, float]] = {text: {} for text in texts}
+    for text in texts:
+        for seed, by_rest in cells[text].items():
+            common = [rest for rest in by_rest if all(rest in cells[other].get(seed, {rest: 0}) for other in texts)]
+            if common:
+                balanced[text][seed] = sum(by_rest[rest] for rest in common) / len(common)
+    return balanced

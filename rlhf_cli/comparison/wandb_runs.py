@@ -1,0 +1,121 @@
+"""Reads runs from wandb's server through its public API: `wandb:entity/project/group`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from rlhf_cli.comparison.logged_run import LoggedRun, flat, weights_of
+from rlhf_cli.comparison.metric_columns import Wanted, columns_of
+from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.metrics_file import Event
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
+
+PREFIX = "wandb:"
+_TIMEOUT_S = 30
+_STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
+_TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
+_SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
+"""Beside them wandb's configuration may hold a second one, of TRL's arguments."""
+_STEPS = ("step", "train/global_step", "global_step", "_step")
+
+
+class WandbRun(Protocol):
+    """What is read of a run of `wandb.Api().runs(...)`."""
+
+    name: str
+    id: str
+    state: str
+    config: JsonTree
+
+    def scan_history(self) -> Iterable[Mapping[str, object]]:
+        """Yield every row that was logged, a mapping of metric -> value."""
+
+
+class WandbApi(Protocol):
+    """What is asked of `wandb.Api()`."""
+
+    def runs(self, path: str, filters: dict[str, object] | None = None) -> Iterable[WandbRun]:
+        """Return the runs of a project that fit the filters."""
+
+
+def is_wandb(word: str) -> bool:
+    """Return whether what was typed is `wandb:...`."""
+    return word.startswith(PREFIX)
+
+
+def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None = None) -> list[LoggedRun]:
+    """Return the runs of a project, of one group where the word has three parts; not named by what differs yet.
+
+    Raises RunError where the word has not two or three parts, where wandb cannot be asked, or knows no such runs.
+    """
+    parts = word.removeprefix(PREFIX).strip("/").split("/")
+    if len(parts) < 2 or not all(parts):
+        raise RunError(
+            "these are no runs of wandb's",
+            got=word,
+            expected="wandb:entity/project or wandb:entity/project/group",
+            hint="rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500",
+        )
+    path, group = "/".join(parts[:2]), "/".join(parts[2:])
+    try:
+        api = api or _api()
+        found = list(api.runs(path, filters={"group": group} if group else None))
+        runs = [_logged(run, path, wanted) for run in found]
+    except RunError:
+        raise
+    except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
+        raise RunError(
+            "wandb cannot be asked",
+            where=word,
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
+            hint="rlhf compare runs/...: run folders hold the same metrics, and need no network",
+        ) from error
+    if not runs:
+        hint = f"rlhf compare wandb:{path} takes all of the project" if group else None
+        raise RunError("wandb has no such runs", got=word, hint=hint)
+    return runs
+
+
+def _api() -> WandbApi:
+    import wandb
+
+    api: WandbApi = wandb.Api(timeout=_TIMEOUT_S)
+    return api
+
+
+def _logged(run: WandbRun, path: str, wanted: Wanted | None) -> LoggedRun:
+    config = {key: value for key, value in run.config.items() if key in _SECTIONS}
+    metrics = columns_of(list(_events(run.scan_history())), wanted)
+    max_steps = section(section(config, "trainer"), "args").get("max_steps")
+    return LoggedRun(
+        name=run.name,
+        place=f"{PREFIX}{path}/{run.id}",
+        folder=None,
+        state=_STATES.get(run.state, run.state),
+        step=metrics.last_step,
+        max_steps=max_steps if isinstance(max_steps, int) else None,
+        reason=None,
+        settings=dict(flat(config)),
+        choices={},
+        weights=weights_of(config),
+        trainer=str(section(config, "trainer").get("name", "?")),
+        metrics=metrics,
+    )
+
+
+def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
+    """Yield log events under the names of metrics.jsonl: transformers' callback puts `train/`, `eval/` before them."""
+    for row in rows:
+        step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
+        if step is not None:
+            named = {_plain(key): value for key, value in row.items() if not key.startswith("_") and value is not None}
+            yield {**named, "step": int(step)}
+
+
+def _plain(key: str) -> str:
+    if key.startswith("eval/"):
+        return "eval_" + key.removeprefix("eval/")
+    return key.removeprefix("train/")

@@ -1,0 +1,170 @@
+"""Finds what differs among runs, and names them by it: `weight=0.5,seed=2`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlhf_cli.tables.resume_keys import row_of
+
+_SEEDS = ("seed", "data_seed")
+_CHANGES_NOTHING = (None, "no best is chosen")
+_MOST_AXES = 4
+_LONGEST_NAME = 60
+_ABSENT = object()
+
+
+class Configured(Protocol):
+    """What has a configuration: keys that are not there in one of two runs differ."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Return dotted key -> value."""
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """Return group -> what was chosen."""
+
+    @property
+    def swept(self) -> Sequence[str]:
+        """Return the keys that its sweep varied."""
+
+    @property
+    def place(self) -> str:
+        """Return where it lies."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Something in which runs differ: a key, and the `others` that change with it and say the same.
+
+    `short` is the shortest unambiguous end of the key; `texts` has a value for each run, in their order.
+    """
+
+    key: str
+    short: str
+    others: tuple[str, ...]
+    texts: tuple[str, ...]
+    is_seed: bool
+
+    def of(self, place: int) -> str:
+        """Return `weight=0.5` for the run at this place."""
+        return f"{self.short}={self.texts[place]}"
+
+
+def is_seed(key: str) -> bool:
+    """Return whether a key only draws other random numbers: `seed`, `data.seed`, `model.build.seed`."""
+    return key.rpartition(".")[2] in _SEEDS
+
+
+def differences(runs: Sequence[Configured]) -> list[str]:
+    """Return the keys whose value is not the same in every run, in the order of the configuration.
+
+    Keys that change nothing of what is trained (`run`, `track`, what is saved and logged) are never a difference.
+    """
+    keys: dict[str, None] = {}
+    for run in runs:
+        keys.update(dict.fromkeys(run.settings))
+    different = []
+    for key in keys:
+        first = runs[0].settings.get(key, _ABSENT)
+        if any(run.settings.get(key, _ABSENT) != first for run in runs) and not _is_outside(key):
+            different.append(key)
+    return different
+
+
+def axes(runs: Sequence[Configured]) -> list[Axis]:
+    """Return what differs, keys that change together as one, seeds last.
+
+    Of keys that change together the one that was swept gives its name, then a group that was chosen (`truncation`,
+    `exp`) where it stands for several, then the first in the configuration.
+    """
+    classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
+    for key in differences(runs):
+        values = [repr(run.settings.get(key, _ABSENT)) for run in runs]
+        classes.setdefault((_pattern(values), is_seed(key)), []).append(key)
+    choices = {key: None for run in runs for key in run.choices}
+    swept = {key: None for run in runs for key in run.swept}
+    heads = {}
+    for (pattern, seeds), keys in classes.items():
+        chosen = [one for one in choices if _pattern([run.choices.get(one, "") for run in runs]) == pattern]
+        head = next((key for key in swept if key in keys or key in chosen), None)
+        heads[head or (chosen[0] if chosen and len(keys) > 1 and not seeds else keys[0])] = keys
+    found = []
+    for head, keys in heads.items():
+        texts = _texts(runs, head)
+        found.append(Axis(head, short_key(head, list(heads)), tuple(keys), texts, is_seed(head)))
+    return sorted(found, key=lambda axis: axis.is_seed)
+
+
+def names_of(runs: Sequence[Configured]) -> list[str]:
+    """Return a name for each run, by what differs; by its folder where that is nothing, or too much for a name.
+
+    Runs that differ in nothing but their folder have that behind their name.
+    """
+    found = axes(runs) if len(runs) > 1 else []
+    names = [",".join(axis.of(place) for axis in found) for place in range(len(runs))]
+    is_short = (
+        sum(not axis.is_seed for axis in found) <= _MOST_AXES and max(map(len, names), default=0) <= _LONGEST_NAME
+    )
+    if not found or not is_short:
+        return _by_folder(runs)
+    folders = _by_folder(runs)
+    return [name if names.count(name) == 1 else f"{name} ({folders[place]})" for place, name in enumerate(names)]
+
+
+def short_key(key: str, keys: Sequence[str]) -> str:
+    """Return the shortest end of a dotted key that is no end of another one."""
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        short = ".".join(parts[-length:])
+        if not any(other != key and (other == short or other.endswith(f".{short}")) for other in keys):
+            return short
+    return key
+
+
+def value_text(value: object) -> str:
+    """Return a value as one would type it: 0.5, none, true; of a path its last part."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:.12g}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(value_text(one) for one in value)}]"
+    text = str(value)
+    return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
+
+
+def _texts(runs: Sequence[Configured], head: str) -> tuple[str, ...]:
+    """Return the value of a key, or what was chosen of a group, for each run; in full where short ones are alike."""
+    if not any(head in run.settings for run in runs):
+        return tuple(run.choices.get(head, "-") for run in runs)
+    values = [run.settings.get(head, _ABSENT) for run in runs]
+    texts = ["-" if value is _ABSENT else value_text(value) for value in values]
+    if len(set(texts)) == len(set(map(repr, values))):
+        return tuple(texts)
+    return tuple("-" if value is _ABSENT else str(value) for value in values)
+
+
+def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
+    """Return which runs have the same value: the number of the first that has it, for each."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(value, place) for place, value in enumerate(values))
+
+
+def _is_outside(key: str) -> bool:
+    row = row_of(key)
+    return row.effect == "taken" and row.only_if in _CHANGES_NOTHING
+
+
+def _by_folder(runs: Sequence[Configured]) -> list[str]:
+    """Return the part of each run's place that tells it from the others."""
+    places = [run.place for run in runs]
+    if len(places) < 2:
+        return [os.path.join(*place.split(os.sep)[-2:]) if os.sep in place else place for place in places]
+    common = os.path.commonpath(places) if len({os.path.isabs(place) for place in places}) == 1 else ""
+    return [os.path.relpath(place, common) if common else place for place in places]

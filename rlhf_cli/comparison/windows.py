@@ -1,0 +1,86 @@
+"""Turns a curve into one number: the mean of its last events, its best stretch, the area under it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_cli.comparison.metric_columns import Series
+from rlhf_cli.errors import UserError
+
+_LAST = re.compile(r"^last[-:](\d+)$")
+_PART = 10
+LAST, BEST, AREA, FIRST = "last", "best", "auc", "first"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Says what of a curve is compared. `kind` is last, best, auc or first; `num_events` None for a tenth of them."""
+
+    kind: str = LAST
+    num_events: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.num_events is None else f"{self.kind}-{self.num_events}"
+
+    @property
+    def in_words(self) -> str:
+        """Return what the number is, for a legend."""
+        events = "a tenth of the log events" if self.num_events is None else f"{self.num_events} log events"
+        return {
+            LAST: f"mean of the last {events.removeprefix('a ')}",
+            FIRST: f"mean of the first {events.removeprefix('a ')}",
+            BEST: f"best mean of {events} in a row",
+            AREA: "area under the curve per step (mean over the whole run)",
+        }[self.kind]
+
+    def of(self, series: Series, *, more_is_better: bool = True) -> float:
+        """Return the number, NaN where the series holds none.
+
+        Events that logged null count as events and not in the mean. The area is by the trapezoid rule over the steps
+        that logged a number, divided by how many steps they span.
+        """
+        values = series.values
+        is_number = np.isfinite(values)
+        if not is_number.any():
+            return float("nan")
+        width = min(self.num_events or max(1, len(values) // _PART), len(values))
+        if self.kind == AREA:
+            return _area(series.steps[is_number], values[is_number])
+        if self.kind == BEST:
+            return _best(values, width, more_is_better)
+        kept = values[-width:] if self.kind == LAST else values[:width]
+        kept = kept[np.isfinite(kept)]
+        return float(kept.mean()) if len(kept) else float("nan")
+
+
+def parse_window(text: str) -> Window:
+    """Return the window that `last`, `last-K`, `best` or `auc` means. Raises UserError for anything else."""
+    if text in (LAST, BEST, AREA, FIRST):
+        return Window(text)
+    if (match := _LAST.match(text)) and int(match[1]) > 0:
+        return Window(LAST, int(match[1]))
+    raise UserError(
+        "there is no such window",
+        where="--window",
+        got=text,
+        expected="last (a tenth of the log events), last-K (K log events), first, best or auc",
+        hint="--window last-20",
+    )
+
+
+def _area(
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]], values: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> float:
+    span = float(steps[-1] - steps[0])
+    return float(np.trapezoid(values, steps)) / span if span > 0 else float(values.mean())
+
+
+def _best(values: np.ndarray[tuple[int], np.dtype[np.float64]], width: int, more_is_better: bool) -> float:
+    means = np.convolve(values, np.full(width, 1 / width), mode="valid")
+    means = means[np.isfinite(means)]
+    if not len(means):
+        means = values[np.isfinite(values)]
+    return float(means.max() if more_is_better else means.min())

@@ -1,0 +1,60 @@
+"""Looks at a log for every kind of finding there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from rlhf_cli.diagnosis import critic_findings, outcome_findings, policy_findings, reward_findings
+from rlhf_cli.diagnosis.finding import Finding, Fine, Seen, Unseen, worst_first
+from rlhf_cli.diagnosis.logged import Log
+from rlhf_cli.diagnosis.run_setup import RunSetup
+from rlhf_cli.tables.finding_kinds import FINDING_KINDS
+
+LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[Seen]]] = {
+    "non_finite": outcome_findings.non_finite,
+    "reward_errors": reward_findings.reward_errors,
+    "dead_reward": reward_findings.dead_reward,
+    "gate": reward_findings.gate,
+    "no_deviation": outcome_findings.no_deviation,
+    "overoptimised": outcome_findings.overoptimised,
+    "learning": outcome_findings.learning,
+    "kl": policy_findings.kl,
+    "truncation": policy_findings.truncation,
+    "length": policy_findings.length,
+    "entropy": policy_findings.entropy,
+    "redundant": reward_findings.redundant,
+    "one_reward": reward_findings.one_reward,
+    "clipping": policy_findings.clipping,
+    "explained_variance": critic_findings.explained_variance,
+    "value_loss": critic_findings.value_loss,
+}
+"""Kind -> the function that looks for it. It yields at least one thing: found, fine, or not to be seen."""
+
+_OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning"}
+"""Kinds that mean nothing where a trainer learns from rows and not from rewards."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that was seen: findings from the worst on, what is fine, what could not be looked at."""
+
+    findings: tuple[Finding, ...]
+    fine: tuple[Fine, ...]
+    unseen: tuple[Unseen, ...]
+
+
+def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
+    """Return what a log says, of these kinds; None for all."""
+    has_rewards = bool(log.rewards())
+    seen = [
+        one
+        for kind, looks in LOOKS.items()
+        if (kinds is None or kind in kinds) and (has_rewards or kind not in _OF_REWARDS or not log.num_events)
+        for one in looks(log, setup)
+    ]
+    return Diagnosis(
+        tuple(worst_first([one for one in seen if isinstance(one, Finding)])),
+        tuple(one for one in seen if isinstance(one, Fine)),
+        tuple(one for one in seen if isinstance(one, Unseen)),
+    )

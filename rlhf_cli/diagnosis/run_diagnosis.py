@@ -1,0 +1,76 @@
+"""Diagnoses a run folder: how it ended, and what its log says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from rlhf_cli.diagnosis.finding import Finding
+from rlhf_cli.diagnosis.logged import Log
+from rlhf_cli.diagnosis.look import Diagnosis, look
+from rlhf_cli.diagnosis.run_setup import RunSetup
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status
+
+_IN_PROGRESS = {CREATED: "has not begun", QUEUED: "is queued and has not begun", RUNNING: "is running"}
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """A run, what became of it, and what was seen in its log; `problem` says why the log could not be read, if so."""
+
+    folder: RunFolder
+    status: Status
+    diagnosis: Diagnosis
+    num_events: int
+    problem: str | None = None
+
+    @property
+    def ending(self) -> str:
+        """Return what became of the run in a line: `failed at step 13 of 120`."""
+        status = self.status
+        of = f" of {status.max_steps}" if status.max_steps is not None and status.max_steps != status.step else ""
+        if status.state in (CREATED, QUEUED):
+            return _IN_PROGRESS[status.state]
+        return f"{_IN_PROGRESS.get(status.state, status.state)} at step {status.step}{of}"
+
+    @property
+    def worst(self) -> Finding | None:
+        """Return the worst finding, None without any."""
+        return next(iter(self.diagnosis.findings), None)
+
+    def as_json(self) -> dict[str, object]:
+        """Return all of it as what JSON can hold."""
+        return {
+            "run": self.folder.shown,
+            "state": self.status.state,
+            "reason": self.status.reason,
+            "step": self.status.step,
+            "max_steps": self.status.max_steps,
+            "log_events": self.num_events,
+            "problem": self.problem,
+            **asdict(self.diagnosis),
+        }
+
+
+def diagnose(folder: RunFolder) -> RunDiagnosis:
+    """Return what became of a run and what its log says. Raises RunError where one of its files cannot be read."""
+    status = read_status(folder)
+    log = Log.of(read_metrics(folder.metrics), status.max_steps)
+    return RunDiagnosis(folder, status, look(log, RunSetup.of(folder.read_config())), log.num_events)
+
+
+def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
+    """Return the same, of a run whose files cannot be read the problem in a line."""
+    try:
+        return diagnose(folder)
+    except RunError as error:
+        nothing = Diagnosis((), (), ())
+        got = str(error.got).partition("\n")[0]
+        return RunDiagnosis(folder, Status("unreadable"), nothing, 0, f"{error.what}: {got}")
+
+
+def has_ended_well(run: RunDiagnosis) -> bool:
+    """Return whether the run went to its end, or to where a rule of its own stopped it."""
+    return run.status.state == FINISHED

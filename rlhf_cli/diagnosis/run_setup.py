@@ -1,0 +1,63 @@
+"""What a diagnosis knows of a run beside its log: the frozen configuration, read leniently: it may be an old one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlhf_cli.json_values import JsonTree, section
+
+_DEFAULT_LIMIT = 256
+"""TRL's max_completion_length where a configuration names none."""
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What a run was asked to do. `gated` maps a reward to the rewards its gates read, `weights` to its weight where
+    that is one number; `args` are TRL's arguments as given.
+    """
+
+    trainer: str = ""
+    has_critic: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+    gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    args: JsonTree = field(default_factory=dict)
+    truncation: str = "none"
+    kl_coef: float | None = None
+
+    @classmethod
+    def of(cls, config: JsonTree) -> RunSetup:
+        """Return what a frozen configuration says; what it does not say, or says in another shape, is as if unknown."""
+        rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
+        trainer = section(config, "trainer")
+        coefficient = section(config, "kl").get("coef")
+        return cls(
+            trainer=str(trainer.get("name") or ""),
+            has_critic=trainer.get("baseline") == "critic",
+            weights={name: _weight(entry) for name, entry in rewards.items() if _weight(entry) is not None},  # type: ignore[misc]
+            gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
+            args=section(trainer, "args"),
+            truncation=str(section(config, "truncation").get("policy") or "none"),
+            kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
+        )
+
+    @property
+    def limit(self) -> int:
+        """Return the most tokens a completion may have."""
+        return int(self.number("max_completion_length", _DEFAULT_LIMIT))
+
+    def number(self, name: str, default: float) -> float:
+        """Return an argument of TRL's that is a number, `default` where none was given."""
+        value = self.args.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _weight(reward: JsonTree) -> float | None:
+    weight = reward.get("weight", 1.0)
+    return float(weight) if isinstance(weight, int | float) else None
+
+
+def _gates(reward: JsonTree) -> tuple[str, ...]:
+    gate = reward.get("gate")
+    entries = gate if isinstance(gate, list) else [gate]
+    return tuple(str(entry["by"]) for entry in entries if isinstance(entry, dict) and "by" in entry)

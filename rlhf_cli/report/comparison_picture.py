@@ -1,0 +1,103 @@
+"""Draws a comparison as one PNG: each component by setting, the differences of the verdict, the front."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_cli.comparison.comparison import Comparison
+from rlhf_cli.comparison.measures import Measure
+from rlhf_cli.comparison.paired_differences import BETTER, WORSE
+from rlhf_cli.comparison.pareto_front import Front
+from rlhf_cli.comparison.verdicts import Verdict
+from rlhf_cli.errors import UserError
+from rlhf_cli.report.evaluation_picture import BLUE, DPI, GREY, MISSING, ORANGE, can_draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLUMNS = 3
+_MOST_PANELS = 12
+
+
+def draw_comparison(comparison: Comparison, file: Path) -> None:
+    """Draw a comparison into a PNG file. No display is needed. Raises UserError where matplotlib is not installed."""
+    if not can_draw():
+        raise UserError(MISSING, where="--png")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    measures = comparison.measures[:_MOST_PANELS]
+    num_fronts = 1 if comparison.front is not None and len(comparison.front.best) else 0
+    num_panels = len(measures) + len(comparison.verdicts) + num_fronts
+    columns = min(_COLUMNS, num_panels)
+    rows = math.ceil(num_panels / columns)
+    height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
+    figure = Figure(figsize=(4.6 * columns, 0.5 + height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flatten())
+    for measure in measures:
+        _settings(next(panels), comparison, measure)
+    for verdict in comparison.verdicts:
+        _differences(next(panels), verdict)
+    if comparison.front is not None and num_fronts:
+        _front(next(panels), comparison.front)
+    for left in panels:
+        left.set_axis_off()
+    seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
+    counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
+    title = f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"
+    figure.suptitle(title, fontsize=10, parse_math=False)
+    figure.savefig(file, dpi=DPI)
+
+
+def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
+    """A dot and a bar a setting, its seeds as small grey dots."""
+    settings = comparison.grouped.settings
+    for row, setting in enumerate(settings):
+        one = comparison.estimates[setting.name][measure.label]
+        seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
+        axes.plot(seeds, [row] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
+        if one.mean is not None:
+            axes.plot([one.mean], [row], "o", color=BLUE, markersize=5, zorder=3)
+        if one.low is not None and one.high is not None:
+            axes.plot([one.low, one.high], [row, row], color=BLUE, linewidth=1.6, zorder=2)
+    title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
+    _rows(axes, title, [setting.name for setting in settings])
+
+
+def _differences(axes: Axes, verdict: Verdict) -> None:
+    """An interval a difference; orange where it leaves out zero."""
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    for row, one in enumerate(verdict.differences):
+        colour = ORANGE if one.outcome in (BETTER, WORSE) else BLUE
+        if one.difference.mean is not None:
+            axes.plot([one.difference.mean], [row], "o", color=colour, markersize=5)
+        if one.difference.low is not None and one.difference.high is not None:
+            axes.plot([one.difference.low, one.difference.high], [row, row], color=colour, linewidth=1.6)
+    names = [f"{one.value} - {one.other}" for one in verdict.differences]
+    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
+
+
+def _front(axes: Axes, front: Front) -> None:
+    """The first two measures of the front; dominated settings are grey."""
+    for name, means in front.means.items():
+        if name not in front.unplaced:
+            colour = BLUE if name in front.best else GREY
+            axes.plot([means[0]], [means[1]], "o", color=colour, markersize=6)
+            axes.annotate(
+                name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points"
+            )
+    axes.set_xlabel(front.by[0], fontsize=8, parse_math=False)
+    axes.set_ylabel(front.by[1], fontsize=8, parse_math=False)
+    axes.set_title(f"front of {', '.join(front.by)} (means)", fontsize=9, parse_math=False)
+    axes.tick_params(labelsize=8)
+
+
+def _rows(axes: Axes, title: str, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", linewidth=0.3)

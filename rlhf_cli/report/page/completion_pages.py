@@ -1,0 +1,171 @@
+"""Chooses which completions the page shows: answers to one prompt side by side, and the best and worst over time.
+
+Nothing is picked for its looks: of a run's answers to a prompt the first in the table is taken, prompts are those that
+the most runs answered. Both parts are bounded, so that a page of 50 runs stays a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.redaction import redacted_values
+from rlhf_cli.report.page.embedding import rounded
+from rlhf_cli.report.page.run_completions import Answer, chosen_steps, read_answers, tables_of
+
+MOST_STEPS = 10
+MOST_PROMPTS = 3
+MOST_EXTREMES = 2
+_MOST_CHARACTERS = 400_000
+"""So many characters of completions stand in each of the two parts at most."""
+
+_LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
+_LONGEST_PROMPT = 1200
+
+ByRun = Mapping[int, list[Answer]]
+"""Maps the place of a run -> the rows of its table."""
+
+
+@dataclass(frozen=True)
+class CompletionPages:
+    """What the page's script shows: `side_by_side` and `extremes`, a page a step.
+
+    `why_not_beside` and `why_no_extremes` say why there is nothing; None where there is. `notes` are about tables that
+    could not be read, and `num_steps` how many tables the runs have.
+    """
+
+    side_by_side: list[dict[str, object]]
+    extremes: list[dict[str, object]]
+    why_not_beside: str | None
+    why_no_extremes: str | None
+    notes: list[str]
+    num_steps: int
+
+
+def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
+    """Read a few steps of every run's tables and return what the page shows of them."""
+    order = {name: place for place, name in enumerate(reward_names(runs))}
+    tables = [tables_of(run) for run in runs]
+    steps = chosen_steps(tables, MOST_STEPS)
+    notes: list[str] = []
+    by_step: dict[int, dict[int, list[Answer]]] = {}
+    for step in steps:
+        rows: dict[int, list[Answer]] = {}
+        for place, files in enumerate(tables):
+            if step in files:
+                try:
+                    rows[place] = read_answers(files[step], order)
+                except (OSError, ValueError) as error:
+                    said = (str(error).splitlines() or [type(error).__name__])[0]
+                    notes.append(f"{runs[place].name}: {files[step].name} cannot be read ({said})")
+        by_step[step] = rows
+    shared = {step: _shared_prompts(rows) for step, rows in by_step.items()}
+    num_texts = sum(len(rows) for step, rows in by_step.items() for _ in shared[step])
+    side_by_side: list[dict[str, object]] = []
+    for step, rows in by_step.items():
+        prompts = [_beside(prompt, rows, _longest(num_texts)) for prompt in shared[step]]
+        if prompts:
+            side_by_side.append({"step": step, "prompts": prompts})
+    num_extremes = sum(len(rows) for rows in by_step.values()) * 2 * MOST_EXTREMES
+    extremes: list[dict[str, object]] = []
+    for step, rows in by_step.items():
+        of_runs = {str(place): _extremes(answers, _longest(num_extremes)) for place, answers in rows.items()}
+        if any(of_runs.values()):
+            extremes.append({"step": step, "runs": of_runs})
+    return CompletionPages(
+        side_by_side,
+        extremes,
+        None if side_by_side else _why_not_beside(runs, tables),
+        None if extremes else _why_none(tables),
+        notes,
+        len({step for files in tables for step in files}),
+    )
+
+
+def _shared_prompts(rows: ByRun) -> list[str]:
+    """Return the prompts that the most runs answered at this step, at least two of them, in the order of a table."""
+    runs_of: dict[str, set[int]] = {}
+    for place, answers in rows.items():
+        for answer in answers:
+            runs_of.setdefault(answer.prompt, set()).add(place)
+    shared = [prompt for prompt, places in runs_of.items() if len(places) > 1]
+    return sorted(shared, key=lambda prompt: -len(runs_of[prompt]))[:MOST_PROMPTS]
+
+
+def _beside(prompt: str, rows: ByRun, longest: int) -> dict[str, object]:
+    answers = {}
+    for place, of_run in rows.items():
+        given = [answer for answer in of_run if answer.prompt == prompt]
+        if given:
+            answers[str(place)] = {**_shown(given[0], longest), "of": len(given)}
+    return {"prompt": _cut(redacted_values(prompt), _LONGEST_PROMPT)[0], "answers": answers}
+
+
+def _extremes(answers: Sequence[Answer], longest: int) -> dict[str, object] | None:
+    """Return the rows of the highest and of the lowest totals, None where no row has a total; no row is in both."""
+    known = sorted((row for row in answers if row.total is not None), key=lambda row: -(row.total or 0.0))
+    count = min(MOST_EXTREMES, len(known) // 2) or min(1, len(known))
+    if not count:
+        return None
+    worst = list(reversed(known[count:][-count:]))
+    return {
+        "best": [_with_prompt(row, longest) for row in known[:count]],
+        "worst": [_with_prompt(row, longest) for row in worst],
+        "rows": len(answers),
+    }
+
+
+def _with_prompt(answer: Answer, longest: int) -> dict[str, object]:
+    return {"prompt": _cut(redacted_values(answer.prompt), min(longest, _LONGEST_PROMPT))[0], **_shown(answer, longest)}
+
+
+def _shown(answer: Answer, longest: int) -> dict[str, object]:
+    """Return an answer as the page's script shows it. A text that held a secret has lost its characters' places."""
+    hidden = redacted_values(answer.text)
+    text, left_out = _cut(hidden, longest)
+    scores = []
+    for name, score in answer.scores.items():
+        shown: dict[str, object] = {"name": name, "raw": rounded(score.raw), "weighted": rounded(score.weighted)}
+        if score.closed_by is not None:
+            shown["closed"] = score.closed_by
+        if score.error is not None:
+            shown["error"] = _cut(redacted_values(score.error), _SHORTEST_TEXT)[0]
+        if score.parts and hidden == answer.text:
+            shown["parts"] = [[start, end, rounded(reward)] for start, end, reward in _within(score.parts, len(text))]
+        scores.append(shown)
+    total, advantage = rounded(answer.total), rounded(answer.advantage)
+    return {"text": text, "more": left_out, "total": total, "advantage": advantage, "scores": scores}
+
+
+def _within(parts: Sequence[tuple[int, int, float]], length: int) -> Iterator[tuple[int, int, float]]:
+    return ((start, min(end, length), reward) for start, end, reward in parts if start < length)
+
+
+def _cut(text: str, longest: int) -> tuple[str, int]:
+    """Return the beginning of a text, and how many characters are left out."""
+    return (text, 0) if len(text) <= longest else (text[:longest], len(text) - longest)
+
+
+def _longest(num_texts: int) -> int:
+    return max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
+
+
+def _why_not_beside(runs: Sequence[LoggedRun], tables: Sequence[Mapping[int, object]]) -> str:
+    if len(runs) < 2:
+        return "One run has no other to stand beside: its completions are below."
+    if any(tables):
+        return (
+            "No two runs answered the same prompt at the same step: other seeds bring the prompts in another order. "
+            "Runs that share `data.seed` and `seed` share their prompts."
+        )
+    return _why_none(tables)
+
+
+def _why_none(tables: Sequence[Mapping[int, object]]) -> str:
+    if any(tables):
+        return "No table of completions that could be read has a row with a total."
+    return (
+        "No run has tables of completions: its trainer learns from rows and generates none, or "
+        "trainer.args.log_completions is off."
+    )

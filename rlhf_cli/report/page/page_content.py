@@ -1,0 +1,173 @@
+"""Gathers what the page holds: each section as values, or a sentence why there is nothing to show."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.comparison.comparison import Asked, Comparison, compare, total_in_words
+from rlhf_cli.comparison.logged_run import LoggedRun
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.redaction import redacted, redacted_tree
+from rlhf_cli.report.page.completion_pages import CompletionPages, completion_pages
+from rlhf_cli.report.page.configurations import Configurations, Origin, configurations, link_to, origins
+from rlhf_cli.report.page.evaluation_table import EvaluationTable, evaluation_tables
+from rlhf_cli.report.page.noticed import Noticed, noticed
+from rlhf_cli.report.page.palette import colours
+from rlhf_cli.report.page.plotted_curves import Plot, plots_of
+from rlhf_cli.report.page.plotted_metrics import COMPONENTS, plotted_metrics
+from rlhf_cli.report.page.setting_table import SettingTable, setting_table
+from rlhf_cli.report.page.trade_offs import front_of, parallel_of
+
+_MOST_VERDICTS = 4
+
+
+@dataclass(frozen=True)
+class RunCard:
+    """A run as the page lists it. `link` leads to its folder, None for a run that has none here."""
+
+    name: str
+    place: str
+    state: str
+    reason: str | None
+    progress: str
+    setting: int
+    counts: bool
+    why_not: str | None
+    link: str | None
+    trainer: str
+
+
+@dataclass(frozen=True)
+class PageContent:
+    """Everything on the page. `verdict` are sentences, `problems` what is wrong with folders that could not be read."""
+
+    title: str
+    lead: str
+    verdict: list[tuple[str, str]]
+    notes: list[str]
+    comparison: Comparison
+    table: SettingTable
+    plots: list[Plot]
+    constants: list[Plot]
+    front: dict[str, object] | str
+    parallel: dict[str, object] | str
+    evaluations: list[EvaluationTable]
+    noticed: list[Noticed]
+    completions: CompletionPages
+    configurations: Configurations
+    origins: list[Origin]
+    cards: list[RunCard]
+    problems: list[str]
+
+    @property
+    def runs(self) -> list[LoggedRun]:
+        """Return the runs in their order: a run's place in it is its number on the page."""
+        return self.comparison.runs
+
+    def plots_in(self, section: str) -> list[Plot]:
+        """Return the plots of one section."""
+        return [plot for plot in self.plots if plot.metric.section == section]
+
+    def constants_in(self, section: str) -> str:
+        """Return what never moved in a section, and so is said and not drawn; '' for nothing."""
+        constant = [plot for plot in self.constants if plot.metric.section == section]
+        return ", ".join(f"{plot.metric.title} {plot.constant:.4g}" for plot in constant)
+
+    def script_data(self) -> dict[str, object]:
+        """Return what the page's scripts read."""
+        settings = self.comparison.grouped.settings
+        members = [
+            [place for place, card in enumerate(self.cards) if card.setting == number]
+            for number in range(len(settings))
+        ]
+        of_texts = {
+            "settings": [
+                {"name": one.name, "runs": runs, "colours": colour}
+                for one, runs, colour in zip(settings, members, colours(len(settings)), strict=True)
+            ],
+            "runs": [{"name": card.name, "setting": card.setting} for card in self.cards],
+            "front": self.front if isinstance(self.front, dict) else None,
+            "parallel": self.parallel if isinstance(self.parallel, dict) else None,
+            "completions": {"beside": self.completions.side_by_side, "extremes": self.completions.extremes},
+        }
+        return {**redacted_tree(of_texts, values_only=True), "plots": [plot.as_json() for plot in self.plots]}
+
+
+def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:
+    """Return the content of the page that is to lie at `out`, of runs that were read together."""
+    comparison = compare(runs)
+    evaluations, unread = evaluation_tables(runs)
+    completions = completion_pages(runs)
+    metrics = plotted_metrics(runs, no_total=comparison.no_total)
+    total = total_in_words(comparison)
+    plots = plots_of(runs, comparison.grouped.settings, metrics)
+    constants = [plot for plot in plots if plot.constant is not None and plot.metric.section != COMPONENTS]
+    return PageContent(
+        title=redacted(title),
+        lead=_lead(comparison),
+        verdict=_verdict(comparison),
+        notes=[*comparison.notes, *([total] if total else []), *unread],
+        comparison=comparison,
+        table=setting_table(comparison),
+        plots=[plot for plot in plots if plot not in constants],
+        constants=constants,
+        front=front_of(comparison),
+        parallel=parallel_of(comparison),
+        evaluations=evaluations,
+        noticed=noticed(runs),
+        completions=completions,
+        configurations=configurations(runs),
+        origins=origins(runs),
+        cards=_cards(comparison, out),
+        problems=[redacted(str(problem)) for problem in problems],
+    )
+
+
+def _lead(comparison: Comparison) -> str:
+    runs, settings = comparison.runs, comparison.grouped.settings
+    states = Counter(run.state for run in runs)
+    trainers = ", ".join(dict.fromkeys(run.trainer for run in runs))
+    said = [f"{len(runs)} run{'s' if len(runs) != 1 else ''}"]
+    if len(settings) > 1:
+        said.append(f"{len(settings)} settings")
+    said.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
+    return " · ".join([*said, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
+
+
+def _verdict(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return (what was judged, the verdict) for each measure; where several keys differ each of them is judged."""
+    verdicts = [comparison.verdicts]
+    if not comparison.verdicts and len(comparison.grouped.axes) > 1:
+        # One key at a time; each is a family of comparisons of its own.
+        verdicts = [
+            compare(comparison.runs, Asked(by=axis.key)).verdicts for axis in comparison.grouped.axes[:_MOST_VERDICTS]
+        ]
+    return [(f"{one.key}, by {one.measure.label}", one.text) for some in verdicts for one in some]
+
+
+def _cards(comparison: Comparison, out: Path) -> list[RunCard]:
+    setting_of: dict[str, int] = {}
+    why_not: dict[str, str] = {}
+    for number, setting in enumerate(comparison.grouped.settings):
+        setting_of.update(dict.fromkeys([run.name for run in setting.runs], number))
+        setting_of.update(dict.fromkeys(setting.left_out, number))
+        why_not.update(setting.left_out)
+    return [
+        RunCard(
+            name=run.name,
+            place=run.place,
+            state=run.state,
+            reason=redacted(run.reason) if run.reason else None,
+            progress=f"step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else ""),
+            setting=setting_of[run.name],
+            counts=run.name not in why_not,
+            why_not=redacted(why_not[run.name]) if run.name in why_not else None,
+            link=link_to(run, out),
+            trainer=run.trainer,
+        )
+        for run in comparison.runs
+    ]

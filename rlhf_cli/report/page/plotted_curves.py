@@ -1,0 +1,133 @@
+"""Makes the curves of the page: every metric of every run over one grid of steps, with a band over the seeds.
+
+A screen shows a few hundred points. Where runs logged more, neighbouring log events are put together and drawn as their
+mean; the page says how many stand behind a point. All runs of a plot share their grid, so a band is over the same
+steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_cli.comparison.logged_run import LoggedRun
+from rlhf_cli.comparison.over_seeds import estimate
+from rlhf_cli.comparison.settings import Setting
+from rlhf_cli.report.page.embedding import rounded
+from rlhf_cli.report.page.plotted_metrics import PlottedMetric
+
+MOST_VALUES = 180_000
+"""So many numbers are drawn on one page, about 1 MB of it; what is beyond is put together."""
+
+_MOST_POINTS, _LEAST_POINTS = 600, 40
+Row = list[float | int | None]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One metric over the optimizer steps `x`.
+
+    `lines` maps the place of a run -> its values, None where it logged none. `bands` maps the place of a setting with
+    several seeds -> (mean, low, high), `intervals` that of a run -> (low, high) that it logged itself. `events` is how
+    many steps stand behind a point.
+    """
+
+    metric: PlottedMetric
+    x: list[int]
+    lines: Mapping[int, Row]
+    bands: Mapping[int, tuple[Row, Row, Row]] = field(default_factory=dict)
+    intervals: Mapping[int, tuple[Row, Row]] = field(default_factory=dict)
+    events: int = 1
+
+    @property
+    def constant(self) -> float | None:
+        """Return the one value of all runs at all steps, None where there are several."""
+        values = {value for row in self.lines.values() for value in row if value is not None}
+        return values.pop() if len(values) == 1 else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return what the page's script draws."""
+        return {
+            "id": self.metric.key,
+            "section": self.metric.section,
+            "title": self.metric.title,
+            "name": self.metric.name,
+            "zero": self.metric.from_zero,
+            "events": self.events,
+            "x": self.x,
+            "lines": {str(place): row for place, row in self.lines.items()},
+            "bands": {str(place): list(rows) for place, rows in self.bands.items()},
+            "intervals": {str(place): list(rows) for place, rows in self.intervals.items()},
+        }
+
+
+def plots_of(runs: Sequence[LoggedRun], settings: Sequence[Setting], metrics: Sequence[PlottedMetric]) -> list[Plot]:
+    """Return a plot for each metric that any run has logged a number of.
+
+    `settings` hold the runs over whose seeds bands are; a run that counts in none of them has its line alone.
+    """
+    num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs)
+    most_points = max(_LEAST_POINTS, min(_MOST_POINTS, MOST_VALUES // max(1, num_lines)))
+    places = {run.name: place for place, run in enumerate(runs)}
+    members = {number: [places[run.name] for run in setting.runs] for number, setting in enumerate(settings)}
+    plots = (_plot(metric, runs, members, most_points) for metric in metrics)
+    return [plot for plot in plots if plot is not None]
+
+
+def _plot(
+    metric: PlottedMetric, runs: Sequence[LoggedRun], members: Mapping[int, Sequence[int]], most_points: int
+) -> Plot | None:
+    series = {place: run.metrics.series(metric.name) for place, run in enumerate(runs) if metric.name in run.metrics}
+    if not any(np.isfinite(one.values).any() for one in series.values()):
+        return None
+    steps = np.unique(np.concatenate([one.steps for one in series.values()]))
+    width = math.ceil(len(steps) / most_points)
+    x = steps[np.minimum(np.arange(0, len(steps), width) + width // 2, len(steps) - 1)]
+
+    def on_grid(name: str, place: int) -> NDArray[np.float64]:
+        one = runs[place].metrics.series(name)
+        return _means(np.searchsorted(steps, one.steps) // width, one.values, len(x))
+
+    values = {place: on_grid(metric.name, place) for place in series}
+    bands = {}
+    for number, in_setting in members.items():
+        rows = [values[place] for place in in_setting if place in values]
+        if len(in_setting) > 1 and rows:
+            bands[number] = _band(np.array(rows))
+    intervals = {
+        place: (_row(on_grid(f"{metric.name}/low", place)), _row(on_grid(f"{metric.name}/high", place)))
+        for place in series
+        if f"{metric.name}/low" in runs[place].metrics and f"{metric.name}/high" in runs[place].metrics
+    }
+    lines = {place: _row(row) for place, row in values.items()}
+    return Plot(metric, x.tolist(), lines, bands, intervals, width)
+
+
+def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return the mean of the numbers in each of `count` groups, NaN for a group without any."""
+    known = np.isfinite(values)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count)
+    counts = np.bincount(groups[known], minlength=count)
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return means
+
+
+def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
+    """Return mean and interval over the seeds at each step; no interval where a step has one seed, or equal ones."""
+    found = [estimate(column.tolist()) for column in rows.T]
+    of: Sequence[Callable[[int], float | None]] = (
+        lambda place: found[place].mean,
+        lambda place: found[place].low,
+        lambda place: found[place].high,
+    )
+    mean, low, high = ([rounded(one(place)) for place in range(len(found))] for one in of)
+    return mean, low, high
+
+
+def _row(values: NDArray[np.float64]) -> Row:
+    return [rounded(value) for value in values.tolist()]

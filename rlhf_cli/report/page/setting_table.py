@@ -1,0 +1,82 @@
+"""Makes the table of settings: a line a setting, each measure with its interval and where it lies among the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlhf_cli.comparison.comparison import Comparison
+from rlhf_cli.comparison.measures import Measure
+from rlhf_cli.comparison.verdicts import decimals
+from rlhf_cli.numerics.intervals import Estimate
+
+_MOST_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its interval as texts, and where they lie in their column in per cent (None: nowhere)."""
+
+    mean: str
+    interval: str
+    at: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting of the table. `place` is its number, `seeds` how many runs count."""
+
+    place: int
+    name: str
+    seeds: int
+    cells: list[Cell]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SettingTable:
+    """The table: its columns, its lines, and how many measures there was no room for."""
+
+    measures: list[Measure]
+    lines: list[Line]
+    num_more: int
+
+
+def setting_table(comparison: Comparison) -> SettingTable:
+    """Return the table of a comparison's settings, in their order."""
+    measures = comparison.measures[:_MOST_COLUMNS]
+    columns = [
+        [comparison.estimates[one.name][measure.label] for one in comparison.grouped.settings] for measure in measures
+    ]
+    cells = [_column(column) for column in columns]
+    lines = [
+        Line(place, one.name, len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
+        for place, one in enumerate(comparison.grouped.settings)
+    ]
+    return SettingTable(measures, lines, len(comparison.measures) - len(measures))
+
+
+def _column(estimates: list[Estimate]) -> list[Cell]:
+    """Return the cells of a measure, on one scale and with as many decimals as the widest interval leaves."""
+    ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
+    least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
+    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
+    digits = decimals(max(halves)) if halves else _decimals_of(max(map(abs, ends), default=0.0))
+
+    def at(value: float | None) -> float | None:
+        return None if value is None or most == least else round(100 * (value - least) / (most - least), 1)
+
+    return [
+        Cell(
+            "–" if one.mean is None else f"{one.mean:.{digits}f}",
+            f"[{one.low:.{digits}f}, {one.high:.{digits}f}]" if one.low is not None and one.high is not None else "",
+            *(at(one.mean), at(one.low), at(one.high)),
+        )
+        for one in estimates
+    ]
+
+
+def _decimals_of(largest: float) -> int:
+    return 3 if largest == 0 or not math.isfinite(largest) else min(5, max(0, 3 - math.floor(math.log10(largest)) - 1))

@@ -1,0 +1,144 @@
+// Curves, front and parallel coordinates: plotly draws, the state says what.
+const drawn = new Map(); // element -> function that draws it again
+const waiting = new Set(); // elements that nobody has looked at yet
+let smoothing = 0;
+let showsSeeds = true;
+const CONFIG = {
+  displaylogo: false, responsive: true, plotlyServerURL: "", showTips: false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+};
+
+function layout(extra = {}) {
+  const [text, grid, card] = ["--text", "--grid", "--card"].map(themed);
+  const axis = { gridcolor: grid, linecolor: grid, zeroline: false, automargin: true, ticks: "", fixedrange: false };
+  const { xaxis = {}, yaxis = {}, ...rest } = extra;
+  return {
+    height: 250, margin: { l: 44, r: 10, t: 8, b: 34 }, showlegend: false, hovermode: "closest", dragmode: "zoom",
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", size: 12, color: text },
+    hoverlabel: { bgcolor: card, bordercolor: grid, font: { color: text, size: 12 }, namelength: -1 },
+    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, uirevision: "kept", ...rest,
+  };
+}
+
+/** The mean of each value and its neighbours, over a share of the curve; gaps stay gaps. */
+function smooth(values) {
+  const half = Math.floor((values.length * smoothing) / 2);
+  if (!half) return values;
+  return values.map((value, place) => {
+    if (value === null) return null;
+    let [sum, count] = [0, 0];
+    for (let other = Math.max(0, place - half); other <= Math.min(values.length - 1, place + half); other++) {
+      if (values[other] !== null) [sum, count] = [sum + values[other], count + 1];
+    }
+    return sum / count;
+  });
+}
+
+function fade(colour, opacity) {
+  const [red, green, blue] = [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+  return `rgba(${red},${green},${blue},${opacity})`;
+}
+
+function bandTraces(x, low, high, colour, name) {
+  const known = x.map((_, place) => place).filter((place) => low[place] !== null && high[place] !== null);
+  if (known.length < 2) return [];
+  const line = { x: known.map((place) => x[place]), mode: "lines", line: { width: 0 }, hoverinfo: "skip", name };
+  return [
+    { ...line, y: known.map((place) => low[place]) },
+    { ...line, y: known.map((place) => high[place]), fill: "tonexty", fillcolor: fade(colour, 0.16) },
+  ];
+}
+
+function curveTraces(plot) {
+  const bands = [], seeds = [], means = [];
+  const isDotted = plot.x.length <= 30;
+  const lineOf = (y, colour, name, more) => ({
+    x: plot.x, y, mode: isDotted ? "lines+markers" : "lines", connectgaps: true, name: forPlotly(name),
+    line: { color: colour, width: 2 }, marker: { size: 4, color: colour }, ...more,
+  });
+  for (const [place, setting] of data.settings.entries()) {
+    if (!isSettingShown(place) || !plot.bands[place]) continue;
+    const [mean, low, high] = plot.bands[place].map(smooth);
+    bands.push(...bandTraces(plot.x, low, high, colourOfSetting(place), setting.name));
+    means.push(lineOf(mean, colourOfSetting(place), setting.name, {
+      meta: { setting: place }, customdata: plot.x.map((_, at) => [figure(low[at]), figure(high[at])]),
+      hovertemplate: `${forPlotly(setting.name)}: %{y:.4~g} [%{customdata[0]}, %{customdata[1]}]<extra></extra>`,
+    }));
+  }
+  for (const [run, values] of Object.entries(plot.lines)) {
+    const of = data.runs[run];
+    const hasBand = plot.bands[of.setting];
+    if (!isRunShown(Number(run)) || (hasBand && !showsSeeds)) continue;
+    const colour = colourOfRun(Number(run));
+    const thin = hasBand ? { line: { color: fade(colour, 0.4), width: 1 }, mode: "lines" } : {};
+    if (plot.intervals[run] && !hasBand) bands.push(...bandTraces(plot.x, ...plot.intervals[run], colour, of.name));
+    seeds.push(lineOf(smooth(values), colour, of.name, {
+      ...thin, meta: { run: Number(run) }, hovertemplate: `${forPlotly(of.name)}: %{y:.4~g}<extra></extra>`,
+    }));
+  }
+  return [...bands, ...seeds, ...means];
+}
+
+/** The axis holds the curves with some room; of a wide band what is beyond is cut off until a double click. */
+function rangeOf(plot, curves) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const trace of curves) for (const value of trace.y) if (value !== null) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (low > high) return {};
+  if (plot.zero) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
+  const room = (high - low) * 0.12 || Math.abs(high) * 0.1 || 0.5;
+  return { range: [plot.zero && low === 0 ? 0 : low - room, high + room] };
+}
+
+function drawCurves(at, plot) {
+  const traces = curveTraces(plot);
+  const curves = traces.filter((trace) => trace.hoverinfo !== "skip");
+  const count = curves.length;
+  Plotly.react(at, traces, layout({
+    hovermode: count <= 12 ? "x unified" : "closest",
+    xaxis: { title: { text: "step", standoff: 4 }, hoverformat: "~g" },
+    yaxis: rangeOf(plot, curves),
+  }), CONFIG);
+}
+
+/** Draw now if it can be seen, else when it is reached or when the browser has time. */
+function plotAt(at, draw) {
+  drawn.set(at, draw);
+  waiting.add(at);
+  observer.observe(at);
+}
+
+function drawWaiting(at) {
+  if (!waiting.delete(at)) return;
+  observer.unobserve(at);
+  drawn.get(at)();
+}
+
+const observer = new IntersectionObserver((seen) => {
+  for (const one of seen) if (one.isIntersecting) drawWaiting(one.target);
+}, { rootMargin: "300px" });
+
+function drawInIdleTime() {
+  const idle = window.requestIdleCallback || ((act) => setTimeout(act, 30));
+  const next = () => {
+    const [at] = waiting;
+    if (!at) { document.documentElement.dataset.drawn = "all"; return; }
+    drawWaiting(at);
+    idle(next);
+  };
+  idle(next);
+}
+
+function redraw() {
+  for (const [at, draw] of drawn) if (!waiting.has(at)) draw();
+}
+
+function buildCurves() {
+  for (const plot of data.plots) {
+    const grid = document.querySelector(`[data-plots="${plot.section}"]`);
+    const at = element("div", { class: "plot", id: plot.id });
+    const note = plot.events > 1 ? element("span", { class: "muted" }, ` a point is the mean of ${plot.events} steps`) : null;
+    grid.append(element("figure", {}, element("figcaption", {}, element("b", {}, plot.title), element("code", {}, plot.name), note), at));
+    plotAt(at, () => drawCurves(at, plot));
+  }
+}

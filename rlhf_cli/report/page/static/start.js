@@ -1,0 +1,62 @@
+// Puts the page together: first what needs no plotly, then plotly out of its deflated text.
+async function inflated(id) {
+  const packed = Uint8Array.from(atob(document.getElementById(id).textContent.trim()), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).text();
+}
+
+function buildControls() {
+  const strength = document.getElementById("smoothing");
+  if (strength) strength.addEventListener("change", () => { smoothing = Number(strength.value); redraw(); });
+  const seeds = document.getElementById("seeds");
+  if (seeds) seeds.addEventListener("change", () => { showsSeeds = seeds.checked; redraw(); });
+}
+
+function print(isOn) {
+  isPrinting = isOn;
+  document.documentElement.classList.toggle("printing", isOn);
+  if (isOn) {
+    for (const details of document.querySelectorAll("details:not([open]):not(.screen-only)")) {
+      details.open = true;
+      details.dataset.wasClosed = "";
+    }
+    for (const at of [...waiting]) drawWaiting(at);
+  } else {
+    for (const details of document.querySelectorAll("details[data-was-closed]")) {
+      details.open = false;
+      delete details.dataset.wasClosed;
+    }
+  }
+  changed();
+  for (const at of drawn.keys()) Plotly.relayout(at, isOn ? { width: at.clientWidth } : { width: null, autosize: true });
+}
+
+async function start() {
+  buildLegend();
+  buildSideBySide();
+  buildExtremes();
+  buildControls();
+  changed();
+  for (const link of document.querySelectorAll('a[href^="#"]')) {
+    link.addEventListener("click", (event) => { event.preventDefault(); goTo(link.getAttribute("href").slice(1)); });
+  }
+  try {
+    const script = document.createElement("script");
+    script.textContent = await inflated("plotly-deflated");
+    document.head.append(script);
+    buildFront();
+    buildParallel();
+    buildCurves();
+  } catch (error) {
+    document.getElementById("no-plots").hidden = false;
+    document.getElementById("no-plots").append(` (${error.message})`);
+    return;
+  }
+  listeners.push(redraw);
+  dark.addEventListener("change", changed);
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
+  drawInIdleTime();
+}
+
+start();

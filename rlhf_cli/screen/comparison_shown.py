@@ -1,0 +1,222 @@
+"""Shows a comparison at a terminal: what differs, a line a setting, the verdict in words, what a reader must know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.comparison.comparison import Comparison, compare, total_in_words
+from rlhf_cli.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.comparison.measures import HELD_OUT, is_shown
+from rlhf_cli.comparison.over_seeds import IQM
+from rlhf_cli.comparison.verdicts import Verdict, decimals
+from rlhf_cli.comparison.wandb_runs import is_wandb
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen.comparison_table import (
+    DOMINATED,
+    ON_FRONT,
+    Column,
+    alike,
+    number_texts,
+    show_blocks,
+    show_runs,
+    show_settings,
+)
+
+_HASH = 12
+"""So many digits of a hash tell two apart."""
+_MOST_VALUES = 8
+_MOST_KEYS = 12
+_MOST_DETAILS = 3
+
+
+def show_folders(console: Console, folders: Iterable[RunFolder]) -> None:
+    """Compare the runs in these folders and print it, as `rlhf compare` without options; nothing where none logged."""
+    runs, problems = read_runs(folders, wanted=is_shown)
+    if runs:
+        show_comparison(console, compare(runs))
+    show_left_out(console, problems)
+
+
+def show_comparison(console: Console, comparison: Comparison, *, each_run: bool = False) -> None:
+    """Print a whole comparison, with `each_run` also a line a run."""
+    _show_what_differs(console, comparison)
+    console.print()
+    show_settings(console, comparison)
+    if same := [
+        f"{one.label} {number_texts([number])[0]}"
+        for one in comparison.measures
+        if (number := alike(comparison, one)) is not None
+    ]:
+        _dim(console, f"the same in all runs: {', '.join(same)}")
+    if each_run:
+        console.print()
+        show_runs(console, comparison)
+    if comparison.verdicts:
+        console.print()
+        _show_verdicts(console, comparison)
+    _show_notes(console, comparison)
+    _dim(console, _legend(comparison))
+
+
+def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
+    """Print why runs are not in the table; nothing where all are."""
+    if problems:
+        console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
+        for problem in problems:
+            console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_what_differs(console: Console, comparison: Comparison) -> None:
+    grouped = comparison.grouped
+    places = [run.place for run in comparison.runs]
+    where = f"{places[0] if len(places) == 1 else _common(places)}: "
+    counted = f"{len(places)} run{'s' if len(places) > 1 else ''}"
+    if len(grouped.settings) > 1:
+        counted += f", {len(grouped.settings)} settings"
+    console.print(Text(where + counted, style="bold"), soft_wrap=True)
+    rows = [(axis.key, len(axis.others), _ordered(axis.texts)) for axis in [*grouped.axes, *grouped.seeds]]
+    if not rows:
+        if len(places) > 1:
+            _dim(console, "the configurations do not differ")
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    for key, count, values in rows[:_MOST_KEYS]:
+        shown = ", ".join(values[:_MOST_VALUES]) + (", ..." if len(values) > _MOST_VALUES else "")
+        also = f"  (and {count - 1} more key{'s' if count > 2 else ''} with it)" if count > 1 else ""
+        grid.add_row(Text(key), Text(shown + also))
+    console.print(grid)
+    if len(rows) > _MOST_KEYS:
+        _dim(console, f"and {len(rows) - _MOST_KEYS} more keys: --json has them all")
+
+
+def _show_verdicts(console: Console, comparison: Comparison) -> None:
+    verdict = comparison.verdicts[0]
+    against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
+    console.print(Text(f"verdict on {verdict.key}{against}", style="bold"))
+    for one in comparison.verdicts:
+        console.print(_bulleted(one.text))
+    if comparison.asked.on and len(comparison.verdicts) <= _MOST_DETAILS:
+        for one in comparison.verdicts:
+            console.print()
+            _show_differences(console, one)
+
+
+def _show_differences(console: Console, verdict: Verdict) -> None:
+    """One line a difference: by how much, its interval, on how many seeds, how sure."""
+    differences = verdict.differences
+    half_widths = [
+        (one.difference.high - one.difference.low) / 2
+        for one in differences
+        if one.difference.low is not None and one.difference.high is not None
+    ]
+    digits = decimals(min(half_widths, default=0.0))
+    columns = [
+        Column(verdict.measure.label, [f"{one.value} - {one.other}" for one in differences], True, False),
+        Column("difference", [_signed(one.difference.mean, digits) for one in differences]),
+        Column("95 % together", [_ends(one.difference, digits) for one in differences]),
+        Column("seeds", [str(len(one.seeds)) for one in differences]),
+        Column("d/s", [_or_dash(one.effect, "+.2f") for one in differences]),
+        Column("p", [_or_dash(one.p_value, ".2g") for one in differences]),
+        Column(f"p x {differences[0].comparisons}", [_or_dash(one.p_adjusted, ".2g") for one in differences]),
+        Column("", [one.outcome for one in differences], False, False),
+    ]
+    show_blocks(console, columns, ["" for _ in differences])
+
+
+def _show_notes(console: Console, comparison: Comparison) -> None:
+    notes = list(comparison.notes)
+    if (total := total_in_words(comparison)) is not None:
+        notes.append(total)
+    if (models := _starting_models(comparison)) is not None:
+        notes.append(models)
+    if not comparison.verdicts and len(comparison.grouped.axes) > 1 and len(comparison.grouped.settings) > 1:
+        shorts = [axis.short for axis in comparison.grouped.axes]
+        notes.append(f"{len(shorts)} keys differ: --by {shorts[0]} gives a verdict on one of them")
+    if notes:
+        console.print()
+    for note in notes:
+        console.print(_bulleted(note, "yellow"))
+
+
+def _starting_models(comparison: Comparison) -> str | None:
+    """Runs of one model by name that began with different weights: nothing in the configurations shows it."""
+    by_model: dict[str, list[LoggedRun]] = {}
+    for run in comparison.runs:
+        if run.starting_model is not None:
+            by_model.setdefault(run.starting_model, []).append(run)
+    keys = [key for axis in [*comparison.grouped.axes, *comparison.grouped.seeds] for key in axis.others]
+    if len(by_model) < 2 or any(key.startswith("model.") for key in keys):
+        return None
+    named = "; ".join(f"{model[:_HASH]}: {len(runs)} runs, {runs[0].name} first" for model, runs in by_model.items())
+    return f"the same model by name, but they began with different weights ({named})"
+
+
+def _legend(comparison: Comparison) -> str:
+    said = [comparison.asked.window.in_words]
+    if any(measure.kind == HELD_OUT for measure in comparison.measures):
+        said.append("held out: the latest evaluation")
+    if any(one.low is not None for of in comparison.estimates.values() for one in of.values()):
+        is_iqm = comparison.asked.estimator == IQM
+        how = "interquartile mean, bootstrap over seeds" if is_iqm else "mean over seeds, Student's t"
+        said.append(f"95 % intervals ({how})")
+    if comparison.verdicts:
+        count = comparison.comparisons
+        together = f"all {count} hold together (Bonferroni)" if count > 1 else "Student's t"
+        said.append(f"verdicts by differences seed by seed, of means, {together}")
+    if comparison.front is not None:
+        by = ", ".join(comparison.front.by)
+        said.append(f"{ON_FRONT} front of {by} by their means; {DOMINATED} another is as good in all and better in one")
+    if any(measure.sign < 0 for measure in comparison.measures):
+        said.append("↓ less is better")
+    return "; ".join(said)
+
+
+def _bulleted(text: str, style: str = "") -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    grid.add_row(Text("-", style=style), Text(text, style=style))
+    return grid
+
+
+def _common(places: Sequence[str]) -> str:
+    if any(is_wandb(place) for place in places):
+        projects = list(dict.fromkeys(place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places))
+        return ", ".join(projects)
+    return os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
+
+
+def _ordered(texts: Iterable[str]) -> list[str]:
+    return sorted(dict.fromkeys(texts), key=lambda text: (not _is_number(text), float(text) if _is_number(text) else 0))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def _dim(console: Console, text: str) -> None:
+    console.print(Text(text, style="dim"))
+
+
+def _signed(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:+.{digits}f}"
+
+
+def _ends(one: Estimate, digits: int) -> str:
+    return "none" if one.low is None or one.high is None else f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

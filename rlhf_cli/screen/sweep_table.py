@@ -1,0 +1,128 @@
+"""Draws a sweep while it runs: a line for each job, as many as fit, and how far the whole is."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.screen.time_spans import span
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARKS = 10
+_STATE_STYLE = {
+    "running": "cyan",
+    "starting": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "killed": "red",
+    "preempted": "yellow",
+}
+WAITING, STARTING = "waiting", "starting"
+_AROUND = 4
+"""So many lines there are beside those of jobs: the head, the totals, one about what is not shown, one below."""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job of a sweep as it is now. `values` are those of the metric that is watched; times are in seconds.
+
+    `ended_at` orders those that have ended (any clock), None for the others.
+    """
+
+    name: str
+    state: str
+    step: int = 0
+    max_steps: int | None = None
+    values: tuple[float, ...] = ()
+    left_s: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepRows:
+    """All jobs of a sweep in their order, the metric whose values are shown, and the time that is left for all."""
+
+    rows: Sequence[JobRow]
+    metric: str
+    left_s: float | None
+    elapsed_s: float
+
+    def count(self, *states: str) -> int:
+        """Return how many jobs are in one of these states."""
+        return sum(row.state in states for row in self.rows)
+
+
+def sweep_table(sweep: SweepRows, *, height: int) -> Group:
+    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits."""
+    shown = shown_rows(sweep.rows, max(1, height - _AROUND))
+    table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None, expand=False)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("state", no_wrap=True, min_width=8)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column(Text(sweep.metric, overflow="ellipsis"), no_wrap=True, min_width=_SPARKS, max_width=16)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("left", justify="right", no_wrap=True)
+    for row in shown:
+        table.add_row(
+            Text(row.name, overflow="ellipsis"),
+            Text(row.state, _STATE_STYLE.get(row.state, "dim")),
+            f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
+            sparkline(row.values),
+            f"{row.values[-1]:.3f}" if row.values else "",
+            span(row.left_s) if row.state == "running" else "",
+        )
+    parts: list[Table | Text] = [table]
+    if len(shown) < len(sweep.rows):
+        parts.append(Text(_not_shown(sweep.rows, shown), style="dim"))
+    parts.append(Text(totals(sweep), style="bold"))
+    return Group(*parts)
+
+
+def totals(sweep: SweepRows) -> str:
+    """Return how far a sweep is, in a line."""
+    failed, stopped = sweep.count("failed", "killed"), sweep.count("preempted")
+    parts = [f"{sweep.count('finished')} of {len(sweep.rows)} done"]
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{stopped} stopped"] if stopped else []
+    parts += [f"{waiting} waiting"] if (waiting := sweep.count(WAITING)) else []
+    left = f"about {span(sweep.left_s)} left" if sweep.left_s is not None else "time left unknown so far"
+    return f"{', '.join(parts)}; {span(sweep.elapsed_s)} so far, {left}"
+
+
+def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
+    """Return so many rows at most, in their order: those that run before those that ended last before those to come."""
+
+    def importance(row: JobRow) -> tuple[int, float]:
+        if row.ended_at is not None:
+            return 1, -row.ended_at
+        return (2, rows.index(row)) if row.state == WAITING else (0, 0.0)
+
+    chosen = sorted(rows, key=importance)[:most]
+    return [row for row in rows if row in chosen]
+
+
+def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
+    """Return a curve of `width` characters at most, from the lowest to the highest of the values."""
+    if not values:
+        return ""
+    columns = min(width, len(values))
+    edges = [place * len(values) // columns for place in range(columns + 1)]
+    means = [statistics.fmean(values[start:end]) for start, end in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _BARS[len(_BARS) // 2 - 1] * columns
+    return "".join(_BARS[min(len(_BARS) - 1, int((value - low) / (high - low) * len(_BARS)))] for value in means)
+
+
+def _not_shown(rows: Sequence[JobRow], shown: Sequence[JobRow]) -> str:
+    hidden: dict[str, int] = {}
+    for row in rows:
+        if row not in shown:
+            hidden[row.state] = hidden.get(row.state, 0) + 1
+    return "not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items())

@@ -1,0 +1,47 @@
+"""Settle one round of rollouts whole, truncation policy and all: in training, and whenever it is done again later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
+from rlhf_cli.stack.settling import Aggregate, Rules, Settled, settle
+from rlhf_cli.stack.truncation import Endings, Truncation, with_truncation
+
+
+def settle_round(
+    raw: Tensor,
+    fixed: Tensor,
+    weights: Tensor,
+    rules: Sequence[Rules],
+    running: dict[str, RunningDeviation],
+    *,
+    names: Sequence[str],
+    aggregate: Aggregate,
+    num_generations: int,
+    is_training: bool,
+    truncation: Truncation,
+    endings: Endings,
+    fill: Fill,
+) -> tuple[Settled, dict[str, RunningDeviation]]:
+    """Return the settled round, with what the truncation policy adds, and the running deviations after it.
+
+    Arguments and shapes are those of `settle`; `endings` says how each of the N rows ended.
+    """
+    settled, after = settle(
+        raw,
+        fixed,
+        weights,
+        rules,
+        running,
+        names=names,
+        aggregate=aggregate,
+        num_generations=num_generations,
+        is_training=is_training,
+        is_left_out=truncation.leaves_out(endings),
+        is_replaced=truncation.replaced(endings),
+        fill=fill,
+    )
+    return (with_truncation(settled, truncation, endings) if truncation.changes_total else settled), after

@@ -1,0 +1,89 @@
+"""Checks every job of a sweep before any is written: composed, judged, looked at; all mistakes are told at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config.compose import composing
+from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
+from rlhf_cli.jobs.prepare import Prepared, prepare
+from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.sweeps.sweep_grid import Job
+
+_FEW = 3
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """A job that could start: its checked experiment and what it would do."""
+
+    job: Job
+    prepared: Prepared
+    plan: Plan
+
+    @property
+    def num_steps(self) -> int | None:
+        """Return how many optimizer steps it has, None where the data decides."""
+        batches, stage = self.plan.batches, self.plan.stage
+        return stage.steps if stage is not None else batches.steps if batches is not None else None
+
+
+class _OfSome(ConfigError):
+    """A user error that says which jobs of a sweep it is of."""
+
+    def __init__(self, error: UserError, names: Sequence[str], of: int) -> None:
+        super().__init__(error.what)
+        self._error = error
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        self._runs = "" if len(names) == of else f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}"
+
+    def __str__(self) -> str:
+        return f"{self._error}{self._runs}"
+
+
+def checked(jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None) -> list[CheckedJob]:
+    """Return the jobs, each checked as a run of its own would be; `progress` is told how many are done.
+
+    Raises Problems, or the one UserError there is, each problem once with the jobs it is of. Nothing is written.
+    """
+    found: list[CheckedJob] = []
+    problems: dict[str, tuple[UserError, list[str]]] = {}
+    with composing():  # all of them look where the first looks
+        for done, job in enumerate(jobs, start=1):
+            try:
+                prepared = prepare(list(job.words))
+                found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
+            except UserError as error:
+                for problem in error.problems if isinstance(error, Problems) else [error]:
+                    problems.setdefault(str(problem), (problem, []))[1].append(job.name)
+            progress(done)
+    if problems:
+        told: list[UserError] = [_OfSome(error, names, len(jobs)) for error, names in problems.values()]
+        raise told[0] if len(told) == 1 else Problems(told)
+    return found
+
+
+def folder_of(jobs: Sequence[CheckedJob]) -> Path:
+    """Return the folder that a sweep of these jobs lies in: below that of its experiment, or of `sweep` for several.
+
+    Raises RunError where it is there already.
+    """
+    experiment = jobs[0].prepared.experiment
+    names = {experiment_name(job.prepared.composed) for job in jobs}
+    root = Path(experiment.run.root).expanduser().resolve()
+    parent = root / (names.pop() if len(names) == 1 else "sweep")
+    folder = parent / (experiment.run.name or time.strftime("%Y%m%d-%H%M%S"))
+    if folder.exists() and experiment.run.name is None:
+        folder = folder.with_name(f"{folder.name}-2")
+    if folder.exists():
+        raise RunError(
+            "the folder of the sweep exists already",
+            where=str(folder),
+            expected="a name that is free, or to go on with what is there",
+            hint=f"run.name=ANOTHER, or rlhf resume {folder}",
+        )
+    return folder

@@ -1,0 +1,53 @@
+"""Runs one job of a sweep in a process of its own, to whose exit code and status.json its end is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
+from rlhf_cli.jobs.one_run import train_frozen
+from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.redaction import redacted_output, remember_typed
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.writer_lock import only_writer
+
+
+def run_job(request: Mapping[str, object]) -> int:
+    """Train the run in the folder that a request names, as a command of its own would; returns its exit code."""
+    remember_typed(sys.argv[1:])
+    with lasting_output(), redacted_output():
+        try:
+            return _train(RunFolder(Path(str(request["run"]))), request)
+        except RlhfError as error:
+            if isinstance(error, RewardFailed) and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+            print(f"{'stopped' if isinstance(error, Preempted) else 'error'}: {error}{notes}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            return Preempted.exit_code
+        except Exception:
+            traceback.print_exc()
+            return EXIT_CRASH
+
+
+def _train(folder: RunFolder, request: Mapping[str, object]) -> int:
+    with only_writer(folder, take_over=bool(request["take_over"])):
+        _have_threads()
+        train_frozen(Console(), folder, resume=bool(request["resume"]))
+    return EXIT_OK
+
+
+def _have_threads() -> None:
+    """Let torch have as many threads as it would have read from the environment, had it not been imported before."""
+    import torch
+
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) != torch.get_num_threads():
+        torch.set_num_threads(int(asked))

@@ -1,0 +1,66 @@
+"""Says what a search works towards: a metric of metrics.jsonl, more or less of which is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.metrics_file import Event, series, start_and_end
+from rlhf_cli.suggest import nearest
+
+_HELD_OUT = "eval_"
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric that a search makes as large as it can, or as small."""
+
+    metric: str
+    less_is_better: bool
+
+    @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        """Return Optuna's word for it."""
+        return "minimize" if self.less_is_better else "maximize"
+
+    def __str__(self) -> str:
+        return f"{'-' if self.less_is_better else ''}{self.metric}"
+
+
+def read_objective(text: str) -> Objective:
+    """Return the objective that a text such as `rewards/correct/mean` or `-kl` names."""
+    return Objective(text.removeprefix("-").strip(), text.startswith("-"))
+
+
+def value_so_far(objective: Objective, events: Sequence[Event]) -> float | None:
+    """Return the metric as it is by now: of the training its mean over the last tenth of the log events, of what is
+    held out the last value. None where it was not logged yet, or is no number.
+    """
+    values = [value for value in series(events, objective.metric)[1] if math.isfinite(value)]
+    if not values:
+        return None
+    if objective.metric.startswith(_HELD_OUT):
+        return values[-1]
+    span = start_and_end(values)
+    return span[1] if span is not None else None
+
+
+def refuse_unlogged(objectives: Sequence[Objective], events: Sequence[Event], *, where: str) -> None:
+    """Raise RunError for an objective that a run which has ended never logged, with the nearest name that it did."""
+    logged = sorted({name for event in events for name in event} - {"step", "time_s"})
+    for objective in objectives:
+        if objective.metric in logged:
+            continue
+        close = nearest(objective.metric, logged)
+        some = [name for name in logged if name.startswith(("rewards/", "kl", "completions/", "eval_"))] or logged
+        raise RunError(
+            f"no run of this search logs {objective.metric}",
+            where=where,
+            got=f"sweep.objective={objective}",
+            expected=f"a metric such as {', '.join(some[:_SHOWN])}" if some else "a metric that is logged",
+            hint=f"sweep.objective={'-' if objective.less_is_better else ''}{close}" if close else "docs/metrics.md",
+        )

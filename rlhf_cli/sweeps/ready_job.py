@@ -1,0 +1,36 @@
+"""A job that can start: frozen, checked, its processes planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
+from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class ReadyJob:
+    """A run folder that is to be trained: from its newest checkpoint with `resume`, though another machine left it
+    with `take_over`. `why` says what became of it before, '' for a new one.
+    """
+
+    name: str
+    folder: RunFolder
+    experiment: Experiment
+    plan: Plan
+    resume: bool = False
+    take_over: bool = False
+    why: str = ""
+
+    @property
+    def launch(self) -> LaunchPlan:
+        """Return the processes that it would have, on the GPUs that this process sees."""
+        env = self.plan.machine.accelerate_env
+        return plan_launch(self.experiment, self.folder.path, resume=self.resume, accelerate_env=env)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether the GPUs it has to have are named, so that no others will do."""
+        return "CUDA_VISIBLE_DEVICES" in self.plan.machine.accelerate_env

@@ -1,0 +1,191 @@
+"""Runs the frozen jobs of a sweep, so many at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
+from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
+from rlhf_cli.launch.stopping import CTRL_C, handled
+from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.sweeps.job_slots import JobSlots, Slot
+from rlhf_cli.sweeps.job_watch import JobWatch
+from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.sweep_display import SweepDisplay
+from rlhf_cli.sweeps.sweep_options import SweepOptions
+from rlhf_cli.sweeps.warm_processes import Began, JobEnded, WarmProcesses
+
+_LOOK_EVERY_S = 0.2
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+"""What the jobs get when the sweep is asked to stop once, twice, three times: save, end at once, be gone."""
+
+
+def run_jobs(
+    console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, *, expected_s: float | None = None
+) -> int:
+    """Run the jobs and return the exit code of the sweep: 0 where all are done, 75 where it was stopped, 1 where any
+    crashed, 2 where all that failed were the user's mistakes.
+
+    `expected_s` is how long one takes, as far as is known. Raises RlhfError where the process that jobs are started
+    from is gone.
+    """
+    runner = _Runner(console, jobs, options, expected_s)
+    asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
+    with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
+        try:
+            return runner.run()
+        finally:
+            runner.close()
+
+
+class _Runner:
+    """The jobs that wait, those that run, and how each ended."""
+
+    def __init__(
+        self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, expected_s: float | None
+    ) -> None:
+        self._at_once = min(options.at_once, max(1, len(jobs)))
+        self._slots = JobSlots(self._at_once)
+        self._processes = WarmProcesses(threads=self._slots.threads)
+        self._watches = [JobWatch(job, options.watch) for job in jobs]
+        self._waiting = deque(range(len(jobs)))
+        self._running: dict[int, Slot] = {}
+        self._pids: dict[int, int] = {}
+        self._codes: list[int] = []
+        self._asked: list[str] = []
+        self._heard = 0
+        self._has_said_busy = False
+        self._display = SweepDisplay(
+            console, self._watches, at_once=self._at_once, verbose=options.verbose, expected_s=expected_s
+        )
+
+    def ask(self, number: int, _: FrameType | None = None) -> None:
+        """Note that somebody wants the sweep to stop; what is to be done about it is done between two looks."""
+        self._asked.append(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
+
+    def run(self) -> int:
+        """Run until nothing waits or runs any more."""
+        with self._display:
+            while self._running or (self._waiting and not self._asked):
+                self._stop_where_asked()
+                while not self._asked and self._waiting and len(self._running) < self._at_once and self._begin_next():
+                    pass
+                for event in self._processes.events(_LOOK_EVERY_S if self._running else 0.0):
+                    if isinstance(event, Began):
+                        self._pids[event.job] = event.pid
+                        self._watches[event.job].begins()  # the first has waited for what all of them import
+                        self._signal(event.job, times=self._heard)
+                    else:
+                        self._end(event)
+                self._display.look()
+        if self._asked and (self._waiting or EXIT_PREEMPTED in self._codes):
+            return EXIT_PREEMPTED
+        for code in (EXIT_CRASH, EXIT_PREEMPTED, EXIT_USER_ERROR):
+            if code in self._codes:
+                return code
+        return EXIT_OK
+
+    def close(self) -> None:
+        """End what still runs, and let go of the GPUs."""
+        self._processes.close()
+        for slot in self._running.values():
+            slot.held.release()
+
+    def _begin_next(self) -> bool:
+        """Begin the first of those that wait; return False where there is no GPU for it now."""
+        number = self._waiting[0]
+        watch = self._watches[number]
+        slot = self._slots.slot_for(watch.job)
+        if slot is None:
+            self._say_busy(watch.job)
+            return False
+        self._waiting.popleft()
+        self._running[number] = slot
+        watch.begins()
+        self._display.began(watch)
+        self._processes.begin(
+            number,
+            {
+                "run": str(watch.job.folder.path),
+                "console": str(watch.job.folder.console),
+                "resume": watch.job.resume,
+                "take_over": watch.job.take_over,
+                "environment": slot.environment,
+            },
+        )
+        return True
+
+    def _say_busy(self, job: ReadyJob) -> None:
+        """Say once who has the GPUs, where that is not this sweep; raise RunError where there never will be enough."""
+        needed, seen = len(gpus_of(job.launch)), visible_gpus()
+        if needed > len(seen):
+            raise RunError(
+                "the run needs more GPUs than there are",
+                where=job.folder.shown,
+                got=f"{len(seen)} GPUs",
+                expected=f"{needed}",
+            )
+        if self._has_said_busy or self._running:
+            return
+        self._has_said_busy = True
+        holders = {gpu: holder for gpu in seen if (holder := holder_of(gpu)) is not None}
+        who = "; ".join(f"GPU {gpu}: {holder.describe()}" for gpu, holder in holders.items())
+        self._display.say(f"{job.name} waits for a GPU. {who}")
+
+    def _end(self, event: JobEnded) -> None:
+        watch = self._watches[event.job]
+        self._running.pop(event.job).held.release()
+        self._pids.pop(event.job, None)
+        status = self._concluded(watch.job, event.code)
+        self._codes.append({FINISHED: EXIT_OK, FAILED: event.code}.get(status.state, EXIT_PREEMPTED))
+        if status.state == FAILED and event.code not in (EXIT_CRASH, EXIT_USER_ERROR):
+            self._codes[-1] = EXIT_CRASH
+        watch.ends(status)
+        self._display.ended(watch, status)
+        self._display.name_metrics(watch)
+
+    def _concluded(self, job: ReadyJob, code: int) -> Status:
+        """Return the status of a job whose process has ended; one that could not say how has it said here."""
+        folder = job.folder
+        try:
+            status = read_status(folder)
+        except RunError as error:
+            return Status(FAILED, reason=str(error))
+        if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
+            return status
+        if self._heard and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
+            return update_status(folder, state=PREEMPTED, reason=self._asked[0])
+        if code < 0:
+            name = signal.Signals(-code).name
+            memory = ", most likely for want of memory (`dmesg | tail`)" if -code == signal.SIGKILL else ""
+            return update_status(folder, state=FAILED, reason=f"its process was killed by {name}{memory}")
+        said = _last_line(folder.console.read_text(errors="replace") if folder.console.is_file() else "")
+        return update_status(folder, state=FAILED, reason=f"its process ended with exit code {code}{said}")
+
+    def _stop_where_asked(self) -> None:
+        while self._heard < min(len(self._asked), len(_SIGNALS)):
+            self._heard += 1
+            if self._running:
+                what = ("saving {}; once more ends it at once", "ending {} at once", "killing {}")[self._heard - 1]
+                runs = f"the {len(self._running)} runs in progress" if len(self._running) > 1 else "the run in progress"
+                self._display.say(f"{self._asked[self._heard - 1]}: {what.format(runs)}")
+            for number in self._running:
+                self._signal(number, times=self._heard)
+
+    def _signal(self, number: int, *, times: int) -> None:
+        if times and (pid := self._pids.get(number)) is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, _SIGNALS[times - 1])
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return f": {lines[-1].strip()}" if lines else " and no word"

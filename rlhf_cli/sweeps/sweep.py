@@ -1,0 +1,180 @@
+"""Takes a sweep from what was typed to its last table: every job checked and frozen, then run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.comparison_shown import show_folders
+from rlhf_cli.screen.sweep_heading import show_sweep
+from rlhf_cli.slurm.slurm_submission import check_slurm
+from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
+from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
+from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
+from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
+from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
+
+_WORTH_SHOWING_S = 1.0
+
+
+def run(argv: list[str]) -> int:
+    """Run every combination of what `argv` sweeps over, or say with --dry-run what would be run; returns the exit code.
+
+    A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
+    for any of the jobs, and ConfigError for options.
+    """
+    options, typed = sweep_options(argv)
+    console = Console()
+    grid = grid_of(typed)
+    with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
+        jobs = checked(grid.jobs, tell)
+    for_slurm = _for_slurm(jobs)
+    folder = folder_of(jobs)
+    expected = None if for_slurm else expected_time(jobs)
+    _show_heading(console, grid, jobs, options, folder, expected=expected, for_slurm=for_slurm)
+    if options.dry_run:
+        for job in jobs:
+            console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
+        console.print("nothing was started or written")
+        return EXIT_OK
+    with _progress(console, f"freezing {len(jobs)} runs", len(jobs)) as tell:
+        sweep = write_sweep(folder, typed, grid, jobs, tell)
+    if for_slurm:
+        submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
+        say_folder(console, sweep)
+        return EXIT_OK
+    ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
+    return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
+
+
+def run_ready(
+    console: Console,
+    sweep: SweepFolder,
+    jobs: Sequence[ReadyJob],
+    options: SweepOptions,
+    *,
+    expected_s: float | None = None,
+) -> int:
+    """Run jobs of a sweep while nobody else does, show what came of all of it, and return the exit code.
+
+    Raises RunError where another process runs the sweep.
+    """
+    with only_writer(RunFolder(sweep.path), what="sweep"):
+        try:
+            code = run_jobs(console, jobs, options, expected_s=expected_s)
+        finally:
+            show_outcome(console, sweep)
+    if code != EXIT_OK:
+        console.print(_way_on(sweep), soft_wrap=True, highlight=False, markup=False)
+    return code
+
+
+def _way_on(sweep: SweepFolder) -> str:
+    """Return the line that says how to go on with a sweep that is not done."""
+    left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
+    runs = f"{sum(left)} of {len(left)} runs are not done"
+    return f"{runs}; `rlhf resume {shlex.quote(shown(sweep.path))}` goes on with them"
+
+
+def show_outcome(console: Console, sweep: SweepFolder) -> None:
+    """Print the comparison of what has been run of a sweep, and where it lies."""
+    folders = [sweep.run_of(job) for job in sweep.jobs if sweep.run_of(job).config.is_file()]
+    if folders:
+        show_folders(console, folders)
+    say_folder(console, sweep)
+
+
+def say_folder(console: Console, sweep: SweepFolder) -> None:
+    """Print where the sweep lies, the last line of every sweep."""
+    console.print(f"sweep folder: {shown(sweep.path)}", soft_wrap=True, highlight=False)
+
+
+def shown(folder: Path) -> str:
+    """Return a folder as a user would type it."""
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
+    """Return whether the jobs are left to Slurm, which is asked whether it would take them.
+
+    Raises ConfigError where some are and some are not.
+    """
+    launches = {job.prepared.experiment.launch.model_dump_json(): job for job in jobs}
+    asked = {goes_to_slurm(job.prepared.experiment.launch) for job in launches.values()}
+    if len(asked) > 1:
+        raise ConfigError(
+            "some of the runs would go to Slurm and some be run here",
+            where="launch",
+            expected="a sweep that is one or the other",
+            hint="two sweeps",
+        )
+    if asked == {False}:
+        return False
+    for job in launches.values():
+        experiment = job.prepared.experiment
+        check_slurm(experiment.launch, Path(experiment.run.root), count=len(jobs) if len(launches) == 1 else 1)
+    return True
+
+
+def _show_heading(
+    console: Console,
+    grid: Grid,
+    jobs: Sequence[CheckedJob],
+    options: SweepOptions,
+    folder: Path,
+    *,
+    expected: ExpectedTime | None,
+    for_slurm: bool,
+) -> None:
+    if expected is not None:
+        runs = f"{expected.num_runs} finished {'run' if expected.num_runs == 1 else 'runs'}"
+        says_so = f"by the training times of {runs} with as many steps"
+    else:
+        says_so = "Slurm decides when" if for_slurm else "unknown until the first has run"
+    at_once = min(options.at_once, len(jobs))
+    where_run = "left to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
+    show_sweep(
+        console,
+        len(jobs),
+        {axis.key: axis.texts for axis in grid.axes},
+        where_run=where_run,
+        time_s=expected.seconds / at_once if expected is not None else None,
+        says_so=says_so,
+        folder=shown(folder),
+    )
+
+
+@contextmanager
+def _progress(console: Console, doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Open a context that shows how far something is, once it has taken a second and where somebody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task(doing, total=total)
+    began_at = time.monotonic()
+    is_shown = False
+
+    def tell(done: int) -> None:
+        nonlocal is_shown
+        if not is_shown and time.monotonic() > began_at + _WORTH_SHOWING_S:
+            progress.start()
+            is_shown = True
+        progress.update(task, completed=done)
+
+    try:
+        yield tell
+    finally:
+        progress.stop()

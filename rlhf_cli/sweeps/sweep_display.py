@@ -1,0 +1,138 @@
+"""Tells a person how a sweep goes: a table that is redrawn at a terminal, lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.live import Live
+
+from rlhf_cli.redaction import redacted
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status
+from rlhf_cli.screen.start_panel import show_start
+from rlhf_cli.screen.sweep_table import STARTING, WAITING, SweepRows, sweep_table
+from rlhf_cli.screen.time_spans import span
+from rlhf_cli.suggest import nearest
+from rlhf_cli.sweeps.job_watch import JobWatch
+
+_STYLE = {FINISHED: "green", FAILED: "red", KILLED: "red", PREEMPTED: "yellow"}
+_REDRAW_EVERY_S = 0.5
+
+
+class SweepDisplay:
+    """Shows the jobs of a sweep as they begin and end; a context, at whose end the table is taken away.
+
+    `expected_s` is how long one job takes by what is known before, None for nothing.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        watches: Sequence[JobWatch],
+        *,
+        at_once: int,
+        verbose: bool,
+        expected_s: float | None = None,
+    ) -> None:
+        self._console = console
+        self._watches = watches
+        self._at_once = at_once
+        self._verbose = verbose
+        self._expected_s = expected_s
+        self._began_at = time.monotonic()
+        self._drawn_at = float("-inf")
+        self._has_named_metrics = False
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+
+    def __enter__(self) -> SweepDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def look(self) -> None:
+        """Draw the table again, where there is one and it is time."""
+        if not self._console.is_terminal or time.monotonic() < self._drawn_at + _REDRAW_EVERY_S:
+            return
+        for watch in self._running():
+            watch.look()
+        self._live.update(sweep_table(self.rows(), height=self._console.height), refresh=True)
+        self._drawn_at = time.monotonic()
+
+    def began(self, watch: JobWatch) -> None:
+        """Say that a job begins."""
+        job = watch.job
+        if self._verbose:
+            show_start(self._console, job.experiment, job.plan, title=job.name, folder=job.folder.shown)
+        elif not self._console.is_terminal:
+            begun = sum(one.began_at is not None for one in self._watches)
+            again = " again" if job.resume else ""
+            self._say(f"[{begun}/{len(self._watches)}] {job.name} begins{again}")
+
+    def ended(self, watch: JobWatch, status: Status) -> None:
+        """Say how a job ended; with panels, also what came out. What has failed says why in any case."""
+        if self._verbose and status.state == FINISHED:
+            from rlhf_cli.screen.run_end import show_end  # loads the plotting library
+
+            show_end(self._console, watch.job.folder)
+        ended = sum(one.ended_at is not None for one in self._watches)
+        row = watch.row()
+        value = f", {watch.shown_metric} {row.values[-1]:.3f}" if row.values else ""
+        took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
+        why = f": {status.reason}" if status.reason and status.state != FINISHED else ""
+        if self._console.is_terminal and status.state == FINISHED:
+            return
+        left = self.rows().left_s
+        to_come = f" (about {span(left)} left)" if left and status.state == FINISHED else ""
+        line = f"[{ended}/{len(self._watches)}] {watch.job.name} {status.state}{took}{value}{to_come}{why}"
+        self._say(line, style=_STYLE.get(status.state))
+        if status.state in (FAILED, KILLED):
+            self._say(f"  what it printed: {watch.job.folder.shown}/{watch.job.folder.console.name}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the table."""
+        self._say(line, style="yellow")
+
+    def name_metrics(self, watch: JobWatch) -> None:
+        """Say once, when a job has ended without ever logging the metric that is watched, which is called like it."""
+        metric = watch.metric
+        if metric is None or self._has_named_metrics or metric in watch.logged() or not watch.logged():
+            return
+        self._has_named_metrics = True
+        close = nearest(metric, sorted(watch.logged()))
+        hint = f"; try --watch {close}" if close else ""
+        self._say(
+            f"no run logs {metric!r}{hint}: `tail -1 {watch.job.folder.shown}/metrics.jsonl` lists them", "yellow"
+        )
+
+    def rows(self) -> SweepRows:
+        """Return all jobs as they are now, and how long all that is left will take."""
+        metrics = [watch.shown_metric for watch in self._watches if watch.began_at is not None]
+        return SweepRows(
+            [watch.row() for watch in self._watches],
+            metric=metrics[0] if metrics else "",
+            left_s=self._left_s(),
+            elapsed_s=time.monotonic() - self._began_at,
+        )
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until the last job ends: what the running ones have left and the others take, shared by
+        the places; None while nothing says how long one takes.
+        """
+        took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
+        one_s = sum(took) / len(took) if took else self._expected_s
+        lefts = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
+        lefts += [one_s for watch in self._watches if watch.state == WAITING]
+        known = [left for left in lefts if left is not None]
+        if len(known) < len(lefts):
+            return None
+        return max(sum(known) / self._at_once, max(known, default=0.0))
+
+    def _running(self) -> list[JobWatch]:
+        return [watch for watch in self._watches if watch.state in (STARTING, RUNNING)]
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        self._console.print(redacted(line), style=style, markup=False, highlight=False, soft_wrap=True)

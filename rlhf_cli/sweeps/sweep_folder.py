@@ -1,0 +1,100 @@
+"""Knows what lies in a sweep's folder: sweep.json, which says what was asked for, and a frozen run for every job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_json
+from rlhf_cli.sweeps.checked_jobs import CheckedJob
+from rlhf_cli.sweeps.sweep_grid import Grid, Job
+
+_FILE = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A sweep that lies in a folder, as its sweep.json has it. `jobs` is empty for one of an older version."""
+
+    path: Path
+    jobs: tuple[Job, ...]
+
+    def run_of(self, job: Job) -> RunFolder:
+        """Return the run folder of a job."""
+        return RunFolder(self.path / job.name)
+
+
+def write_sweep(
+    folder: Path,
+    typed: list[str],
+    grid: Grid,
+    jobs: Sequence[CheckedJob],
+    progress: Callable[[int], object] = lambda done: None,
+) -> SweepFolder:
+    """Make the folder, write sweep.json and freeze every job, which is then a run of state `created`.
+
+    Raises RunError where the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RunError(
+            "the folder of the sweep cannot be made",
+            where=str(folder),
+            got=error.strerror,
+            expected="a folder that can be written to",
+            hint="run.root=SOMEWHERE_ELSE",
+        ) from error
+    write_json(
+        folder / _FILE,
+        {
+            "command": shlex.join(["rlhf", *sys.argv[1:]]),
+            "overrides": typed,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "swept": [axis.key for axis in grid.axes],
+            "jobs": [{"name": job.name, "values": dict(job.values), "overrides": list(job.words)} for job in grid.jobs],
+        },
+        durable=True,
+    )
+    for done, job in enumerate(jobs, start=1):
+        freeze(folder, job)
+        progress(done)
+    return SweepFolder(folder, grid.jobs)
+
+
+def freeze(folder: Path, job: CheckedJob) -> RunFolder:
+    """Freeze one job into the sweep's folder. Raises RunError where that cannot be written to."""
+    prepared = job.prepared
+    return create_run(prepared.experiment, prepared.composed, files=job.plan.files, sweep_dir=folder, job=job.job.name)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is a sweep's."""
+    return (folder / _FILE).is_file()
+
+
+def open_sweep(folder: Path) -> SweepFolder:
+    """Return the sweep in a folder. Raises RunError where its sweep.json cannot be read."""
+    content = read_json(folder / _FILE)
+    listed = content.get("jobs")
+    try:
+        jobs = [_job(entry) for entry in listed] if isinstance(listed, list) else []
+    except (KeyError, TypeError, AttributeError) as error:
+        raise unreadable(folder / _FILE, f"a job without {error}") from None
+    if not jobs:  # an older version's, whose jobs are called 0, 1, 2
+        found = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=lambda name: (len(name), name))
+        jobs = [Job(name, {}, ()) for name in found]
+    return SweepFolder(folder.resolve(), tuple(jobs))
+
+
+def _job(entry: object) -> Job:
+    if not isinstance(entry, dict):
+        raise TypeError("a name")
+    words = entry.get("overrides")
+    return Job(str(entry["name"]), dict(entry["values"]), tuple(map(str, words if isinstance(words, list) else ())))

@@ -1,0 +1,241 @@
+"""Makes the jobs of a sweep out of what was typed: Hydra's grammar of swept values, every combination one job."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, ParsedElementType, QuotedString, Sweep, ValueType
+from hydra.errors import HydraException
+
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.overrides import quote_paths
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.sweeps.job_names import names_of
+
+_HYDRA_INSTEAD = {
+    "sweeper": "a grid is what -m makes of the values",
+    "launcher": "-j N runs N at a time on this machine, launch=slurm makes an array",
+    "sweep": "run.root and run.name say where a sweep lies",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key that is swept over. `key` is as typed, without signs: `rewards.brevity.weight`, `exp`, `reward@rewards.x`.
+
+    `words` are the overrides that set each value; `texts` the values as a reader wants them.
+    """
+
+    key: str
+    words: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a sweep: its name, its values by key, and all that would have to be typed for it alone."""
+
+    name: str
+    values: Mapping[str, str]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is swept over, and the jobs, the last axis varying fastest."""
+
+    axes: tuple[Axis, ...]
+    jobs: tuple[Job, ...]
+
+
+def grid_of(typed: list[str]) -> Grid:
+    """Return the grid that the overrides in `typed` describe.
+
+    Raises ConfigError, or Problems, for what is no override, a sampler's interval, a key that is swept and typed
+    again, a value that is there twice, a sweep without values, and Hydra's own settings.
+    """
+    problems: list[UserError] = []
+    parsed: list[tuple[str, Override | None]] = []
+    axes: dict[int, Axis] = {}
+    for place, text in enumerate(map(quote_paths, typed)):
+        try:
+            override = _parsed(text)
+            parsed.append((text, override))
+            if override is not None and override.is_sweep_override():
+                axes[place] = _axis(override)
+        except UserError as error:
+            problems.append(error)
+    problems += _typed_again([override for _, override in parsed if override is not None])
+    if not problems and not axes:
+        problems.append(
+            ConfigError(
+                "nothing is swept over",
+                where="command line",
+                got=" ".join(typed) or "no values",
+                expected="a key with several values, such as seed=1,2,3 or 'seed=range(0,5)'",
+                hint="the same without -m, for one run",
+            )
+        )
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+    choices = [list(range(len(axes[place].words))) if place in axes else [None] for place in range(len(parsed))]
+    combinations = list(itertools.product(*choices))
+    rows = [[index for index in combination if index is not None] for combination in combinations]
+    swept = tuple(axes.values())
+    values = [{axis.key: axis.texts[index] for axis, index in zip(swept, row, strict=True)} for row in rows]
+    jobs = tuple(
+        Job(name, of_job, tuple(_words(parsed, axes, combination)))
+        for name, of_job, combination in zip(names_of(values), values, combinations, strict=True)
+    )
+    return Grid(swept, jobs)
+
+
+def _words(
+    parsed: list[tuple[str, Override | None]], axes: dict[int, Axis], combination: tuple[int | None, ...]
+) -> Iterator[str]:
+    for place, ((text, _), index) in enumerate(zip(parsed, combination, strict=True)):
+        yield text if index is None else axes[place].words[index]
+
+
+def _parsed(text: str) -> Override | None:
+    """Return what Hydra makes of a word; None where it says that something is left out, or is no override at all,
+    which is for the front door to say.
+    """
+    key, equals, value = text.lstrip("+").partition("=")
+    if text.startswith("~") or not equals:
+        return None
+    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
+        about = key.removeprefix("hydra")[1:].partition(".")[0]
+        raise ConfigError(
+            "a sweep is not Hydra's to run",
+            where="command line",
+            got=text,
+            expected=_HYDRA_INSTEAD.get(about, "settings of the experiment alone"),
+            hint="leave it out; docs/sweeps.md says how sweeps are run",
+        )
+    if key in ("run.name", "run.root") and "," in value:
+        raise ConfigError(
+            f"{key} says where the whole sweep lies, and is not swept over",
+            where="command line",
+            got=text,
+            expected="one value: the jobs have names of their own, made of what is swept",
+            hint=f"{key}={value.partition(',')[0]}",
+        )
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        said = str(error).splitlines()[0]
+        is_empty = "empty choice" in said
+        raise ConfigError(
+            f"there is nothing to sweep over in {key}" if is_empty else "these values cannot be read",
+            where="command line",
+            got=text if is_empty else f"{text}\n{said}",
+            expected="values with commas between them, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
+            hint="quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\"",
+        ) from None
+
+
+def _axis(override: Override) -> Axis:
+    key, value = override.get_key_element(), override.value()
+    shown = key.lstrip("+")
+    if override.value_type == ValueType.INTERVAL_SWEEP:
+        assert isinstance(value, Sweep)
+        raise ConfigError(
+            "an interval has no end of values: a grid cannot try them all, a search could",
+            where="command line",
+            got=override.input_line,
+            expected="values that can be counted",
+            hint=f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c",
+        )
+    elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
+    if not elements:
+        raise ConfigError(
+            f"there is nothing to sweep over in {shown}",
+            where="command line",
+            got=override.input_line,
+            expected="at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4",
+        )
+    seen: dict[tuple[str, object], str] = {}
+    for element, word in elements:
+        of_kind = (_kind(element), element if isinstance(element, bool | int | float) else word)
+        if of_kind in seen:
+            raise ConfigError(
+                f"{shown} is given the same value twice",
+                where="command line",
+                got=f"{seen[of_kind]} and {word}" if seen[of_kind] != word else f"{word}, twice",
+                expected="each value once: two runs that differ in nothing would be one too many",
+            )
+        seen[of_kind] = word
+    texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
+    return Axis(shown, tuple(f"{key}={word}" for _, word in elements), texts)
+
+
+def _elements(override: Override) -> list[tuple[object, str]]:
+    """Return (what Hydra read, how it is typed) of every value, shuffled once where that was asked for."""
+    elements = list(override.sweep_iterator())
+    if any(isinstance(element, Sweep | Glob) for element in elements):
+        raise ConfigError(
+            "a range or choice cannot be one value among others",
+            where="command line",
+            got=override.input_line,
+            expected="one of them alone: 'range(0,5)', 'choice(a,b)', or all values with commas between them",
+        )
+    return [(element, _typed(element)) for element in elements]
+
+
+def _typed(element: ParsedElementType) -> str:
+    """Return a value as it would be typed; `${oc.env:NAME}` stays a reference, which escaped it would not be."""
+    if isinstance(element, str) and "${" in element:
+        return element
+    return Override._get_value_element_as_str(element)
+
+
+def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
+    group = override.key_or_group
+    known = groups()
+    if group not in known:
+        raise ConfigError(
+            f"glob() chooses among the files of a group, and {group} is none",
+            where="command line",
+            got=override.input_line,
+            expected="one of " + ", ".join(known),
+            hint=did_you_mean(group, known),
+        )
+    chosen = pattern.filter(sorted(known[group]))
+    if not chosen:
+        raise ConfigError(
+            f"no {group} is called so",
+            where="command line",
+            got=override.input_line,
+            expected="a pattern of " + ", ".join(known[group]),
+            hint=f"rlhf list {group}",
+        )
+    return [(option, option) for option in chosen]
+
+
+def _kind(element: object) -> str:
+    """Return what may be equal to one another: 1 and 1.0 are the same weight, 1 and true are not."""
+    if isinstance(element, bool):
+        return "bool"
+    return "number" if isinstance(element, int | float) else "text"
+
+
+def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
+    """Yield an error for every key that is swept over and was typed more than once."""
+    by_key: dict[str, list[Override]] = {}
+    for override in parsed:
+        by_key.setdefault(override.get_key_element().lstrip("+"), []).append(override)
+    for key, several in by_key.items():
+        if len(several) > 1 and any(override.is_sweep_override() for override in several):
+            yield ConfigError(
+                f"{key} is typed twice, and swept over",
+                where="command line",
+                got="\n".join(override.input_line or "" for override in several),
+                expected="one word that holds all its values",
+            )

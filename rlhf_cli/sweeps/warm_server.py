@@ -1,0 +1,159 @@
+"""The process that the jobs of a sweep are forks of: it has imported what they need, and has run none of it.
+
+A fork leaves nothing behind: what a job changes, breaks or dies of is its own. multiprocessing's forkserver is not used
+for it: while a child lives it outlives the process that started it, even when that is killed, and a terminal's signals
+reach it. This one dies with the sweep, its children die with it, and only the sweep speaks to them.
+
+Lines of JSON come in on one pipe, `{"id": 0, "environment": {...}, ...}` for every job to begin, and go out on another:
+`{"ready": true}`, `{"id": 0, "pid": 4711}`, `{"id": 0, "code": 0}`, of which a negative code is a signal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import logging
+import multiprocessing.util
+import os
+import selectors
+import signal
+import sys
+import traceback
+import weakref
+from typing import Any
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
+from rlhf_cli.launch.immediate_exit import leave
+from rlhf_cli.parent_death import die_with
+
+_NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+def main(argv: list[str]) -> None:
+    """Serve the sweep of process id `argv[0]`: requests come in at descriptor `argv[1]`, answers go to `argv[2]`."""
+    parent, requests, answers = (int(word) for word in argv)
+    die_with(parent)
+    for number in _NOT_FOR_US:
+        signal.signal(number, signal.SIG_IGN)
+    import rlhf_cli.sweeps.preloaded
+
+    _refuse_begun(rlhf_cli.sweeps.preloaded.__name__)
+    gc.collect()
+    gc.freeze()  # else every child's first collection would write to all that was imported, and copy it
+    _Server(requests, answers).serve()
+    leave(EXIT_OK)
+
+
+def _refuse_begun(module: str) -> None:
+    import torch
+
+    if torch.cuda.is_initialized():
+        raise RuntimeError(f"importing {module} has initialised CUDA, which no child of a fork can use")
+
+
+class _Server:
+    """Begins a job for every request, and says when each has ended."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests, self._answers = requests, answers
+        self._jobs: dict[int, int] = {}
+        """Maps process id -> the id of the job."""
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._woken, False)
+
+    def serve(self) -> None:
+        """Answer until the sweep closes its end."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        self._say(ready=True)
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (self._requests, self._woken):
+                selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if self._woken in ready:
+                    os.read(self._woken, 4096)
+                    self._say_ended()
+                if self._requests in ready:
+                    read = os.read(self._requests, 1 << 16)
+                    if not read:
+                        return
+                    *lines, buffer = (buffer + read).split(b"\n")
+                    for line in lines:
+                        self._begin(json.loads(line))
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        server = os.getpid()
+        # What is sent to the child before it listens as any process does must wait, not be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+        pid = os.fork()
+        if pid == 0:
+            code = EXIT_CRASH
+            try:
+                self._become_a_process(server)
+                code = _run(request)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                leave(code)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+        self._jobs[pid] = request["id"]
+        self._say(id=request["id"], pid=pid)
+
+    def _become_a_process(self, server: int) -> None:
+        """Undo in the child what makes the server one; a session of its own keeps a terminal's keys from it."""
+        signal.set_wakeup_fd(-1)
+        for number in (*_NOT_FOR_US, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        die_with(server)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+        for descriptor in (self._requests, self._answers, self._woken, self._wakes):
+            os.close(descriptor)
+        _forget_exits()
+
+    def _say_ended(self) -> None:
+        while self._jobs:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._say(id=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def _say(self, **answer: object) -> None:
+        os.write(self._answers, json.dumps(answer).encode() + b"\n")
+
+
+def _forget_exits() -> None:
+    """Let the child's end clear up what is its own alone.
+
+    Libraries have made folders when they were imported, such as wandb's for tables, and would remove them at the end of
+    the first job, from under all others.
+    """
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit._clear()
+    for usual in (weakref.finalize._exitfunc, multiprocessing.util._exit_function, logging.shutdown):  # type: ignore[attr-defined]
+        atexit.register(usual)
+
+
+def _run(request: dict[str, Any]) -> int:
+    """Be the process that a command would have started, and run the job in it; returns its exit code."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    sys.path[:], sys.argv = request["sys_path"], request["argv"]
+    console = os.open(request["console"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(console, descriptor)
+    os.close(console)
+    from rlhf_cli.sweeps.job_process import run_job
+
+    return run_job(request)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""What of a curve is compared, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rlhf_cli.comparison.metric_columns import Series
+from rlhf_cli.comparison.windows import Window, parse_window
+from rlhf_cli.errors import UserError
+
+
+def curve(*values: float, steps: list[int] | None = None) -> Series:
+    return Series(np.array(steps or range(1, len(values) + 1)), np.array(values, dtype=float))
+
+
+def test_a_tenth_of_the_events_and_at_least_one() -> None:
+    assert Window().of(curve(*range(20))) == 18.5
+    assert Window().of(curve(1.0, 2.0, 4.0)) == 4.0
+    assert Window("first").of(curve(*range(20))) == 0.5
+
+
+def test_so_many_events() -> None:
+    assert parse_window("last-2").of(curve(1.0, 2.0, 4.0)) == 3.0
+    assert parse_window("last:99").of(curve(1.0, 2.0, 6.0)) == 3.0
+
+
+def test_the_best_stretch_is_the_best_running_mean() -> None:
+    """Running means of two: 1.5, 3, 2.5, 0.5. One lucky event of 30 in thirty (width 3) is worth a third of it."""
+    noisy = curve(1.0, 2.0, 4.0, 1.0, 0.0)
+    window = Window("best", 2)
+    assert window.of(noisy) == 3.0
+    assert window.of(noisy, more_is_better=False) == 0.5
+    assert Window("best").of(curve(*[0.0] * 15, 1.0, *[0.0] * 14)) == pytest.approx(1 / 3)
+
+
+def test_the_area_is_per_step_however_seldom_was_logged() -> None:
+    """A line from 0 to 1 has the mean 1/2; logged at 0, 1 and 10 it has it still, and the plain mean would be 0.37."""
+    assert Window("auc").of(curve(0.0, 0.1, 1.0, steps=[0, 1, 10])) == pytest.approx(0.5)
+    assert Window("auc").of(curve(0.7)) == 0.7
+
+
+def test_null_is_an_event_without_a_number() -> None:
+    """Of four events the last two: null and 4."""
+    assert Window("last", 2).of(curve(1.0, 2.0, 4.0, math.nan)) == 4.0
+    assert math.isnan(Window("last", 1).of(curve(1.0, math.nan)))
+    assert math.isnan(Window().of(curve()))
+    assert Window("auc").of(curve(0.0, math.nan, 1.0)) == 0.5
+
+
+@pytest.mark.parametrize("typed", ["last-0", "tenth", "last-x", ""])
+def test_another_word_is_refused(typed: str) -> None:
+    with pytest.raises(UserError, match="no such window"):
+        parse_window(typed)

@@ -1,0 +1,58 @@
+"""`warn`: a switch a kind, one word for all, however YAML or a command line says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.schema.warn_section import Warn
+from rlhf_cli.diagnosis.look import LOOKS
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.tables.finding_kinds import FINDING_KINDS
+
+
+def kinds_off(*words: str) -> set[str]:
+    return set(FINDING_KINDS) - set(prepare(["+exp=quickstart", *words]).experiment.warn.kinds)
+
+
+def test_every_kind_has_a_switch_and_a_function() -> None:
+    assert list(Warn.model_fields) == list(FINDING_KINDS) == list(LOOKS)
+
+
+@pytest.mark.parametrize(
+    ("words", "off"),
+    [
+        ((), set()),
+        (("warn.redundant=off",), {"redundant"}),
+        (("warn.redundant=false", "warn.kl=off"), {"redundant", "kl"}),
+        (("warn.redundant=on",), set()),
+        (("warn=off",), set(FINDING_KINDS)),
+        (("warn=false",), set(FINDING_KINDS)),
+        (("warn={redundant: off}",), {"redundant"}),
+    ],
+)
+def test_switches(words: tuple[str, ...], off: set[str]) -> None:
+    assert kinds_off(*words) == off
+
+
+@pytest.mark.parametrize("text", ["warn: {redundant: off}", 'warn: {redundant: "off"}', "warn: {redundant: no}"])
+def test_in_a_file_where_yaml_makes_false_of_it(text: str) -> None:
+    assert Warn.model_validate(yaml.safe_load(text)["warn"]).redundant is False
+
+
+def test_in_an_experiment_of_ones_own(place: Path) -> None:
+    file = place / "conf" / "exp" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - _self_\nwarn: off\n")
+    assert prepare(["+exp=mine"]).experiment.warn.kinds == []
+
+
+def test_what_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "+exp=quickstart", "warn.redundnt=off", "warn.kl=3"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown key 'warn.redundnt'" in said
+    assert "try:      warn.redundant" in said
+    assert "expected: on or off" in said

@@ -1,0 +1,106 @@
+"""What is found of what comes of a run, each with a log beside it that must not trigger."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.diagnosis.run_setup import RunSetup
+from tests.support.planted_logs import GRPO, PPO, found, noisy, reward, seen
+
+A = reward("a", mean=noisy(0.2, 0.8, 0.02))
+SPREAD = {"reward_std": [0.5] * 40}
+
+
+def test_non_finite() -> None:
+    (finding,) = found({"loss": [*[0.1] * 30, None], **A}, kind="non_finite")
+    assert finding.severity == "serious"
+    assert "loss was no finite number" in finding.what
+    (skipped,) = found({"loss": [0.1] * 40, "grad_norm": [*[1.0] * 37, *[None] * 3], **A}, kind="non_finite")
+    assert "grad_norm" in skipped.what
+
+
+def test_negative_control_finite() -> None:
+    """One gradient in 40 that overflows is fp16's way; a reward that did not apply is null and no NaN of training."""
+    assert found({"loss": [0.1] * 40, "grad_norm": [None, *[1.0] * 39], **A}, kind="non_finite") == []
+    assert found({"loss": [0.1] * 40, "rewards/a/mean": [None] * 40}, kind="non_finite") == []
+
+
+def test_no_deviation() -> None:
+    name = "frac_reward_zero_std"
+    total = {"reward": noisy(0.5, 0.5, 0.02), **SPREAD, **A}
+    (half,) = found({name: noisy(0.6, 0.6, 0.05), **total}, kind="no_deviation")
+    assert half.severity == "warning"
+    (nearly_all,) = found({name: [0.95] * 40, **total}, kind="no_deviation")
+    assert nearly_all.severity == "serious"
+    learned = {**total, "reward": noisy(0.0, 1.0, 0.02)}
+    (note,) = found({name: noisy(0.0, 1.0, 0.02), **learned}, kind="no_deviation")
+    assert note.severity == "note"
+
+
+def test_negative_control_deviation() -> None:
+    assert found({"frac_reward_zero_std": noisy(0.4, 0.4, 0.05), **A}, kind="no_deviation") == []
+    assert found({"frac_reward_zero_std": noisy(0.9, 0.1, 0.02), **A}, kind="no_deviation") == []
+    assert found(A, PPO, kind="no_deviation") == []
+
+
+def watched(gold: list[float], total: list[float]) -> dict[str, list[float | None]]:
+    n = len(gold)
+    return {**reward("gold", mean=gold, weight=[0.0] * n), **A, "reward": total, "reward_std": [0.5] * n}
+
+
+def test_overoptimised() -> None:
+    """The gold rises for ten events and falls by its whole deviation, 0.5, in the thirty that follow."""
+    gold = [*noisy(0.5, 0.8, 0.03, n=10), *noisy(0.8, 0.3, 0.03, n=30)]
+    (finding,) = found(watched(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert finding.subject == "rewards/gold/mean"
+    assert finding.severity == "serious"
+    words = [change.words for change in finding.changes]
+    assert words[0] == "kl.coef=0.15"
+    (steps,) = [int(word.rpartition("=")[2]) for word in words if "max_steps" in word]
+    assert 8 <= steps <= 16
+
+
+def test_overoptimised_by_an_evaluation() -> None:
+    held_out = {"eval_sampled/total": noisy(0.8, 0.3, 0.02), "reward": noisy(0.0, 1.0, 0.05), **SPREAD, **A}
+    (finding,) = found(held_out, GRPO, kind="overoptimised")
+    assert finding.subject == "eval_sampled/total"
+    rows = {"eval_loss": noisy(0.6, 0.9, 0.02), "loss": noisy(0.7, 0.2, 0.02)}
+    (overfit,) = found(rows, RunSetup(trainer="reward"), kind="overoptimised")
+    assert "eval_loss rises" in overfit.what
+
+
+@pytest.mark.parametrize(
+    ("gold", "total"),
+    [
+        (noisy(0.5, 0.8, 0.03), noisy(0.0, 1.0, 0.05)),
+        (noisy(0.5, 0.5, 0.1), noisy(0.0, 1.0, 0.05)),
+        (noisy(0.8, 0.3, 0.03), noisy(1.0, 0.0, 0.05)),  # both fall: something else is wrong
+        (noisy(0.5, 0.47, 0.003), noisy(0.0, 1.0, 0.05)),  # real, and less than a tenth of a row's deviation
+    ],
+)
+def test_negative_control_not_overoptimised(gold: list[float], total: list[float]) -> None:
+    assert found(watched(gold, total), PPO, kind="overoptimised") == []
+
+
+def test_nothing_is_learned() -> None:
+    (flat,) = found({"reward": noisy(0.5, 0.5, 0.02), **SPREAD, **A}, kind="learning")
+    assert "does not rise" in flat.what
+    (worse,) = found({"reward": noisy(0.5, 0.2, 0.02), **SPREAD, **A}, kind="learning")
+    assert "gets worse" in worse.what
+    (loss,) = found({"loss": noisy(0.693, 0.693, 0.002)}, RunSetup(trainer="dpo"), kind="learning")
+    assert "the loss does not fall" in loss.what
+
+
+def test_negative_control_learning() -> None:
+    assert found({"reward": noisy(0.2, 0.8, 0.05), **SPREAD, **A}, kind="learning") == []
+    assert found({"reward": noisy(0.5, 0.5, 0.02), **SPREAD, **A}, max_steps=100, kind="learning") == []
+    assert found({"loss": noisy(0.693, 0.4, 0.02)}, RunSetup(trainer="dpo"), kind="learning") == []
+    moving = {**A, "rewards/a/weight": noisy(1.0, 0.0, 0.0)}
+    assert found({"reward": noisy(0.5, 0.2, 0.02), **SPREAD, **moving}, kind="learning") == []
+
+
+def test_what_is_lost_in_noise_is_said_to_be() -> None:
+    """Noise of 0.6 on 40 events: the change is known to 0.9 or so, and 0.05 is asked for."""
+    diagnosis = seen({"reward": noisy(0.5, 0.5, 0.6), **SPREAD, **A}, kind="learning")
+    assert not diagnosis.findings
+    assert "cannot be told from noise" in diagnosis.unseen[0].why

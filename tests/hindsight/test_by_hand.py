@@ -1,0 +1,220 @@
+"""What `rlhf whatif` says of one group of four answers, against numbers worked by hand.
+
+    raw        correct 1, 0, 1, 0    format 0, 1, 1, 0    brevity 0.5, 1, 0, 0
+    the run    weights 1, 0.5, 0.2: totals 1.1, 0.7, 1.5, 0; their mean 0.825
+    what if    correct weighs 0.25: totals 0.35, 0.7, 0.75, 0; their mean 0.45
+
+Advantages are not scaled, so they are the totals minus these means. The orders, best first, are c a b d and c b a d:
+of six pairs one turns, tau = 4/6. b turns from -0.125 to +0.25 and a from +0.275 to -0.1, the others keep their sign.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.hindsight.question import ask
+from rlhf_cli.hindsight.stored_rounds import read_rounds
+from rlhf_cli.hindsight.what_if import WhatIf, what_if
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+from tests.support.hindsight_runs import advantages_if
+from tests.support.stored_tables import frozen, write_table
+from tests.support.tolerances import ARITHMETIC
+
+CORRECT, FORMAT, BREVITY = [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]
+WAS = [1.1 - 0.825, 0.7 - 0.825, 1.5 - 0.825, -0.825]
+WOULD = [0.35 - 0.45, 0.7 - 0.45, 0.75 - 0.45, -0.45]
+UNSCALED = "trainer.args.scale_rewards=none"
+GATED = "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: zero}"
+LESS = "rewards.correct.weight=0.25"
+
+
+def scores(**other: object) -> dict[str, list[object]]:
+    return {"correct": [*CORRECT], "format": [*FORMAT], "brevity": [*BREVITY], "advantage": [*WAS], **other}
+
+
+def answer(run: RunFolder, *words: str, recompute: bool = False) -> WhatIf:
+    question = ask(run, list(words), recompute=recompute)
+    return what_if(question, read_rounds(run), read_status(run).max_steps, recompute=recompute)
+
+
+@pytest.fixture
+def one_group(place: Path) -> RunFolder:
+    run = frozen(place, UNSCALED)
+    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
+    return run
+
+
+def test_totals_order_and_advantages(one_group: RunFolder) -> None:
+    (found,) = answer(one_group, LESS).rounds
+    assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
+    assert found.tau == pytest.approx(4 / 6)
+    assert (found.best_changed, found.sign_changed) == (0.0, 0.5)
+    assert found.replay_error == pytest.approx(0.0, abs=1e-6)
+    assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
+
+
+def test_the_best_is_another_one_where_none_of_the_best_is_left(one_group: RunFolder) -> None:
+    """Totals 0.1, 0.7, 0.5, 0 with correct at 0: b is the best. With brevity at -9 it is c still."""
+    assert answer(one_group, "rewards.correct.weight=0").rounds[0].best_changed == 1.0
+    assert answer(one_group, "rewards.brevity.weight=-9").rounds[0].best_changed == 0.0
+
+
+def test_what_is_pushed(one_group: RunFolder) -> None:
+    """Covariances with correct: (0.275 + 0.675)/4 and (-0.1 + 0.3)/4; with the length, of mean 3.5, likewise."""
+    (found,) = answer(one_group, LESS).rounds
+    assert found.push["correct"] == pytest.approx((0.95 / 4, 0.2 / 4), **ARITHMETIC)
+    assert found.push["format"] == pytest.approx((0.55 / 4, 0.55 / 4), **ARITHMETIC)
+    by_length = [sum(a * n for a, n in zip(side, (2, 4, 2, 6), strict=True)) / 4 for side in (WAS, WOULD)]
+    assert found.push["length"] == pytest.approx(tuple(by_length), **ARITHMETIC)
+    # Pearson with correct, whose deviation over four is 1/2 where that of A is sqrt(sum A^2 / 4).
+    spread = [(sum(one * one for one in side) / 4) ** 0.5 for side in (WAS, WOULD)]
+    expected = (0.95 / 4 / (0.5 * spread[0]), 0.2 / 4 / (0.5 * spread[1]))
+    assert found.correlation["correct"] == pytest.approx(expected, **ARITHMETIC)
+
+
+def test_shares_add_up(one_group: RunFolder) -> None:
+    """Of correct: sum of w (c - mean) A over the sum of A^2; all add up to 1, on both sides."""
+    (found,) = answer(one_group, LESS).rounds
+    centred = [value - 0.5 for value in CORRECT]
+    for side, weight, place in ((WAS, 1.0, 0), (WOULD, 0.25, 1)):
+        share = sum(weight * c * a for c, a in zip(centred, side, strict=True)) / sum(a * a for a in side)
+        assert found.share["correct"][place] == pytest.approx(share, **ARITHMETIC)
+        assert sum(one[place] for one in found.share.values()) == pytest.approx(1.0, **ARITHMETIC)
+
+
+def test_what_moves_most(one_group: RunFolder) -> None:
+    """a and b both move by 0.375, and so do c and d: the rows in order."""
+    first, second, *_ = answer(one_group, LESS).movers
+    assert (first.completion, second.completion) == ("answer 0", "answer 1")
+    assert first.advantage == pytest.approx((0.275, -0.1), **ARITHMETIC)
+    assert first.scores == {"correct": 1.0, "format": 0.0, "brevity": 0.5}
+    assert first.total == pytest.approx((1.1, 0.35), **ARITHMETIC)
+
+
+class TestClosedGates:
+    """brevity was gated by correct: of b and d the run has no score of it. Totals 1.1, 0.5, 1.5, 0; mean 0.775."""
+
+    ADVANTAGES = (0.325, -0.275, 0.725, -0.775)
+
+    @pytest.fixture
+    def gated(self, place: Path) -> RunFolder:
+        run = frozen(place, UNSCALED, GATED)
+        brevity = [0.5, None, 0.0, None]
+        closed_by = {"brevity.closed_by": [None, "correct", None, "correct"]}
+        text = {"completion": ["123456789", "x" * 16, "x" * 16, "x" * 30]}  # brevity of the first: (16 - 9)/14 = 0.5
+        write_table(run, 1, **scores(brevity=brevity, advantage=[*self.ADVANTAGES], **closed_by, **text))
+        return run
+
+    def test_another_weight_needs_no_score_more(self, gated: RunFolder) -> None:
+        (found,) = answer(gated, "rewards.brevity.weight=1").rounds
+        assert found.num_unknown == 0
+        assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
+
+    def test_a_gate_that_opens_leaves_out_the_group_and_counts(self, gated: RunFolder) -> None:
+        (found,) = answer(gated, "rewards.brevity.gate=null").rounds
+        assert (found.num_unknown, found.num_answered, found.num_groups) == (2, 0, 1)
+        assert found.tau is None
+        assert found.mean_total == (None, None)
+
+    def test_another_groups_rows_are_still_answered(self, gated: RunFolder) -> None:
+        """Where correct is met by all, nothing was closed: totals 1.1, 1.7, 1.5, 1; mean 1.325."""
+        write_table(gated, 2, **scores(correct=[1.0] * 4, advantage=[-0.225, 0.375, 0.175, -0.325]))
+        found = answer(gated, "rewards.brevity.gate=null", "rewards.format.weight=1").rounds[1]
+        assert (found.num_unknown, found.num_answered, found.why) == (0, 1, None)
+
+    def test_scaled_over_the_batch_nothing_is_said_of_advantages(self, gated: RunFolder) -> None:
+        found = answer(gated, "rewards.brevity.gate=null", "trainer.args.scale_rewards=batch").rounds[0]
+        assert found.why is not None
+        assert "scaled over a round" in found.why
+
+    def test_recomputed_from_the_texts(self, gated: RunFolder) -> None:
+        """Sixteen characters and thirty are worth 0, so opening changes nothing here but at b, of 8: (16 - 8)/14."""
+        found = answer(gated, "rewards.brevity.gate=null", recompute=True)
+        assert found.num_computed == 2
+        assert found.rounds[0].mean_total == pytest.approx((0.775, 0.775), **ARITHMETIC)
+
+    def test_a_function_that_does_not_give_what_it_gave_is_refused(self, gated: RunFolder) -> None:
+        write_table(
+            gated,
+            1,
+            **scores(
+                brevity=[0.7, None, 0.0, None],
+                completion=["123456789"] * 4,
+                **{"brevity.closed_by": [None, "correct", None, "correct"]},
+            ),
+        )
+        with pytest.raises(DataError, match="does not give its stored scores again"):
+            answer(gated, "rewards.brevity.gate=null", recompute=True)
+
+
+class TestWhatCannotBeSaid:
+    def test_advantages_that_are_not_those_of_the_run(self, place: Path) -> None:
+        """Negative control of the check that stands before every answer."""
+        run = frozen(place, UNSCALED)
+        write_table(run, 1, **scores(advantage=[0.3, *WAS[1:]]))
+        (found,) = answer(run, LESS).rounds
+        assert found.why == "the run's own settings do not give the advantages that it stored"
+        assert found.sign_changed is None
+        assert found.tau is not None
+
+    def test_running_deviation_over_a_gap(self, place: Path) -> None:
+        run = frozen(place, UNSCALED)
+        for step in (1, 2, 4):
+            write_table(run, step, **scores())
+        found = answer(run, "rewards.correct.normalize=running").rounds
+        assert [one.why is None for one in found] == [True, True, False]
+        assert "not all rounds are stored" in str(found[2].why)
+        assert found[2].mean_total == (None, None)
+
+    def test_ppo_has_totals_and_order(self, place: Path) -> None:
+        run = frozen(place, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
+        write_table(run, 1, **scores())
+        (found,) = answer(run, LESS).rounds
+        assert "critic" in str(found.why)
+        assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
+        assert found.sign_changed is None
+
+    def test_dense(self, place: Path) -> None:
+        run = frozen(place, UNSCALED, "trainer.dense=true")
+        write_table(run, 1, **scores())
+        (found,) = answer(run, LESS).rounds
+        assert "every token an advantage" in str(found.why)
+        assert found.tau == pytest.approx(4 / 6)
+
+    def test_a_share_of_a_training_of_unknown_length(self, place: Path) -> None:
+        run = frozen(place, UNSCALED, max_steps=None)
+        write_table(run, 1, **scores())
+        words = "rewards.correct.weight={start: 0, end: 1, fraction: 0.5, shape: linear}"
+        assert "how long the training is to be" in str(answer(run, words).rounds[0].why)
+        in_steps = "rewards.correct.weight={start: 0, end: 1, steps: 5, shape: linear}"
+        assert answer(run, in_steps).rounds[0].why is None
+
+
+class TestKlInTheReward:
+    """RLOO subtracts 0.05 times each row's KL, which is not stored: it is what the stored advantages hold beyond.
+
+    A_i = 4/3 (R_i - mean R). With KL of 2, 0, -2, 4 (mean 1) the stored advantages are those of R - 0.05 KL.
+    """
+
+    KL = (2.0, 0.0, -2.0, 4.0)
+
+    def run_of(self, place: Path, *words: str) -> RunFolder:
+        run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05", *words)
+        write_table(run, 3, **scores(advantage=self.advantages(WAS)))
+        return run
+
+    def advantages(self, centred: list[float]) -> list[object]:
+        return [4 / 3 * (a - 0.05 * (kl - 1.0)) for a, kl in zip(centred, self.KL, strict=True)]
+
+    def test_it_stays(self, place: Path) -> None:
+        run = self.run_of(place)
+        assert advantages_if(run, LESS)[3] == pytest.approx(self.advantages(WOULD), **ARITHMETIC)
+
+    def test_inside_normalised_advantages_it_cannot_be_told(self, place: Path) -> None:
+        run = self.run_of(place, "trainer.args.normalize_advantages=true")
+        assert advantages_if(run, LESS)[3] is None
+        assert "cannot be told apart" in str(answer(run, LESS).rounds[0].why)

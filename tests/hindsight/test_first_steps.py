@@ -1,0 +1,109 @@
+"""What stored rollouts would have taught is what a real run with these settings has stored: held against such runs.
+
+The completions are given, so that every run of a test has the same ones, in later rounds as well. There GRPO's
+advantages depend on nothing but the scores, which grow with the step; RLOO's hold the policy's own KL where beta is
+not 0, and only their first step can be held against another run. A run draws its completions by its seed, so with
+sampled ones the first step is the same rollouts: the last test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.hindsight_runs import BASE, ROWS, advantages_if, begin, table
+
+NEAR = {"rel": 0.0, "abs": 1e-6}
+GATE = "rewards.c.gate={by: b, at_least: 1.0, otherwise: %s}"
+GRPO = {
+    "weights": ("rewards.a.weight=0.3", "rewards.c.weight=-1.5"),
+    "schedule": ("rewards.c.weight={start: 0.5, end: 2.0, fraction: 1.0, shape: linear}",),
+    "scale batch": ("trainer.args.scale_rewards=batch", "rewards.b.weight=2"),
+    "scale none": ("trainer.args.scale_rewards=none", "rewards.b.weight=2"),
+    "z-scores": ("aggregate=normalize_then_sum",),
+    "own aggregate": ("aggregate=./mine.py:weakest",),
+    "gate zero": (GATE % "zero",),
+    "gate exclude": (GATE % "exclude",),
+    "gate number": (GATE % "-0.5",),
+    "gate equals what float32 has rounded": ("rewards.b.gate={by: a, equals: 0.7, otherwise: zero}",),
+    "norm batch": ("rewards.a.normalize=batch", "rewards.c.normalize=batch"),
+    "norm group": ("rewards.c.normalize=group",),
+    "norm running": ("rewards.a.normalize=running", "rewards.c.normalize=running"),
+    "clip and offset": ("rewards.c.clip=[-0.5,2]", "rewards.c.offset=0.4"),
+    "failures count": ("rewards.d.on_error=-2.0",),
+    "eos penalty": ("truncation=eos_penalty", "truncation.penalty=0.7"),
+    "replaced": ("truncation=eos_penalty", "truncation.mode=replace"),
+    "cut excluded": ("truncation=exclude",),
+    "overlong": ("truncation=soft_overlong", "truncation.cache=3"),
+    "without": ("~rewards.d",),
+}
+RLOO = {
+    "weights": ("rewards.a.weight=0.3", "rewards.c.weight=-1.5"),
+    "gate exclude": (GATE % "exclude",),
+    "clipped": ("trainer.args.reward_clip_range=[0.1,1.0]",),
+    "normalized": ("trainer.args.normalize_advantages=true", "rewards.b.weight=2"),
+    "z-scores": ("aggregate=normalize_then_sum",),
+    "own aggregate": ("aggregate=./mine.py:weakest",),
+    "cut excluded": ("truncation=exclude",),
+    "replaced": ("truncation=eos_penalty", "truncation.mode=replace"),
+}
+QUICK = ("weights", "gate exclude", "norm running", "replaced")
+"""The others are the same code on other numbers, and take half a second each."""
+
+
+def marked(cases: dict[str, tuple[str, ...]]) -> list[object]:
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [] if name in QUICK else [pytest.mark.slow]
+
+    return [pytest.param(words, id=name, marks=marks(name)) for name, words in cases.items()]
+
+
+Run = Callable[..., RunFolder]
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[tuple[str, ...], RunFolder]:
+    """The runs of the first name, which are asked; one a set of overrides."""
+    return {}
+
+
+@pytest.fixture
+def run(train, says, workplace: Path, made: dict[tuple[str, ...], RunFolder]) -> Run:
+    """`run(*overrides, name=...)`: three steps on the given completions; `base`, which is asked, is made once."""
+    begin(workplace)
+    says(*ROWS)
+
+    def one(*overrides: str, name: str = "base") -> RunFolder:
+        if name == "base" and overrides in made:
+            return made[overrides]
+        code, folder = train(*BASE, *overrides, name=name)
+        assert code == 0
+        if name == "base":
+            made[overrides] = folder
+        return folder
+
+    return one
+
+
+@pytest.mark.parametrize("words", marked(GRPO))
+def test_grpo(run: Run, words: tuple[str, ...]) -> None:
+    base = run()
+    said = advantages_if(base, *words)
+    real = run(*words, name="real")
+    assert list(said) == [1, 2, 3]
+    for step, advantages in said.items():
+        assert advantages == pytest.approx(table(real, step)["advantage"], **NEAR), step
+    stored = table(base, 1)["advantage"]
+    assert said[1] != pytest.approx(stored, rel=0, abs=1e-3)  # with the old settings it is another number
+
+
+@pytest.mark.parametrize("words", marked(RLOO))
+def test_rloo(run: Run, words: tuple[str, ...]) -> None:
+    base = run("trainer=rloo")
+    said = advantages_if(base, *words)
+    real = table(run("trainer=rloo", *words, name="real"), 1)["advantage"]
+    assert said[1] == pytest.approx(real, **NEAR)
+    assert said[1] != pytest.approx(table(base, 1)["advantage"], rel=0, abs=1e-3)

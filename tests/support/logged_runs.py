@@ -1,0 +1,78 @@
+"""Writes run folders that have logged what a test wants, without training: configuration, state, curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.runs.run_folder import RunFolder
+
+Curves = Mapping[str, Sequence[float | None]]
+"""Maps metric -> what is logged at steps 1, 2, ...; None and NaN are logged as null."""
+
+
+def configured(weight: float = 0.0, seed: int = 0, *, trainer: str = "grpo", **changes: object) -> JsonTree:
+    """Return a small configuration: rewards `correct` and `brevity` of this weight; `changes` replace sections."""
+    config: dict[str, object] = {
+        "seed": seed,
+        "trainer": {"name": trainer, "args": {"max_steps": 30, "learning_rate": 1e-3}},
+        "rewards": {"correct": {"fn": "a:b", "weight": 1.0}, "brevity": {"fn": "a:c", "weight": weight}},
+        "aggregate": "sum",
+        "truncation": {"policy": "none"},
+        "run": {"name": f"run-{weight}-{seed}", "root": "runs"},
+        **changes,
+    }
+    return config  # type: ignore[return-value]
+
+
+def write_run(
+    folder: Path,
+    config: JsonTree,
+    curves: Curves,
+    *,
+    state: str = "finished",
+    provenance: JsonTree | None = None,
+    **status: object,
+) -> RunFolder:
+    """Write a run folder whose metrics.jsonl holds `curves`, one event a step."""
+    folder.mkdir(parents=True)
+    run = RunFolder(folder)
+    num_steps = max(map(len, curves.values()), default=0)
+    run.config.write_text(yaml.safe_dump(config, sort_keys=False))
+    run.status.write_text(json.dumps({"state": state, "step": num_steps, "max_steps": 30, **status}))
+    run.provenance.write_text(json.dumps(provenance or {}))
+    lines = []
+    for step in range(num_steps):
+        event = {"step": step + 1, "time_s": 0.5 * step}
+        event |= {name: _plain(values[step]) for name, values in curves.items() if step < len(values)}
+        lines.append(json.dumps(event) + "\n")
+    run.metrics.write_text("".join(lines))
+    return run
+
+
+def write_sweep(
+    folder: Path, ends: Mapping[float, Sequence[float]], *, metric: str = "rewards/correct/mean", num_steps: int = 10
+) -> list[RunFolder]:
+    """Write a run for each weight of `brevity` and each of its seeds; the metric is flat at this value.
+
+    Beside it `rewards/brevity/mean` is 0.5 everywhere, and `reward` what the weights make of both.
+    """
+    runs = []
+    for weight, of_seeds in ends.items():
+        for seed, value in enumerate(of_seeds):
+            curves = {
+                metric: [value] * num_steps,
+                "rewards/brevity/mean": [0.5] * num_steps,
+                "reward": [value + weight * 0.5] * num_steps,
+            }
+            runs.append(write_run(folder / f"{weight:g}-{seed}", configured(weight, seed), curves))
+    return runs
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value

@@ -1,0 +1,50 @@
+"""Run folders without a training: frozen by the front door, their tables of completions written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.rollout_columns import ROUND, STEP, TOKENS, TRUNCATED
+
+ONE_GROUP = [
+    "+exp=quickstart",
+    *("trainer.args.num_generations=4", "trainer.args.per_device_train_batch_size=4", "launch=cpu", "track=none"),
+]
+"""The rewards of quickstart: correct (weight 1), format (0.5), brevity (0.2); one group of four a round."""
+
+
+def frozen(place: Path, *words: str, name: str = "hand", max_steps: int | None = 8) -> RunFolder:
+    """A run folder that nobody has trained in."""
+    prepared = prepare([*ONE_GROUP, *words, f"run.name={name}", f"run.root={place / 'runs'}"])
+    run = create_run(prepared.experiment, prepared.composed, files={})
+    if max_steps is not None:
+        run.status.write_text(json.dumps({"state": "finished", "step": max_steps, "max_steps": max_steps}))
+    return run
+
+
+def write_table(run: RunFolder, step: int, *, number: int | None = None, **columns: list[object]) -> Path:
+    """Write the table of a step: columns by name, `rollout.*` as of round `number`, step - 1 if it is not given."""
+    num_rows = len(next(iter(columns.values())))
+    count = step - 1 if number is None else number
+    table: dict[str, list[object]] = {
+        "step": [step] * num_rows,
+        "prompt": ["1+2="] * num_rows,
+        "completion": [f"answer {row}" for row in range(num_rows)],
+        **columns,
+    }
+    table.setdefault("advantage", [0.0] * num_rows)
+    table.setdefault(ROUND, [count] * num_rows)
+    table.setdefault(STEP, [step - 1] * num_rows)
+    table.setdefault(TRUNCATED, [False] * num_rows)
+    table.setdefault(TOKENS, [3] * num_rows)
+    file = run.path / "completions" / f"completions_{step:05d}.parquet"
+    file.parent.mkdir(exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table(table), file)
+    return file

@@ -1,0 +1,167 @@
+"""No two runs on one GPU: within a sweep, between commands, and whatever the GPUs are called."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.gpu_locks import gpus_of, holder_of, holding, take
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.sweeps.job_slots import JobSlots, most_at_once, threads_of_each
+from rlhf_cli.sweeps.ready_job import ReadyJob
+from tests.support.small_runs import SMALL
+
+ON_GPUS = [word for word in SMALL if word != "launch=cpu"]
+
+
+def job(place: Path, *words: str) -> ReadyJob:
+    prepared = prepare(["+exp=quickstart", "track=none", *words])
+    return ReadyJob("one", RunFolder(place), prepared.experiment, preflight(prepared.experiment, prepared.composed))
+
+
+@contextmanager
+def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
+    """A command of somebody's trains on a GPU; yields its process id."""
+    program = (
+        "import sys\nfrom rlhf_cli.launch.gpu_locks import take\n"
+        f"held = take([{gpu!r}], {run!r})\nprint(held is not None, flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        yield process.pid
+        process.kill()
+
+
+def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus) -> None:
+    have_gpus(4)
+    slots, two = JobSlots(4), job(place, "launch.processes=2")
+    first, second = slots.slot_for(two), slots.slot_for(two)
+    assert first is not None
+    assert second is not None
+    assert (first.environment["CUDA_VISIBLE_DEVICES"], second.environment["CUDA_VISIBLE_DEVICES"]) == ("0,1", "2,3")
+    assert slots.slot_for(job(place, "launch.processes=1")) is None
+    first.held.release()
+    third = slots.slot_for(job(place, "launch.processes=1"))
+    assert third is not None
+    assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
+    assert most_at_once([two]) == 2
+
+
+def test_what_does_not_fit_holds_nothing(place: Path, have_gpus) -> None:
+    have_gpus(3)
+    slots = JobSlots(2)
+    first = slots.slot_for(job(place, "launch.processes=2"))
+    assert slots.slot_for(job(place, "launch.processes=2")) is None
+    last = slots.slot_for(job(place, "launch.processes=1"))
+    assert [slot.held.gpus for slot in (first, last) if slot is not None] == [("0", "1"), ("2",)]
+
+
+def test_a_run_on_the_cpu_needs_none(place: Path, have_gpus) -> None:
+    have_gpus(1)
+    slots = JobSlots(8)
+    found = [slots.slot_for(job(place, "launch=cpu")) for _ in range(8)]
+    assert all(slot is not None and slot.held.gpus == () for slot in found)
+
+
+def test_the_gpus_of_another_command_are_passed_over(place: Path, have_gpus, monkeypatch) -> None:
+    have_gpus(2)
+    with another_process_holds("0"):
+        slots = JobSlots(2)
+        slot = slots.slot_for(job(place, "launch.processes=1"))
+        assert slot is not None
+        assert slot.environment["CUDA_VISIBLE_DEVICES"] == "1"
+        assert slots.slot_for(job(place, "launch.processes=1")) is None
+    assert slots.slot_for(job(place, "launch.processes=1")) is not None  # who was killed holds nothing
+
+
+def test_one_gpu_is_one_whatever_it_is_called(have_gpus, monkeypatch) -> None:
+    """Its UUID is what CUDA takes as well as its number, and what tells the GPU 0 of one container from another's."""
+    have_gpus(2)
+    with holding(["1"], "runs/one"):
+        assert take(["GPU-1"], "runs/two") is None
+        other = take(["0"], "runs/two")
+        assert other is not None
+        other.release()
+        monkeypatch.setenv("RLHF_SHARE_GPUS", "1")
+        assert take(["1"], "runs/two") is not None
+
+
+def test_a_plain_run_is_refused_and_told_who_is_there(workplace: Path, have_gpus, capsys) -> None:
+    have_gpus(1)
+    with another_process_holds("0") as pid:
+        assert main(["train", *ON_GPUS, "run.name=mine"]) == 2
+    error = capsys.readouterr().err
+    assert f"GPU 0: process {pid}, runs/theirs, since " in error
+    assert "CUDA_VISIBLE_DEVICES" in error
+    assert not (workplace / "runs").exists()
+
+
+def test_what_was_held_is_free_and_nameless_again(have_gpus) -> None:
+    have_gpus(1)
+    with contextlib.suppress(ZeroDivisionError), holding(["0"], "runs/one"):
+        assert holder_of("0") is not None
+        with pytest.raises(RunError, match="another run trains on the GPU"):
+            holding(["0"], "runs/two").__enter__()
+        raise ZeroDivisionError
+    assert holder_of("0") is None
+    with holding(["0"], "runs/two"):
+        pass
+
+
+def test_the_gpus_of_a_vllm_server_count(place: Path, have_gpus, monkeypatch) -> None:
+    from rlhf_cli.plan import launch_problems
+
+    have_gpus(2)
+    monkeypatch.setattr(launch_problems, "vllm_problems", lambda *_, **__: [])
+    words = ["launch.rollout=vllm_server", "launch.rollout_gpus=1", "launch.processes=1"]
+    assert gpus_of(job(place, *words).launch) == ("0", "1")
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert [threads_of_each(count) for count in (1, 2, 3, 16)] == [None, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_of_each(2) is None
+
+
+SEEN = """
+import json, os, time, torch
+def seen(completions, trainer_state, **kwargs):
+    with open("seen.jsonl", "a") as stream:
+        of_server = len(os.listdir(f"/proc/{os.getppid()}/task")), torch.cuda.is_initialized()
+        stream.write(json.dumps([time.monotonic(), os.getpid(), torch.get_num_threads(), of_server]) + chr(10))
+    return [0.0] * len(completions)
+"""
+
+
+def test_jobs_have_the_threads_they_are_given(workplace: Path, sweep, monkeypatch) -> None:
+    """Eight cores for two jobs are four threads each; the jobs do run side by side.
+
+    What they are forks of has one thread, since a lock that another held at the fork would be held for ever, and has
+    touched no device.
+    """
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    (workplace / "mine.py").write_text(SEEN)
+    code, _ = sweep("rewards.mine.fn=./mine.py:seen", "seed=1,2", "-j2")
+    assert code == 0
+    seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
+    assert {threads for _, _, threads, _ in seen} == {4}
+    assert {tuple(of_server) for *_, of_server in seen} == {(1, False)}
+    times = {pid: [at for at, other, *_ in seen if other == pid] for pid in {line[1] for line in seen}}
+    (one, two) = times.values()
+    assert max(min(one), min(two)) < min(max(one), max(two))

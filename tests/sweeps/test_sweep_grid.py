@@ -1,0 +1,95 @@
+"""What is typed after -m is what Hydra makes of it: its own sweeper is asked, and what it leaves open is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.sweeps.sweep_grid import grid_of
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["+exp=quickstart", "rewards.brevity.weight=0,0.1,0.5", "seed=range(0,3)"],
+        ["exp=a,b", "truncation=none,bootstrap"],
+        ["trainer.args.learning_rate=choice(1e-5,1e-4)", "seed=7"],
+        ["a=sort(3,1,2,reverse=true)", "b=range(0,1,0.25)"],
+        ["reward@rewards.x=a,b", "+rewards.x.weight=1,2"],
+        ["a='b, c',\"d=e\",[1,2],{x: 1}"],
+        ["a=true,false,null,''"],
+        ["a=tag(t,choice(1,2))"],
+    ],
+    ids=" ".join,
+)
+def test_the_jobs_are_those_of_hydra_s_own_sweeper(typed: list[str]) -> None:
+    """Held against BasicSweeper, word for word and in its order; what is not swept stays as it was typed."""
+    (theirs,) = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(typed), None)
+    assert [list(job.words) for job in grid_of(typed).jobs] == theirs
+
+
+def test_a_glob_is_the_files_of_a_group_also_the_user_s(write) -> None:
+    write("conf/exp/toy_mine.yaml", "# @package _global_\n")
+    (axis,) = grid_of(["exp=glob([toy_*],exclude=*_*_*)"]).axes
+    assert "toy_mine" in axis.texts
+    assert {"toy_dpo", "toy_sft"} < set(axis.texts)
+    assert not {"quickstart", "toy_speakers_ppo"} & set(axis.texts)
+
+
+def test_a_shuffled_range_is_each_value_once() -> None:
+    (axis,) = grid_of(["seed=shuffle(range(0,30))"]).axes
+    assert sorted(map(int, axis.texts)) == list(range(30))
+    assert [job.values["seed"] for job in grid_of(["seed=1,2"]).jobs] == ["1", "2"]
+
+
+def test_what_the_environment_holds_stays_a_reference() -> None:
+    assert [job.words for job in grid_of(["model.path=${oc.env:MODEL},other"]).jobs] == [
+        ("model.path=${oc.env:MODEL}",),
+        ("model.path=other",),
+    ]
+
+
+def test_the_folder_of_a_job_can_be_typed_as_it_is_called(place) -> None:
+    """Without quotes Hydra refuses `=` in a value and takes the comma for another value."""
+    (place / "weight=0.5,seed=2").mkdir()
+    (axis,) = grid_of(["model.path=weight=0.5,seed=2", "seed=1,2"]).axes
+    assert axis.key == "seed"
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["seed=interval(0,1)"], "a search could"),
+        (["seed=range(5,5)"], "nothing to sweep over in seed"),
+        (["seed=choice()"], "nothing to sweep over in seed"),
+        (["exp=glob(nothing_*)"], "no exp is called so"),
+        (["seed=glob(*)"], "seed is none"),
+        (["a=1,1"], "the same value twice"),
+        (["a=1,1.0"], "the same value twice"),
+        (["seed=1,2", "+seed=3"], "seed is typed twice"),
+        (["seed=1,,2"], "cannot be read"),
+        (["seed=range(0,2),7"], "cannot be one value among others"),
+        (["seed=7"], "nothing is swept over"),
+        (["hydra/launcher=joblib", "seed=1,2"], "-j N"),
+        (["hydra.sweep.dir=x", "seed=1,2"], "run.root"),
+        (["run.name=a,b"], "where the whole sweep lies"),
+    ],
+)
+def test_what_is_no_grid_is_refused(typed: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        grid_of(typed)
+    assert "where:    command line" in str(refused.value)
+
+
+def test_all_of_it_is_said_at_once() -> None:
+    with pytest.raises(UserError) as refused:
+        grid_of(["seed=interval(0,1)", "a=1,1", "hydra/sweeper=optuna"])
+    assert str(refused.value).count("where:") == 3
+
+
+def test_true_and_1_are_two_values() -> None:
+    assert len(grid_of(["a=1,true,'1'"]).jobs) == 3

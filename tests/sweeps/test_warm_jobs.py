@@ -1,0 +1,127 @@
+"""Jobs are forks of one process, and are as good as processes of their own: in what they learn, and in how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+from tests.support.small_runs import SMALL
+
+MISCHIEF = """
+import os, random, signal
+import torch
+
+def mischief(completions, trainer_state, *, what, **kwargs):
+    if trainer_state.global_step == 1:
+        if what == "state":  # what would change a run that came after it in the same process
+            torch.manual_seed(0), random.seed(0), torch.set_default_dtype(torch.float64)
+            torch.nn.functional.log_softmax = torch.nn.functional.softmax
+            os.environ["HF_HOME"] = "/nowhere"
+        elif what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif what == "leave":
+            os.kill(os.getpid(), signal.SIGABRT)
+        elif what == "raise":
+            raise ValueError("one is too many")
+    return [0.0] * len(completions)
+"""
+WORDS = ["rewards.mine.fn=./mine.py:mischief"]
+
+
+def states(runs: list[RunFolder]) -> dict[str, str]:
+    return {run.path.name: read_status(run).state for run in runs}
+
+
+@pytest.mark.fault(28)
+def test_however_a_job_ends_the_others_are_what_they_would_be_alone(workplace: Path, sweep, train, capsys) -> None:
+    """The weights of the last job are those of the same run alone; a job that ends its process costs itself."""
+    (workplace / "mine.py").write_text(MISCHIEF)
+    code, runs = sweep(*WORDS, "rewards.mine.args.what=kill,raise,leave,state,none", "-j2", "--watch", "rewrd")
+    assert code == 1
+    assert states(runs) == {
+        "what=kill": "failed",
+        "what=leave": "failed",
+        "what=none": "finished",
+        "what=raise": "failed",
+        "what=state": "finished",
+    }
+    out = capsys.readouterr().out
+    assert "SIGKILL, most likely for want of memory" in out
+    assert "SIGABRT" in out
+    assert "one is too many" in out
+    assert "Traceback" in next(run for run in runs if run.path.name == "what=raise").console.read_text()
+    assert out.count("no run logs 'rewrd'; try --watch reward") == 1
+    by_name = {run.path.name: weights_hash(run.model) for run in runs}
+    _, alone = train(*WORDS, "rewards.mine.args.what=none")
+    assert by_name["what=none"] == weights_hash(alone.model)
+    assert by_name["what=none"] != by_name["what=state"]  # negative control: it does change a run
+
+
+@pytest.mark.processes
+def test_the_weights_are_those_of_a_fresh_process(workplace: Path, sweep) -> None:
+    """Also where two jobs share the cores. Another seed is other weights: what is compared does differ."""
+    code, runs = sweep("seed=1,2", "-j2")
+    assert code == 0
+    command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, "run.name=fresh", "seed=2"]
+    subprocess.run(command, check=True, capture_output=True)
+    fresh = weights_hash(workplace / "runs" / "quickstart" / "fresh" / "model")
+    assert weights_hash(runs[1].model) == fresh
+    assert weights_hash(runs[0].model) != fresh
+
+
+STOPS = """
+import os, signal
+def stop(completions, trainer_state, *, sweep, **kwargs):
+    if trainer_state.global_step == 1 and not os.path.exists("stopped"):
+        open("stopped", "w").close()
+        os.kill(sweep, signal.{name})
+    return [0.0] * len(completions)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.fault(20)
+def test_a_signal_saves_what_runs_and_leaves_the_rest(workplace: Path, sweep, capsys, monkeypatch, name: str) -> None:
+    (workplace / "mine.py").write_text(STOPS.format(name=name))
+    words = ["rewards.mine.fn=./mine.py:stop", f"rewards.mine.args.sweep={os.getpid()}", "trainer.args.max_steps=200"]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    code, runs = sweep(*words, "seed=1,2,3")
+    assert code == 75
+    assert states(runs) == {"seed=1": "preempted", "seed=2": "created", "seed=3": "created"}
+    assert runs[0].last_checkpoint() is not None
+    out = capsys.readouterr().out
+    assert f"{'Ctrl-C' if name == 'SIGINT' else name}: saving the run in progress; once more ends it at once" in out
+    assert "3 of 3 runs are not done; `rlhf resume runs/quickstart/swept` goes on with them" in out
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+SLOW = "import time\ndef slow(completions, **kwargs):\n    time.sleep(0.3)\n    return [0.0] * len(completions)\n"
+
+
+@pytest.mark.processes
+def test_a_sweep_that_is_killed_leaves_nobody_behind(workplace: Path, tmp_path: Path) -> None:
+    """Neither the jobs nor the process that they are forks of: each is asked for by its id."""
+    (workplace / "mine.py").write_text(SLOW)
+    words = ["rewards.mine.fn=./mine.py:slow", "trainer.args.max_steps=500", "seed=1,2", "run.name=swept", "-j2"]
+    command = [sys.executable, "-m", "rlhf_cli", "train", "-m", *SMALL, *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as sweep:
+        runs = [RunFolder(workplace / "runs" / "quickstart" / "swept" / f"seed={seed}") for seed in (1, 2)]
+        until = time.monotonic() + 120
+        while not all(run.metrics.is_file() for run in runs) and time.monotonic() < until:
+            time.sleep(0.2)
+        children = {status.pid for run in runs if (status := read_status(run)).state == "running"}
+        assert len(children) == 2
+        sweep.kill()
+    until = time.monotonic() + 10
+    while (found := [read_status(run).state for run in runs]) != ["killed"] * 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert found == ["killed"] * 2
