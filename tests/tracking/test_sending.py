@@ -16,8 +16,8 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.verbs import sync
 from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run
+from tests.support.mirrored import Mirrored
 from tests.support.wandb_stand_in import Server, wandb_stand_in
-from tests.tracking.conftest import Mirrored
 
 Said = pytest.CaptureFixture[str]
 

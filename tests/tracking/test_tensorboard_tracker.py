@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_run import EVENTS, REWARDS, logged_run, write_evaluation
-from tests.tracking.conftest import Mirrored
+from tests.support.mirrored import Mirrored
 
 pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
 
