@@ -25,7 +25,9 @@ class Read:
         self.tags = self._of.Tags()
 
     def scalars(self, tag: str) -> dict[int, float]:
-        return {point.step: point.value for point in self._of.Scalars(tag)}
+        points = self._of.Scalars(tag)
+        assert len({point.step for point in points}) == len(points)  # no step twice
+        return {point.step: point.value for point in points}
 
     def texts(self, tag: str) -> dict[int, str]:
         points = self._of.Tensors(f"{tag}/text_summary")
