@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import unreadable
 
@@ -71,12 +72,13 @@ def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
     event, as `runs/metrics_file.read_metrics` does.
     """
     try:
-        lines = path.read_bytes().rstrip(b"\0").split(b"\n")
+        with path.open("rb") as stream:
+            events = _events(stream, path)
     except FileNotFoundError:
         return MetricColumns()
     except OSError as error:
         raise unreadable(path, str(error)) from error
-    return columns_of(_events(lines, path), wanted)
+    return columns_of(events, wanted)
 
 
 def columns_of(events: list[Event], wanted: Wanted | None = None) -> MetricColumns:
@@ -98,18 +100,24 @@ def _column(events: Iterable[Event], name: str, all_steps: NDArray[np.int64]) ->
     return Series(all_steps[kept], np.array([found[place] for place in kept], dtype=np.float64))
 
 
-def _events(lines: list[bytes], path: Path) -> list[Event]:
-    """Return the events of all lines but a last one that was cut."""
+def _events(lines: Iterable[bytes], path: Path) -> list[Event]:
+    """Return the events of all lines but a last one that was cut; a line at a time, which stays in the cache."""
     events: list[Event] = []
-    last = next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
-    for number, line in enumerate(lines[:last], start=1):
+    broken: tuple[int, bytes] | None = None
+    for number, line in enumerate(lines, start=1):
         event = _event(line)
-        if event is not None:
+        if event is not None and broken is None:
             events.append(event)
-        elif line.strip() and (number < last or not line.startswith(b"{") or line.rstrip().endswith(b"}")):
-            shown = line[:40].decode("utf-8", errors="backslashreplace")
-            raise unreadable(path, f"line {number}: {shown!r}")
+        elif bare := line.strip(b"\0 \t\r\n"):
+            if broken is not None or not bare.startswith(b"{") or bare.endswith(b"}"):
+                raise _damaged(path, *(broken or (number, line)))
+            broken = number, line  # a last one that a kill cut, if nothing follows
     return events
+
+
+def _damaged(path: Path, number: int, line: bytes) -> RunError:
+    shown = line.rstrip(b"\n")[:40].decode("utf-8", errors="backslashreplace")
+    return unreadable(path, f"line {number}: {shown!r}")
 
 
 def _event(line: bytes) -> Event | None:

@@ -157,6 +157,8 @@ def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
 
 
 def _is_outside(key: str) -> bool:
+    if key == "sweep" or key.startswith("sweep."):
+        return True
     row = row_of(key)
     return row.effect == "taken" and row.only_if in _CHANGES_NOTHING
 

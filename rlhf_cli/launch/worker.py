@@ -17,11 +17,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.stop_section import rules_of
+from rlhf_cli.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.errors import (
     EXIT_CRASH,
     EXIT_OK,
@@ -29,7 +31,6 @@ from rlhf_cli.errors import (
     GuardStopped,
     Preempted,
     RlhfError,
-    RunError,
 )
 from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
@@ -40,12 +41,12 @@ from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.seen_by_worker import seen_of
+from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.redaction import redacted_output
-from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
@@ -57,6 +58,7 @@ from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
 
 if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.screen.training_bar import TrainingBar
     from rlhf_cli.trainers.additions import BuiltWhole
@@ -128,6 +130,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.said_findings import SayFindings
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
     from rlhf_cli.trainers.profiled_calls import profiled_calls
 
@@ -148,7 +151,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     trainer.remove_callback(PrinterCallback)
     for kept in (ShortHistory(), KeepPulse(pulse)):
         trainer.add_callback(kept)
-    checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
+    checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     if is_main:
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
@@ -161,9 +164,13 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
         say = SayFindings(folder, bar, experiment.warn.kinds)
-        told = (Recorder(folder, mirror.event), MirrorCompletions(mirror))
-        for shown in (*told, ShowProgress(bar), watch_ends, say, prune):
+        mirrored = MirrorCompletions(mirror)
+        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, say, mirrored, prune):
             trainer.add_callback(shown)
+    rules = rules_of(experiment.stop)
+    by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
+    if rules:
+        trainer.add_callback(by_rule)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
     with (
@@ -176,9 +183,9 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
             bar.stop()
             if trainer.additions.rewards is not None:
                 trainer.additions.rewards.stack.close()
-        if stop.has_stopped:
+        if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or "another rank was asked to stop")
-        _finish(folder, trainer, is_main=is_main)
+        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
@@ -194,41 +201,10 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list
     mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
-def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
-    """Return the newest checkpoint that verifies, the same for every rank; None before the first was written.
-
-    What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
-    again would overwrite what the run has written.
-    """
-    from accelerate.utils import broadcast_object_list
-
-    shared: list[Any] = [None, []]
-    if is_main:  # the others would read every byte once more
-        finish_commit(folder.checkpoints)
-        shared = list(newest_whole(folder.checkpoints))
-    broadcast_object_list(shared)
-    checkpoint: Path | None = shared[0]
-    skipped: list[str] = shared[1]
-    if checkpoint is None and skipped:
-        raise RunError(
-            "no checkpoint of this run is whole",
-            where=str(folder.checkpoints),
-            got="\n".join(skipped),
-            expected=f"one whose files are as its {MANIFEST} says",
-            hint="move these away, and the run starts at step 0",
-        )
-    if is_main:
-        for line in skipped:
-            logging.getLogger("rlhf").warning("skipped %s", line)
-            print(f"warning: skipped {line}")
-        print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
-    return checkpoint
-
-
-def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
-    """Save the model and say `finished`, but only when training reached its last step."""
+def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: StopByRule) -> None:
+    """Save the model and say `finished`, but only when training reached its last step, or a rule ended it before."""
     state = trainer.state
-    if state.global_step < state.max_steps:
+    if state.global_step < state.max_steps and not by_rule.has_stopped:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
     trainer.save_model(str(folder.model))
     if is_main:
@@ -237,7 +213,7 @@ def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
-        update_status(folder, state=FINISHED, step=state.global_step, max_steps=state.max_steps)
+        update_status(folder, state=FINISHED, reason=by_rule.reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
