@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from rlhf_cli.tracking.mirror import Timings
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracker import TrackerName
 from rlhf_cli.tracking.tracking_plan import TrackingPlan
-
-Mirrored = Callable[..., list[str]]
+from tests.support.mirrored import Mirrored
 
 
 @pytest.fixture

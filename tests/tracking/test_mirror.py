@@ -16,8 +16,8 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tracking import tracked as tracked_module
 from rlhf_cli.tracking.tracker import Ending, Row, TrackedRun, TrackerName
 from tests.support.logged_run import CONFIG, EVENTS, logged_run
+from tests.support.mirrored import Mirrored
 from tests.support.planted_secrets import tellers
-from tests.tracking.conftest import Mirrored
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tracking.mlflow_tracker import metric_name
 from tests.support.logged_run import EVENTS, REWARDS, logged_run, write_evaluation
-from tests.tracking.conftest import Mirrored
+from tests.support.mirrored import Mirrored
 
 
 @pytest.mark.parametrize(

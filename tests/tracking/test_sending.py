@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import wandb
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.verbs import sync
 from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run
+from tests.support.mirrored import Mirrored
 from tests.support.wandb_stand_in import Server, wandb_stand_in
-from tests.tracking.conftest import Mirrored
 
 Said = pytest.CaptureFixture[str]
 
@@ -95,6 +96,7 @@ def test_a_run_that_was_killed_and_went_on_arrives_step_by_step_once(
     folder = logged_run(place / "runs" / "quickstart" / "one")
     with pytest.raises(KeyboardInterrupt):
         mirrored(folder, "wandb", error=KeyboardInterrupt())
+    wandb.teardown()  # which closes the file
     (first,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
     first.write_bytes(first.read_bytes()[:-3])
     more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]

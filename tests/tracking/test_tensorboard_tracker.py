@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_run import EVENTS, REWARDS, logged_run, write_evaluation
-from tests.tracking.conftest import Mirrored
+from tests.support.mirrored import Mirrored
 
 pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
 
@@ -25,7 +25,9 @@ class Read:
         self.tags = self._of.Tags()
 
     def scalars(self, tag: str) -> dict[int, float]:
-        return {point.step: point.value for point in self._of.Scalars(tag)}
+        points = self._of.Scalars(tag)
+        assert len({point.step for point in points}) == len(points)  # no step twice
+        return {point.step: point.value for point in points}
 
     def texts(self, tag: str) -> dict[int, str]:
         points = self._of.Tensors(f"{tag}/text_summary")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.logged_run import EVENTS, REWARDS, logged_run, write_evaluation
-from tests.tracking.conftest import Mirrored
+from tests.support.mirrored import Mirrored
 
 
 @pytest.fixture

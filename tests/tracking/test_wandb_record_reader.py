@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_cli.tracking.wandb_record_reader import last_step
 from tests.support.logged_run import logged_run
+from tests.support.mirrored import Mirrored
 from tests.support.wandb_read_back import read_back
-from tests.tracking.conftest import Mirrored
 
 _HEADER = b":W&B" + struct.pack("<HB", 0xBEE1, 0)
 _BLOCK = 32 * 1024
