@@ -111,8 +111,8 @@ def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
     for row in rows:
         step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
         if step is not None:
-            named = {_plain(key): value for key, value in row.items() if not key.startswith("_") and value is not None}
-            yield {**named, "step": int(step)}
+            named = {_plain(key): value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
+            yield {**{key: value for key, value in named.items() if value is not None}, "step": int(step)}
 
 
 def _plain(key: str) -> str:

@@ -24,6 +24,8 @@ from rlhf_cli.diagnosis.sustained import (
 _SAME = 0.95
 """A correlation of which the square is 0.9: nine tenths of what one reward says of a row, the other has said."""
 _MOSTLY = 0.8
+_LEARNED_BY = 1 / 3
+"""The share of a training before which a reward that still varies may only not have been learned yet."""
 _NEVER = 0.01
 """A gate that is open for fewer rows than one in a hundred is closed: a usual batch has no such row."""
 _MANY_ERRORS, _SOME_ERRORS = 0.1, 0.02
@@ -158,6 +160,9 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
         if abs(typical) < _SAME or above.mean() < _MOSTLY or not (_varies(log, one) and _varies(log, other)):
             continue
         is_found = True
+        if early := too_early(kind, log, _LEARNED_BY):
+            yield early
+            continue
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
         same = f"{one} and {other} say the same" if typical > 0 else f"{one} and {other} undo each other"
         yield Finding(
@@ -211,6 +216,9 @@ def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
     drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
     if not drowned:
         yield Fine(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
+        return
+    if early := too_early(kind, log, _LEARNED_BY):
+        yield early
         return
     whole = log.curve(enough[largest].metric)
     names = " and ".join(drowned)

@@ -30,7 +30,7 @@ def too_early(kind: str, log: Log, share: float = 0.5) -> Unseen | None:
     """Return why what never happened may happen yet, None where so large a share of the training is done."""
     if log.progress >= share:
         return None
-    return Unseen(kind, f"it is step {log.step} of {log.max_steps}: too early to say what never happens")
+    return Unseen(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
 
 
 def evidence(curve: Curve, says: str) -> Evidence:

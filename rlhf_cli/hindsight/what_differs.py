@@ -80,9 +80,10 @@ def round_difference(
     stored: StoredRound, old: OneSide, new: OneSide, replay_error: float | None, why: str | None
 ) -> RoundDifference:
     """Return how the round would have differed between both sides."""
-    each = old.recipe.num_generations
+    # A critic compares no group: there the rows of a round are one order, each answered or not.
+    each = stored.num_rows if old.recipe.baseline == "critic" else old.recipe.num_generations
     is_answered = ~new.settled.is_unknown
-    answered = is_answered.view(-1, each).all(dim=1)
+    answered = is_answered.view(-1, each).any(dim=1)
     has_totals = old.settled.has_totals and new.settled.has_totals
     before, after = (side.settled.compared.masked_fill(~is_answered, torch.nan) for side in (old, new))
     tau = kendall_tau_b(before, after, each)

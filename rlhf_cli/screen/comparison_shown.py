@@ -76,7 +76,8 @@ def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
 def _show_what_differs(console: Console, comparison: Comparison) -> None:
     grouped = comparison.grouped
     places = [run.place for run in comparison.runs]
-    where = f"{places[0] if len(places) == 1 else _common(places)}: "
+    common = places[0] if len(places) == 1 else _common(places)
+    where = "" if common == os.curdir else f"{common}: "
     counted = f"{len(places)} run{'s' if len(places) > 1 else ''}"
     if len(grouped.settings) > 1:
         counted += f", {len(grouped.settings)} settings"
@@ -156,8 +157,12 @@ def _starting_models(comparison: Comparison) -> str | None:
     keys = [key for axis in [*comparison.grouped.axes, *comparison.grouped.seeds] for key in axis.others]
     if len(by_model) < 2 or any(key.startswith("model.") for key in keys):
         return None
-    named = "; ".join(f"{model[:_HASH]}: {len(runs)} runs, {runs[0].name} first" for model, runs in by_model.items())
+    named = "; ".join(f"{model[:_HASH]} in {_some(runs)}" for model, runs in by_model.items())
     return f"the same model by name, but they began with different weights ({named})"
+
+
+def _some(runs: Sequence[LoggedRun]) -> str:
+    return runs[0].name + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
 
 
 def _legend(comparison: Comparison) -> str:

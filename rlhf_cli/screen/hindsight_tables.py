@@ -30,7 +30,7 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     _print_heading(console, run, answer)
     console.print(_rules(answer))
     console.print()
-    if any(one.correlation for one in answer.rounds):
+    if _has_advantages(answer):
         console.print(_pushed(answer))
         console.print()
     console.print(_rounds(answer))
@@ -46,22 +46,31 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     first, *_ = answers
     console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
     table = _table("what if", *("order", "best", "sign"))
-    names = list(first.rounds[0].push)
+    names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
     for name in names:
         table.add_column(name, justify="right")
     for answer in answers:
         one = answer.rounds[0]
         cells = [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
-        table.add_row(" ".join(_shown(change) for change in answer.changes), *cells, *_pushes(one, names))
+        asked = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
+        table.add_row(asked, *cells, *_pushes(one, names))
     was = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     table.add_row(Text("the run as it was", "dim"), "", "", "", *was)
     console.print(table)
     console.print(
         f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
-        " best answer is another; sign: advantages that turn; then what the advantages push at: their covariance with"
-        " each raw score, and with the length in tokens. --json has every round"
+        " best answer is another; sign: advantages that turn"
+        + (
+            "; then what they push at: their covariance with each raw score, and with the length in tokens"
+            * bool(names)
+        )
+        + ". --json has every round"
     )
     _print_reasons(console, first)
+
+
+def _has_advantages(answer: WhatIf) -> bool:
+    return any(pair != _NEITHER for one in answer.rounds for pair in one.push.values())
 
 
 def _print_heading(console: Console, run: str, answer: WhatIf) -> None:
@@ -174,7 +183,7 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
         rows = sum(one.num_unknown for one in answer.rounds)
         console.print(
             f"[yellow]{groups} groups in {unknown} rounds are left out: of {rows} of their rows the log has no score, a"
-            " gate had turned them away; --recompute computes it",
+            " gate had turned them away; --recompute computes it. The groups that remain are no fair sample of all",
             highlight=False,
         )
     reasons: dict[str, list[int]] = {}
@@ -225,8 +234,9 @@ def _shown(change: Change) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "by" in one for one in value):
-        return ", ".join(gate_in_words(one) for one in value if isinstance(one, dict))
+    gates = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "by" in one]
+    if gates:
+        return ", ".join(map(gate_in_words, gates))
     return "none" if value is None else str(value)
 
 

@@ -24,6 +24,8 @@ _STATE_STYLE = {
     "preempted": "yellow",
 }
 WAITING, STARTING = "waiting", "starting"
+PRUNED = "pruned"
+"""A search has stopped it, because others did better: it is done."""
 _LEAST_OF_A_NAME = 12
 _MOST_OF_A_METRIC = 16
 _AROUND = 4
@@ -48,12 +50,16 @@ class JobRow:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """All jobs of a sweep in their order, the metric whose values are shown, and the time that is left for all."""
+    """All jobs of a sweep in their order, the metric whose values are shown, the time that is left for all.
+
+    `num_to_come` are the jobs of a search that are yet to be made.
+    """
 
     rows: Sequence[JobRow]
     metric: str
     left_s: float | None
     elapsed_s: float
+    num_to_come: int = 0
 
     def count(self, *states: str) -> int:
         """Return how many jobs are in one of these states."""
@@ -105,7 +111,8 @@ def cut_middle(text: str, most: int) -> str:
 def totals(sweep: SweepRows) -> str:
     """Return how far a sweep is, in a line."""
     failed, stopped = sweep.count("failed", "killed"), sweep.count("preempted")
-    parts = [f"{sweep.count('finished')} of {len(sweep.rows)} done"]
+    parts = [f"{sweep.count('finished', PRUNED)} of {len(sweep.rows) + sweep.num_to_come} done"]
+    parts += [f"{pruned} of them pruned"] if (pruned := sweep.count(PRUNED)) else []
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{stopped} stopped"] if stopped else []
     parts += [f"{waiting} waiting"] if (waiting := sweep.count(WAITING)) else []

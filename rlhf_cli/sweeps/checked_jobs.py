@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import composing
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
-from rlhf_cli.jobs.prepare import Prepared, prepare
+from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
 from rlhf_cli.launch.freeze import experiment_name
 from rlhf_cli.plan.preflight import Plan, preflight
 from rlhf_cli.sweeps.sweep_grid import Job
@@ -63,17 +63,20 @@ class _OfSome(ConfigError):
         return f"{self._error}{self._runs}"
 
 
-def checked(jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None) -> list[CheckedJob]:
+def checked(
+    jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None, *, adjust: Adjust | None = None
+) -> list[CheckedJob]:
     """Return the jobs, each checked as a run of its own would be; `progress` is told how many are done.
 
-    Raises Problems, or the one UserError there is, each problem once with the jobs it is of. Nothing is written.
+    `adjust` changes each composed tree before it is judged, None for no change. Raises Problems, or the one UserError
+    there is, each problem once with the jobs it is of. Nothing is written.
     """
     found: list[CheckedJob] = []
     problems = JobProblems()
     with composing():  # all of them look where the first looks
         for done, job in enumerate(jobs, start=1):
             try:
-                prepared = prepare(list(job.words))
+                prepared = prepare(list(job.words), adjust=adjust)
                 found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
             except UserError as error:
                 problems.add(error, job.name)

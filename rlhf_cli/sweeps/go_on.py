@@ -24,6 +24,7 @@ from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import JobProblems, checked
 from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
 from rlhf_cli.sweeps.sweep import run_ready, say_folder, shown
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import Job
@@ -61,6 +62,8 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
             expected="no other values: its runs are to be compared",
             hint=f"rlhf resume {shown(folder)}, or a new sweep",
         )
+    if is_search(folder):
+        return _go_on_searching(folder, allowed, options)
     console, sweep = Console(), open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
@@ -80,6 +83,20 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
             say_folder(console, sweep)
             return EXIT_OK
         return run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known))
+
+
+def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
+    """Run the trials of a search that were stopped, then those that are left, and return the exit code."""
+    if options.only_failed:
+        raise ConfigError(
+            "a search does not try again what has failed: it proposes something else",
+            where="command line",
+            got="--failed",
+            hint=f"rlhf resume {shown(folder)}, for the trials that are left",
+        )
+    for config in sorted(folder.glob("*/config.yaml")):
+        refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {shown(folder)}")
+    return go_on_with_search(Console(), search_of(folder), folder.resolve(), options)
 
 
 def _status(sweep: SweepFolder, job: Job) -> Status | None:

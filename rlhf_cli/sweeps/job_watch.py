@@ -75,9 +75,8 @@ class JobWatch:
 
     def row(self) -> JobRow:
         """Return its line of the table."""
-        values = self._points.get(self.shown_metric, {})
-        ordered = tuple(values[step] for step in sorted(values))
-        return JobRow(self.job.name, self.state, self.step, self.max_steps, ordered, self.left_s(), self.ended_at)
+        values = tuple(self.values_of(self.shown_metric))
+        return JobRow(self.job.name, self.state, self.step, self.max_steps, values, self.left_s(), self.ended_at)
 
     def left_s(self) -> float | None:
         """Return how many seconds it will still take at its pace, None where that is not known."""
@@ -86,6 +85,11 @@ class JobWatch:
             return None
         per_step = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
         return max(0.0, (self.max_steps - times[-1][0]) * per_step)
+
+    def values_of(self, metric: str) -> list[float]:
+        """Return what it has logged of a metric so far, in the order of its steps."""
+        points = self._points.get(metric, {})
+        return [points[step] for step in sorted(points)]
 
     def logged(self) -> set[str]:
         """Return the metrics that it has logged as numbers."""

@@ -24,6 +24,8 @@ from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
 from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
 from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.search import run_search
+from rlhf_cli.sweeps.search_plan import search_plan
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
 from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
@@ -32,13 +34,16 @@ _WORTH_SHOWING_S = 1.0
 
 
 def run(argv: list[str]) -> int:
-    """Run every combination of what `argv` sweeps over, or say with --dry-run what would be run; returns the exit code.
+    """Run every combination of what `argv` sweeps over, or the search that its `sweep` section describes, or say with
+    --dry-run what would be run; returns the exit code.
 
     A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
     for any of the jobs, and ConfigError for options.
     """
     options, typed = sweep_options(argv)
     console = Console()
+    if (plan := search_plan(typed)) is not None:
+        return run_search(console, plan, typed, options)
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
         jobs = checked(grid.jobs, tell)

@@ -23,6 +23,7 @@ from rlhf_cli.numerics.process_rewards import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.component import Outcome
+from rlhf_cli.stack.dead_signal import share_of_dead_groups
 from rlhf_cli.stack.reward_metrics import (
     TOTAL_COLUMN,
     Counts,
@@ -140,6 +141,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
                 metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
             else:
                 metrics[name].append(value)
+        if alike := metrics.get("frac_reward_zero_std"):
+            alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
         for name, value in truncation_metrics(settled, self._endings).items():
             metrics[name].append(value)
         for name, value in shares.items():
@@ -225,11 +228,14 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and write the table of completions to disk."""
+        """Log as TRL does, and write the table of completions to disk; an evaluation leaves that of its step alone."""
+        file = Path(self.args.output_dir, "completions", f"completions_{self.state.global_step:05d}.parquet")
+        written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
-            folder = Path(self.args.output_dir, "completions")
-            self._write_completions(folder / f"completions_{self.state.global_step:05d}.parquet")
+            self._write_completions(file)
+            if written is not None:  # TRL's GRPOTrainer has put a mixture of both there
+                file.write_bytes(written)
 
     def _write_completions(self, file: Path) -> None:
         """Write the completions table: TRL's GRPOTrainer keeps it on disk, its RLOOTrainer only in wandb; here all

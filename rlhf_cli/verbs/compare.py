@@ -41,12 +41,12 @@ from rlhf_cli.comparison.wandb_runs import is_wandb, read_wandb
 from rlhf_cli.comparison.windows import parse_window
 from rlhf_cli.comparison.written_out import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 
 _ROOT = "runs"
+_BY_NAME = "run:"
 _SCREEN = "-"
 _PIPE_WIDTH = 200
 _WITH_A_MINUS = ("--on", "--metrics", "--front", "--baseline")
@@ -137,8 +137,10 @@ def _read(words: Sequence[str], wanted: Wanted) -> tuple[list[LoggedRun], list[R
 
 def _folders(word: str) -> Iterable[RunFolder]:
     """Return the runs that a word means. Raises RunError for one that means none."""
-    if is_run_name(word):
-        below = Path(_ROOT) / word.partition(":")[2]
+    if word.startswith(_BY_NAME):
+        from rlhf_cli.jobs.run_names import find_run  # pydantic's classes of all sections come with it
+
+        below = Path(_ROOT) / word.removeprefix(_BY_NAME)
         return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, _ROOT, where="rlhf compare")]
     path = Path(word).expanduser()
     if path.exists() or not glob.has_magic(word):

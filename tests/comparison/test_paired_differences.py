@@ -113,9 +113,15 @@ def test_power_is_how_often_simulated_seeds_decide() -> None:
     assert power_of(1.0, 8, comparisons=3) == pytest.approx(share, abs=4 * math.sqrt(0.25 / 20_000))
 
 
+@pytest.mark.parametrize(("seeds", "comparisons"), [(7, 1), (10, 3), (20, 1), (50, 30)])
+def test_a_huge_effect_is_always_seen(seeds: int, comparisons: int) -> None:
+    """Far out SciPy's series for the noncentral t sometimes does not converge, and gives NaN."""
+    effects = [5 * 1.005**step for step in range(600)]
+    assert all(power_of(effect, seeds, comparisons=comparisons) > 0.9999 for effect in effects)
+
+
 @pytest.mark.parametrize("effect", [3.0, 50.0, 1e4])
 def test_a_huge_effect_needs_few(effect: float) -> None:
-    """Far out SciPy's series does not converge."""
     needed = seeds_needed(effect)
     assert needed is not None
     assert needed <= 4

@@ -16,7 +16,7 @@ from rlhf_cli.report.page.run_completions import Answer, chosen_steps, read_answ
 
 MOST_STEPS = 10
 MOST_PROMPTS = 3
-MOST_EXTREMES = 2
+_FEW_RUNS = 12
 _MOST_CHARACTERS = 400_000
 """So many characters of completions stand in each of the two parts at most."""
 
@@ -67,10 +67,13 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
         prompts = [_beside(prompt, rows, _longest(num_texts)) for prompt in shared[step]]
         if prompts:
             side_by_side.append({"step": step, "prompts": prompts})
-    num_extremes = sum(len(rows) for rows in by_step.values()) * 2 * MOST_EXTREMES
+    most_extremes = 2 if len(runs) <= _FEW_RUNS else 1
+    num_extremes = sum(len(rows) for rows in by_step.values()) * 2 * most_extremes
     extremes: list[dict[str, object]] = []
     for step, rows in by_step.items():
-        of_runs = {str(place): _extremes(answers, _longest(num_extremes)) for place, answers in rows.items()}
+        of_runs = {
+            str(place): _extremes(answers, most_extremes, _longest(num_extremes)) for place, answers in rows.items()
+        }
         if any(of_runs.values()):
             extremes.append({"step": step, "runs": of_runs})
     return CompletionPages(
@@ -102,10 +105,10 @@ def _beside(prompt: str, rows: ByRun, longest: int) -> dict[str, object]:
     return {"prompt": _cut(redacted_values(prompt), _LONGEST_PROMPT)[0], "answers": answers}
 
 
-def _extremes(answers: Sequence[Answer], longest: int) -> dict[str, object] | None:
+def _extremes(answers: Sequence[Answer], most: int, longest: int) -> dict[str, object] | None:
     """Return the rows of the highest and of the lowest totals, None where no row has a total; no row is in both."""
     known = sorted((row for row in answers if row.total is not None), key=lambda row: -(row.total or 0.0))
-    count = min(MOST_EXTREMES, len(known) // 2) or min(1, len(known))
+    count = min(most, len(known) // 2) or min(1, len(known))
     if not count:
         return None
     worst = list(reversed(known[count:][-count:]))

@@ -5,7 +5,8 @@ What a model, a data set or a configuration wrote is data: escaped by jinja in t
 `</script>` nor `<!--` can end the element that holds it. Scripts of the page set texts, never HTML.
 
 plotly's package has one bundle, of 4.8 MB, and no partial one. Deflated and in base64 it is 2 MB; the browser inflates
-it (DecompressionStream: Chrome 80, Safari 16.4, Firefox 113). Its hash is in the policy, so it runs as one of ours.
+it (DecompressionStream: Chrome 80, Safari 16.4, Firefox 113). Its hash is in the policy, so it runs as one of ours. The
+numbers of the curves travel the same way and take less than half of their JSON.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def script_json(content: object) -> str:
     return plain.encode("utf-8", errors="replace").decode("utf-8")  # half of a surrogate pair has no UTF-8
 
 
+def deflated(text: str) -> str:
+    """Return a text as it travels: deflated, in base64."""
+    return base64.b64encode(zlib.compress(text.encode(), _DEFLATE_LEVEL)).decode()
+
+
 def rounded(value: float | None) -> float | int | None:
     """Return a number to four significant digits, as short as JSON can write it; None for what is no finite number."""
     if value is None or finite_or_none(float(value)) is None:
@@ -75,8 +81,7 @@ def sha256(script: str) -> str:
 def plotly_bundle() -> Bundle:
     """Return plotly's bundle from the installed package."""
     script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    deflated = zlib.compress(script.encode(), _DEFLATE_LEVEL)
-    return Bundle(base64.b64encode(deflated).decode(), sha256(script))
+    return Bundle(deflated(script), sha256(script))
 
 
 def own_file(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.comparison.comparison import Asked, Comparison, compare, total_in_words
+from rlhf_cli.comparison.comparison import Comparison, compare, total_in_words
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.redaction import redacted, redacted_tree
@@ -21,8 +21,7 @@ from rlhf_cli.report.page.plotted_curves import Plot, plots_of
 from rlhf_cli.report.page.plotted_metrics import COMPONENTS, plotted_metrics
 from rlhf_cli.report.page.setting_table import SettingTable, setting_table
 from rlhf_cli.report.page.trade_offs import front_of, parallel_of
-
-_MOST_VERDICTS = 4
+from rlhf_cli.report.page.verdict_lines import VerdictLine, verdict_lines
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class RunCard:
 
 @dataclass(frozen=True)
 class PageContent:
-    """Everything on the page. `verdict` are sentences, `problems` what is wrong with folders that could not be read."""
+    """Everything on the page. `problems` what is wrong with folders that could not be read."""
 
     title: str
     lead: str
-    verdict: list[tuple[str, str]]
+    verdict: list[VerdictLine]
     notes: list[str]
     comparison: Comparison
     table: SettingTable
@@ -94,7 +93,11 @@ class PageContent:
             "parallel": self.parallel if isinstance(self.parallel, dict) else None,
             "completions": {"beside": self.completions.side_by_side, "extremes": self.completions.extremes},
         }
-        return {**redacted_tree(of_texts, values_only=True), "plots": [plot.as_json() for plot in self.plots]}
+        return redacted_tree(of_texts, values_only=True)
+
+    def curve_data(self) -> list[dict[str, object]]:
+        """Return the plots as the page's scripts read them, apart from all else: they are many numbers."""
+        return [plot.as_json() for plot in self.plots]
 
 
 def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:
@@ -109,7 +112,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
     return PageContent(
         title=redacted(title),
         lead=_lead(comparison),
-        verdict=_verdict(comparison),
+        verdict=verdict_lines(comparison),
         notes=[*comparison.notes, *([total] if total else []), *unread],
         comparison=comparison,
         table=setting_table(comparison),
@@ -136,17 +139,6 @@ def _lead(comparison: Comparison) -> str:
         said.append(f"{len(settings)} settings")
     said.append(", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in states.items()))
     return " · ".join([*said, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
-
-
-def _verdict(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return (what was judged, the verdict) for each measure; where several keys differ each of them is judged."""
-    verdicts = [comparison.verdicts]
-    if not comparison.verdicts and len(comparison.grouped.axes) > 1:
-        # One key at a time; each is a family of comparisons of its own.
-        verdicts = [
-            compare(comparison.runs, Asked(by=axis.key)).verdicts for axis in comparison.grouped.axes[:_MOST_VERDICTS]
-        ]
-    return [(f"{one.key}, by {one.measure.label}", one.text) for some in verdicts for one in some]
 
 
 def _cards(comparison: Comparison, out: Path) -> list[RunCard]:

@@ -20,8 +20,8 @@ from rlhf_cli.comparison.settings import Setting
 from rlhf_cli.report.page.embedding import rounded
 from rlhf_cli.report.page.plotted_metrics import PlottedMetric
 
-MOST_VALUES = 180_000
-"""So many numbers are drawn on one page, about 1 MB of it; what is beyond is put together."""
+MOST_VALUES = 250_000
+"""So many numbers are drawn on one page, about 1 MB of it as it travels; what is beyond is put together."""
 
 _MOST_POINTS, _LEAST_POINTS = 600, 40
 Row = list[float | int | None]
@@ -70,7 +70,8 @@ def plots_of(runs: Sequence[LoggedRun], settings: Sequence[Setting], metrics: Se
 
     `settings` hold the runs over whose seeds bands are; a run that counts in none of them has its line alone.
     """
-    num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs)
+    num_bands = sum(len(setting.by_seed) > 1 for setting in settings)
+    num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs) + 3 * num_bands * len(metrics)
     most_points = max(_LEAST_POINTS, min(_MOST_POINTS, MOST_VALUES // max(1, num_lines)))
     places = {run.name: place for place, run in enumerate(runs)}
     members = {number: [places[run.name] for run in setting.runs] for number, setting in enumerate(settings)}

@@ -9,10 +9,10 @@ from pathlib import Path
 from rlhf_cli.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.errors import Problems, RlhfError, UserError
 from rlhf_cli.redaction import redacted
-from rlhf_cli.report.page.embedding import own_file, plotly_bundle, policy, script_json, sha256
+from rlhf_cli.report.page.embedding import deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.report.page.page_content import PageContent, page_content
 from rlhf_cli.runs.found_runs import runs_in
-from rlhf_cli.runs.run_folder import write_text
+from rlhf_cli.runs.run_folder import RunFolder, write_text
 
 NAME = "report.html"
 """Names the report in the folder of its run or sweep."""
@@ -42,6 +42,18 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     found = {folder: None for place in folders for folder in runs_in(place)}
     runs, problems = read_runs(found)
     return report_on(runs, problems, out, title=title_of([place.resolve() for place in folders])).path
+
+
+def report_at_the_end(folder: Path) -> str:
+    """Write the report of a sweep, or of a run, into its folder, and return a line that says where it is.
+
+    Where that fails the line says why: what was trained is no less trained for it, so nothing is raised.
+    """
+    try:
+        return f"report: {write_report([folder], folder / NAME)}"
+    except Exception as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        return f"no report: {said}; rlhf report {RunFolder(folder).shown} tries again"
 
 
 def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> WrittenReport:
@@ -84,6 +96,7 @@ def render(content: PageContent) -> str:
         css=Markup(own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(content.script_data())),
+        curves=Markup(deflated(script_json(content.curve_data()))),
         plotly=Markup(bundle.base64),
     )
 

@@ -84,12 +84,12 @@ function buildExtremes() {
   ));
   const few = data.runs.length <= 4;
   const open = new Set(data.runs.map((_, run) => String(run)).filter((run) => few || run === "0"));
-  const note = (run) => ({ toggle: (event) => (event.target.open ? open.add(run) : open.delete(run)) });
+  const note = (run) => ({ click: () => (open.delete(run) ? null : open.add(run)) });
   slider(at, data.completions.extremes, "step", (page) => Object.entries(page.runs)
     .filter(([run, found]) => found && isRunShown(Number(run)))
     .map(([run, found]) => element(
-      "details", { class: "run-extremes", open: open.has(run), on: note(run) },
-      element("summary", {}, data.runs[run].name, element("span", { class: "muted" },
+      "details", { class: "run-extremes", open: open.has(run) },
+      element("summary", { on: note(run) }, data.runs[run].name, element("span", { class: "muted" },
         ` best ${figure(found.best[0].total)}` + (found.worst.length ? `, worst ${figure(found.worst[0].total)}` : "") + ` of ${found.rows}`)),
       element("div", { class: "answers" }, ...cardsOf(found.best, run, "best"), ...cardsOf(found.worst, run, "worst")),
     )));

@@ -66,16 +66,34 @@ function curveTraces(plot) {
       hovertemplate: `${forPlotly(setting.name)}: %{y:.4~g} [%{customdata[0]}, %{customdata[1]}]<extra></extra>`,
     }));
   }
-  for (const [run, values] of Object.entries(plot.lines)) {
-    const of = data.runs[run];
-    const hasBand = plot.bands[of.setting];
-    if (!isRunShown(Number(run)) || (hasBand && !showsSeeds)) continue;
-    const colour = colourOfRun(Number(run));
-    const thin = hasBand ? { line: { color: fade(colour, 0.4), width: 1 }, mode: "lines" } : {};
-    if (plot.intervals[run] && !hasBand) bands.push(...bandTraces(plot.x, ...plot.intervals[run], colour, of.name));
-    seeds.push(lineOf(smooth(values), colour, of.name, {
-      ...thin, meta: { run: Number(run) }, hovertemplate: `${forPlotly(of.name)}: %{y:.4~g}<extra></extra>`,
-    }));
+  const together = new Map(); // the seeds of a setting are one line with gaps: plotly's time goes by lines
+  for (const [key, values] of Object.entries(plot.lines)) {
+    const run = Number(key);
+    const { name, setting } = data.runs[run];
+    if (!isRunShown(run)) continue;
+    if (!plot.bands[setting]) {
+      if (plot.intervals[run]) bands.push(...bandTraces(plot.x, ...plot.intervals[run], colourOfRun(run), name));
+      means.push(lineOf(smooth(values), colourOfRun(run), name, {
+        meta: { runs: [run] }, hovertemplate: `${forPlotly(name)}: %{y:.4~g}<extra></extra>`,
+      }));
+    } else if (showsSeeds) {
+      if (!together.has(setting)) together.set(setting, { x: [], y: [], customdata: [], runs: [] });
+      const line = together.get(setting);
+      for (const [place, value] of [...smooth(values), null].entries()) {
+        const isEnd = place === values.length;
+        if (value === null && !isEnd) continue;
+        line.x.push(isEnd ? null : plot.x[place]);
+        line.y.push(value);
+        line.customdata.push(forPlotly(name));
+      }
+      line.runs.push(run);
+    }
+  }
+  for (const [setting, { x, y, customdata, runs }] of together) {
+    seeds.push({
+      x, y, customdata, mode: "lines", connectgaps: false, line: { color: fade(colourOfSetting(setting), 0.4), width: 1 },
+      meta: { runs }, name: forPlotly(data.settings[setting].name), hovertemplate: "%{customdata}: %{y:.4~g}<extra></extra>",
+    });
   }
   return [...bands, ...seeds, ...means];
 }
@@ -93,9 +111,11 @@ function rangeOf(plot, curves) {
 function drawCurves(at, plot) {
   const traces = curveTraces(plot);
   const curves = traces.filter((trace) => trace.hoverinfo !== "skip");
-  const count = curves.length;
+  const isUnified = curves.filter((trace) => !trace.meta.runs || trace.meta.runs.length === 1).length <= 12;
+  // Under the pointer stand the settings; of many curves the nearest alone.
+  if (isUnified) for (const trace of curves) if (trace.meta.runs && trace.meta.runs.length > 1) trace.hoverinfo = "skip";
   Plotly.react(at, traces, layout({
-    hovermode: count <= 12 ? "x unified" : "closest",
+    hovermode: isUnified ? "x unified" : "closest",
     xaxis: { title: { text: "step", standoff: 4 }, hoverformat: "~g" },
     yaxis: rangeOf(plot, curves),
   }), CONFIG);

@@ -12,22 +12,22 @@ function buildControls() {
   if (seeds) seeds.addEventListener("change", () => { showsSeeds = seeds.checked; redraw(); });
 }
 
+/** On paper everything is open, drawn and in the colours of light ground, as wide as the paper. */
 function print(isOn) {
   isPrinting = isOn;
   document.documentElement.classList.toggle("printing", isOn);
+  for (const details of document.querySelectorAll("details[data-was-closed]")) {
+    details.open = false;
+    delete details.dataset.wasClosed;
+  }
+  for (const at of [...waiting]) drawWaiting(at);
+  changed();
   if (isOn) {
-    for (const details of document.querySelectorAll("details:not([open]):not(.screen-only)")) {
+    for (const details of document.querySelectorAll("details:not([open])")) {
       details.open = true;
       details.dataset.wasClosed = "";
     }
-    for (const at of [...waiting]) drawWaiting(at);
-  } else {
-    for (const details of document.querySelectorAll("details[data-was-closed]")) {
-      details.open = false;
-      delete details.dataset.wasClosed;
-    }
   }
-  changed();
   for (const at of drawn.keys()) Plotly.relayout(at, isOn ? { width: at.clientWidth } : { width: null, autosize: true });
 }
 
@@ -44,6 +44,7 @@ async function start() {
     const script = document.createElement("script");
     script.textContent = await inflated("plotly-deflated");
     document.head.append(script);
+    data.plots = JSON.parse(await inflated("curves-deflated"));
     buildFront();
     buildParallel();
     buildCurves();

@@ -1,0 +1,73 @@
+"""Lays verdicts out for the page: a sentence each, and where many values were held against each other who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhf_cli.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.comparison.paired_differences import BETTER, WORSE
+from rlhf_cli.comparison.verdicts import Verdict
+
+_MOST_IN_WORDS = 6
+"""Beyond so many comparisons the whole verdict is a wall of text."""
+
+_MOST_KEYS = 4
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class VerdictLine:
+    """What was judged, what came of it, and every comparison in words where `says` is only who leads ('' else)."""
+
+    about: str
+    says: str
+    whole: str
+
+
+def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
+    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own."""
+    families = [comparison.verdicts]
+    if not comparison.verdicts and len(comparison.grouped.axes) > 1:
+        keys = [axis.key for axis in comparison.grouped.axes[:_MOST_KEYS]]
+        families = [compare(comparison.runs, Asked(by=key)).verdicts for key in keys]
+    return [_line(verdict) for verdicts in families for verdict in verdicts]
+
+
+def _line(verdict: Verdict) -> VerdictLine:
+    about = f"{verdict.key}, by {verdict.measure.label}"
+    if len(verdict.differences) <= _MOST_IN_WORDS:
+        return VerdictLine(about, verdict.text, "")
+    leader = _leader(verdict)
+    if leader is None:
+        return VerdictLine(about, "no value has an estimate", verdict.text)
+    beaten = set(_beaten_by(verdict, leader))
+    held_against = {
+        one.other if one.value == leader else one.value
+        for one in verdict.differences
+        if leader in (one.value, one.other)
+    }
+    open_ones = [value for value in verdict.values if value in held_against - beaten]
+    most = "lowest" if verdict.measure.sign < 0 else "highest"
+    says = f"{leader} has the {most} {verdict.measure.label}"
+    if beaten:
+        says += f", beyond doubt better than {len(beaten)} of {len(held_against)} others"
+    if open_ones:
+        more = f" and {len(open_ones) - _MOST_NAMED} more" if len(open_ones) > _MOST_NAMED else ""
+        says += f"; cannot be told apart from {', '.join(open_ones[:_MOST_NAMED])}{more}"
+    return VerdictLine(about, says, verdict.text)
+
+
+def _leader(verdict: Verdict) -> str | None:
+    """Return the value with the best estimate, None where none has one."""
+    sign = verdict.measure.sign or 1
+    means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
+    return max(means, key=lambda value: means[value]) if means else None
+
+
+def _beaten_by(verdict: Verdict, leader: str) -> Iterator[str]:
+    for one in verdict.differences:
+        if one.value == leader and one.outcome == BETTER:
+            yield one.other
+        elif one.other == leader and one.outcome == WORSE:
+            yield one.value

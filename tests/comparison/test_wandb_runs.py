@@ -1,0 +1,98 @@
+"""Runs from wandb's server, by a stand-in for its public API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from rlhf_cli.comparison.comparison import compare
+from rlhf_cli.comparison.logged_run import named
+from rlhf_cli.comparison.wandb_runs import read_wandb
+from rlhf_cli.errors import RunError
+from rlhf_cli.json_values import JsonTree
+from tests.support.logged_runs import configured
+
+
+@dataclass
+class StoredRun:
+    """As wandb gives it: names of transformers' callback, TRL's arguments beside the experiment, summary rows."""
+
+    id: str
+    config: JsonTree
+    rows: list[dict[str, object]]
+    state: str = "finished"
+    name: str = "happy-cloud-7"
+
+    def scan_history(self) -> Iterable[Mapping[str, object]]:
+        return self.rows
+
+
+@dataclass
+class StandIn:
+    stored: list[StoredRun]
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    def runs(self, path: str, filters: dict[str, object] | None = None) -> list[StoredRun]:
+        self.asked.append((path, filters))
+        return self.stored
+
+
+def stored(weight: float, seed: int, value: float, **named: str) -> StoredRun:
+    config = {**configured(weight, seed), "learning_rate": 0.1 * seed, "output_dir": f"/x/{seed}"}
+    rows: list[dict[str, object]] = [
+        {"_step": 0, "train/global_step": 1, "train/rewards/correct/mean": value, "train/loss": None},
+        {"_step": 1, "train/global_step": 1, "eval/greedy/total": 0.7},
+        {"_step": 2, "train/global_step": 2, "train/rewards/correct/mean": value, "table": {"_type": "table"}},
+    ]
+    return StoredRun(f"{weight}-{seed}", config, rows, **named)
+
+
+def test_a_group_is_compared_as_run_folders_are() -> None:
+    api = StandIn([stored(weight, seed, 0.5 + weight) for weight in (0.0, 0.5) for seed in (0, 1)])
+    runs = named(read_wandb("wandb:team/rlhf/quickstart/sweep", api=api))
+    assert api.asked == [("team/rlhf", {"group": "quickstart/sweep"})]
+    assert [run.name for run in runs] == [
+        "weight=0,seed=0",
+        "weight=0,seed=1",
+        "weight=0.5,seed=0",
+        "weight=0.5,seed=1",
+    ]
+    assert runs[0].place == "wandb:team/rlhf/0.0-0"
+    assert list(runs[0].metrics) == ["rewards/correct/mean", "eval_greedy/total"]
+    assert list(runs[0].metrics["rewards/correct/mean"].steps) == [1, 2]
+    assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
+
+
+def test_a_project_is_all_its_runs() -> None:
+    api = StandIn([stored(0.0, 0, 0.5, state="crashed")])
+    assert read_wandb("wandb:team/rlhf", api=api)[0].state == "killed"
+    assert api.asked == [("team/rlhf", None)]
+
+
+def test_only_what_is_wanted_is_kept() -> None:
+    (run,) = read_wandb("wandb:a/b", api=StandIn([stored(0.0, 0, 0.5)]), wanted={"eval_greedy/total"}.__contains__)
+    assert list(run.metrics) == ["eval_greedy/total"]
+
+
+@pytest.mark.parametrize("word", ["wandb:", "wandb:team", "wandb:team//group"])
+def test_two_parts_at_least(word: str) -> None:
+    with pytest.raises(RunError, match="entity/project"):
+        read_wandb(word, api=StandIn([]))
+
+
+def test_no_such_runs() -> None:
+    with pytest.raises(RunError, match="wandb has no such runs"):
+        read_wandb("wandb:a/b/c", api=StandIn([]))
+
+
+def test_no_login_says_what_is_missing() -> None:
+    class LoggedOut(StandIn):
+        def runs(self, path: str, filters: dict[str, object] | None = None) -> list[StoredRun]:
+            raise ValueError("api_key not configured (no-tty)")
+
+    with pytest.raises(RunError, match="wandb cannot be asked") as error:
+        read_wandb("wandb:a/b/c", api=LoggedOut([]))
+    assert "wandb login" in str(error.value)
+    assert "api_key not configured" in str(error.value)

@@ -1,0 +1,55 @@
+"""`rlhf report` says where the page is and what it holds, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.support.reported_runs import write_reported
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_reported(tmp_path / "runs" / "demo" / "sweep")
+    return tmp_path / "runs" / "demo" / "sweep"
+
+
+def test_it_lies_in_the_folder_that_was_named(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/demo/sweep", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["path"], said["runs"], said["settings"]) == ("runs/demo/sweep/report.html", 5, 2)
+    assert said["num_bytes"] == (sweep / "report.html").stat().st_size < 2_500_000
+    assert main(["report", "runs/demo/sweep/weight=0,seed=1", "runs/demo/sweep/weight=0,seed=0"]) == 0
+    assert capsys.readouterr().out.startswith("runs/demo/sweep/report.html  (")
+    assert main(["report", "runs/demo/sweep/*seed=0", "--out", "elsewhere/page.html"]) == 0
+    assert "2 runs, 2 settings" in capsys.readouterr().out
+    assert (Path("elsewhere") / "page.html").is_file()
+
+
+def test_the_page_leads_to_the_folders_from_where_it_lies(sweep: Path) -> None:
+    assert main(["report", "runs/demo/sweep", "--out", "pages/it.html"]) == 0
+    html = Path("pages/it.html").read_text(encoding="utf-8")
+    assert 'href="../runs/demo/sweep/weight%3D0%2Cseed%3D1/"' in html
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no run was named"),
+        (["nowhere"], "nowhere is not a run folder"),
+        (["runs/demo/sweep", "--out", "runs"], "the report is a file"),
+        (["runs/demo/sweep", "--yes"], "there is no such option"),
+        (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "cannot be written"),
+    ],
+    ids=["nothing", "no run", "a folder", "an option", "below a file"],
+)
+def test_what_it_cannot_do_is_said(
+    words: list[str], says: str, sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sweep / "sweep.json").write_text("{}")
+    assert main(["report", *words]) == 2
+    assert says in capsys.readouterr().err
