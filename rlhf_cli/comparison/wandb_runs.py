@@ -62,7 +62,8 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None 
     try:
         api = api or _api()
         found = list(api.runs(path, filters={"group": group} if group else None))
-        runs = [_logged(run, path, wanted) for run in found]
+        # Beside those that train a group holds what was logged about it, such as a report.
+        runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
     except RunError:
         raise
     except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors

@@ -71,6 +71,12 @@ def test_a_project_is_all_its_runs() -> None:
     assert api.asked == [("team/rlhf", None)]
 
 
+def test_what_is_no_training_is_passed_over() -> None:
+    """The report of a group is a run of wandb's, too, without a configuration."""
+    api = StandIn([stored(0.0, 0, 0.5), StoredRun("report", {}, [{"_step": 0, "report": "html"}])])
+    assert [run.place for run in read_wandb("wandb:a/b/c", api=api)] == ["wandb:a/b/0.0-0"]
+
+
 def test_only_what_is_wanted_is_kept() -> None:
     (run,) = read_wandb("wandb:a/b", api=StandIn([stored(0.0, 0, 0.5)]), wanted={"eval_greedy/total"}.__contains__)
     assert list(run.metrics) == ["eval_greedy/total"]
