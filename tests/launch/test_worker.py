@@ -78,7 +78,8 @@ class TestGood:
         assert (folder.model / "weights").read_text() == "of step 5"
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
-        shown = ["Recorder", "ShowProgress", "WatchCompletionEnds", "PruneCompletions"]
+        watching = ["WatchCompletionEnds", "SayFindings", "MirrorCompletions", "PruneCompletions"]
+        shown = ["Recorder", "ShowProgress", *watching]
         assert fake.callbacks == ["ShortHistory", "KeepPulse", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
