@@ -140,7 +140,7 @@ class TestCheck:
     def test_the_notice_about_wandb(self, capsys: Said) -> None:
         assert main(["check", "+exp=quickstart", "track=wandb"]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert "wandb offline" in said
+        assert "wandb, offline" in said
         assert "no wandb login" in said
 
 
