@@ -19,7 +19,7 @@ from rlhf_cli.report.page.noticed import Noticed, noticed
 from rlhf_cli.report.page.palette import colours
 from rlhf_cli.report.page.plotted_curves import Plot, plots_of
 from rlhf_cli.report.page.plotted_metrics import HEALTH, SHARES, plotted_metrics
-from rlhf_cli.report.page.setting_table import SettingTable, setting_table
+from rlhf_cli.report.page.setting_table import SettingTable, setting_table, shown_name
 from rlhf_cli.report.page.trade_offs import front_of, parallel_of
 from rlhf_cli.report.page.verdict_lines import VerdictLine, verdict_lines
 
@@ -95,7 +95,7 @@ class PageContent:
         ]
         of_texts = {
             "settings": [
-                {"name": one.name, "runs": runs, "colours": colour}
+                {"name": shown_name(one), "runs": runs, "colours": colour}
                 for one, runs, colour in zip(settings, members, colours(len(settings)), strict=True)
             ],
             "runs": [{"name": card.name, "setting": card.setting} for card in self.cards],
