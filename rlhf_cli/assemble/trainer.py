@@ -46,7 +46,6 @@ def assemble(
     experiment: Experiment,
     folder: RunFolder,
     *,
-    track_mode: str,
     on_progress: OnProgress,
     on_pairs: OnPairs,
     pulse: Pulse,
@@ -57,7 +56,7 @@ def assemble(
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
-    args = trl_config(experiment, folder, track_mode)
+    args = trl_config(experiment, folder)
     with loaded_whole(args):
         stack = _guarded(experiment, args, folder, pulse) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
 
 
-def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> TrlArguments:
+def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     """Return TRL's own config object, which makes TRL's own value checks. Raises ConfigError with the message of
     TRL.
     """
@@ -32,7 +32,7 @@ def trl_config(experiment: Experiment, folder: RunFolder, track_mode: str) -> Tr
         "output_dir": str(folder.path),
         "run_name": folder.label,
         "seed": experiment.seed,
-        "report_to": "none" if track_mode == "none" else "wandb",
+        "report_to": "none",  # rlhf_cli/tracking mirrors the run folder; theirs would send every argument of TRL's
         "disable_tqdm": True,
         "model_init_kwargs": model_init_kwargs(experiment),
         "trust_remote_code": experiment.model.trust_remote_code,

@@ -42,10 +42,12 @@ def rewrite(typed: list[str]) -> list[str]:
 def quote_paths(text: str) -> str:
     """Return the word with its value in quotes where that is a file or folder whose name Hydra would take for grammar.
 
-    The folders of a sweep's runs are called `weight=0.5,seed=2`.
+    The folders of a sweep's runs are called `weight=0.5,seed=2`. A rule to stop by, `kl > 10`, is no grammar either.
     """
     key, equals, value = text.partition("=")
     is_typed_plain = equals and not any(quote in value for quote in "'\"")
+    if is_typed_plain and key.lstrip("+").startswith("stop.") and any(sign in value for sign in "<>="):
+        return f'{key}="{value}"'
     if is_typed_plain and any(sign in value for sign in "=,") and Path(value).expanduser().exists():
         return f"{key}='{value}'"
     return text

@@ -12,7 +12,7 @@ OWNED: dict[str, str] = {
     "output_dir": "run.root and run.name",
     "run_name": "run.name",
     "resume_from_checkpoint": "run.resume=auto, or `rlhf resume RUN`",
-    "report_to": "track=wandb|wandb_offline|none",
+    "report_to": "track=wandb|wandb_offline|tensorboard|trackio|mlflow|none",
     "bf16": "launch.precision",
     "fp16": "launch.precision",
     "use_cpu": "launch.device",

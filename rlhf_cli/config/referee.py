@@ -21,6 +21,7 @@ from rlhf_cli.config.rules.reward_model_rules import reward_model_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems
 from rlhf_cli.config.rules.rollout_rules import rollout_problems
 from rlhf_cli.config.rules.slurm_rules import slurm_problems
+from rlhf_cli.config.rules.stop_rules import stop_problems
 from rlhf_cli.config.rules.strategy_rules import strategy_problems
 from rlhf_cli.config.rules.sweep_rules import sweep_problems
 from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
@@ -37,7 +38,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
     *(evaluation_problems, trainer_class_problems, launch_problems, slurm_problems),
-    *(strategy_problems, rollout_problems, sweep_problems),
+    *(strategy_problems, rollout_problems, stop_problems, sweep_problems),
 )
 
 

@@ -19,6 +19,7 @@ from rlhf_cli.diagnosis.sustained import (
     on_average,
     rounded,
     steps_of,
+    too_early,
     too_few,
 )
 from rlhf_cli.diagnosis.trends import trend
@@ -27,7 +28,10 @@ _MOSTLY = 0.8
 
 
 def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the critic foresees less than a constant would, in four of five rounds of half of the run."""
+    """Yield that the critic foresees less than a constant would, in four of five rounds of half of the run.
+
+    At the beginning every critic does; one that rises is learning.
+    """
     kind = "explained_variance"
     if not setup.has_critic:
         yield Fine(kind, "there is no critic")
@@ -36,10 +40,16 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
     if few := too_few(kind, curve, ENOUGH):
         yield few
         return
-    late = curve.last(LATE)
+    late, line = curve.last(LATE), trend(curve)
     share = float((late.values < 0.0).mean())
     if float(np.median(late.values)) >= 0.0 or share < _MOSTLY:
         yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        return
+    if early := too_early(kind, log):
+        yield early
+        return
+    if line is not None and line.rises(SURE) and late.last(LATE).mean > late.first(LATE).mean:
+        yield Fine(kind, f"{curve.metric}: {from_to(curve)}; below 0, and rising")
         return
     what = f"the critic foresees less than a constant would: explained variance {on_average(late)}"
     changes = (

@@ -94,9 +94,7 @@ def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: boo
 
 def _refuse_unknown(words: list[str], old: Experiment) -> None:
     """Raise ConfigError for a setting of a reward that is nowhere: judged as a reward, it would lack a function."""
-    made = {
-        found[1] for word in words if (found := re.match(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)", word))
-    }
+    made = {found[1] for word in words if (found := _MADE.match(word))}
     for word in words:
         named = re.match(r"^\+*rewards\.(\w+)\.", word)
         if named and named[1] not in {*made, *old.rewards}:
@@ -131,8 +129,8 @@ def _changes(old: Experiment, new: Experiment) -> Iterator[Change]:
 
 
 def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:
-    """Return dotted key -> value; a list, such as the gates of a reward, is a value."""
-    if not isinstance(value, dict) or not value:
+    """Return dotted key -> value; a gate is a value, and a list of gates."""
+    if not isinstance(value, dict) or not value or "by" in value:
         return {prefix: value}
     found: dict[str, JsonValue] = {}
     for key, item in value.items():

@@ -13,6 +13,13 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.json_values import JsonTree, JsonValue
 
 _VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
+_OF_SWEEPS = ("-j", "--watch", "-v")
+_OPTIONS = {
+    "status": ("--json",),
+    "train": ("-m", "--multirun", "--dry-run", "--allow", "--take-over"),
+    "resume": ("--failed", "--dry-run", "--allow", "--take-over", "--trust", *_OF_SWEEPS),
+}
+"""Verb -> its options; those of a sweep are offered to train where one is typed."""
 
 
 def candidates(line: str, verbs: Iterable[str]) -> list[str]:
@@ -31,13 +38,15 @@ def candidates(line: str, verbs: Iterable[str]) -> list[str]:
         return _starting(current, list(groups()))
     if verb == "completion":
         return _starting(current, ["bash", "zsh"])
-    if verb == "status" and current.startswith("-"):
-        return _starting(current, ["--json"])
+    if current.startswith("-") and verb in _OPTIONS:
+        return _starting(current, [*_OPTIONS[verb], *(_OF_SWEEPS if verb == "train" and "-m" in words else ())])
     if verb not in _VERBS_WITH_OVERRIDES:
         return []
-    key, equals, _ = current.partition("=")
+    key, equals, value = current.partition("=")
     if equals:
-        return _starting(current, [f"{key}={option}" for option in _values(key, words[1:-1])])
+        earlier, comma, _ = value.rpartition(",")  # of a sweep's values
+        left = [option for option in _values(key, words[1:-1]) if option not in earlier.split(",")]
+        return _starting(current, [f"{key}={earlier}{comma}{option}" for option in left])
     if "." not in current.lstrip("+~"):
         chosen = [f"{'+' if group in APPENDED_GROUPS else ''}{group}=" for group in groups()]
         return _starting(current, [*chosen, *_keys(current, words[1:-1])])

@@ -20,7 +20,7 @@ from rlhf_cli.machines.first_machine import run_on_several
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import Plan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status
+from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start
@@ -112,8 +112,13 @@ def train_frozen(console: Console, folder: RunFolder, *, resume: bool) -> None:
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:
-    """Print that there is nothing to do, and where the run lies."""
-    console.print(f"nothing to do: the run has finished, at step {read_status(folder).step}", highlight=False)
+    """Print that there is nothing to do, and where the run lies; of one that a rule ended how to go on without it."""
+    status = read_status(folder)
+    console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
+    if reason := stopped_by_rule(status):
+        console.print(f"  {reason}", highlight=False, markup=False)
+        without = f"  rlhf resume {folder.shown} stop=null  # goes on without the rule, to step {status.max_steps}"
+        console.print(without, highlight=False, markup=False, soft_wrap=True)
     show_run_folder(console, folder)
 
 

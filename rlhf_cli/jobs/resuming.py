@@ -24,7 +24,7 @@ from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.checkpoint_state import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FINISHED, Status, read_status
+from rlhf_cli.runs.run_status import FINISHED, Status, read_status, stopped_by_rule
 
 _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 
@@ -64,7 +64,9 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     verdicts = [_not_shorter(verdict, step) for verdict in verdicts]
     taken = tuple(verdict for verdict in verdicts if verdict.is_taken)
     prepared = prepare_from(folder, [], adjust=Apply(tuple(verdict.change for verdict in taken)))
-    is_done = status.state == FINISHED and not any(_is_longer(verdict.change, status.step) for verdict in taken)
+    lifted = stopped_by_rule(status) is not None and any(_is_of_stop(verdict.change) for verdict in taken)
+    is_longer = any(_is_longer(verdict.change, status.step) for verdict in taken)
+    is_done = status.state == FINISHED and not is_longer and not lifted
     if is_done:
         _refuse(folder, verdicts, [], allowed, step)
         return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
@@ -130,6 +132,10 @@ def _is_meant(file: ChangedFile, taken: tuple[Verdict, ...]) -> bool:
     """Return whether the file is another one because a change that is taken names another."""
     section = file.name.partition("[")[0]
     return any(verdict.change.key == section or verdict.change.key.startswith(f"{section}.") for verdict in taken)
+
+
+def _is_of_stop(change: Change) -> bool:
+    return change.path[0] == "stop"
 
 
 def _not_shorter(verdict: Verdict, step: int) -> Verdict:

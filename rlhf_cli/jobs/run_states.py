@@ -11,7 +11,7 @@ from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.pace import Pace, pace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import UNREADABLE, Overview, RunState
-from rlhf_cli.runs.run_status import FINISHED, KILLED, PREEMPTED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, Status, read_status
 from rlhf_cli.slurm.slurm_queue import Job, ask_slurm
 
 _JOB_NAME = "rlhf:"
@@ -111,7 +111,7 @@ def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:
         last_checkpoint=status.last_checkpoint,
         job_id=status.job_id,
         slurm_state=job.state if job else None,
-        reason=None if status.state == FINISHED else status.reason,
+        reason=status.reason,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out
+from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
@@ -17,11 +18,11 @@ from rlhf_cli.screen.training_bar import TrainingBar
 class Recorder(TrainerCallback):
     """A callback that writes every logged metric and keeps status.json at the last step and checkpoint.
 
-    It is for the main process only.
+    `mirror` is told each event as it was written. It is for the main process only.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: RunFolder, mirror: Callable[[Event], None]) -> None:
+        self._folder, self._mirror = folder, mirror
         self._metrics = MetricsWriter(folder.metrics)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -37,8 +38,9 @@ class Recorder(TrainerCallback):
         **_: Any,
     ) -> None:
         """Append the logged metrics to metrics.jsonl and the step to status.json."""
-        self._metrics.write(state.global_step, logs or {})
+        event = self._metrics.write(state.global_step, logs or {})
         update_status(self._folder, step=state.global_step)
+        self._mirror(event)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the name of the newest checkpoint to status.json, null while there is none."""

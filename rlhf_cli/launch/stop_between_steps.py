@@ -45,11 +45,11 @@ class StopBetweenSteps(TrainerCallback):
     def _stop_if_due(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         if self.has_stopped or state.global_step >= state.max_steps:
             return
-        if _on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+        if on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
             control.should_save = control.should_training_stop = self.has_stopped = True
 
 
-def _on_any_rank(flag: bool, device: torch.device) -> bool:
+def on_any_rank(flag: bool, device: torch.device) -> bool:
     """Return whether the flag is set on any rank; all ranks have to ask at the same place."""
     if not distributed.is_initialized():
         return flag

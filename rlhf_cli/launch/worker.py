@@ -17,11 +17,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.stop_section import rules_of
+from rlhf_cli.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.errors import (
     EXIT_CRASH,
     EXIT_OK,
@@ -29,7 +31,6 @@ from rlhf_cli.errors import (
     GuardStopped,
     Preempted,
     RlhfError,
-    RunError,
 )
 from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
@@ -40,21 +41,24 @@ from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.seen_by_worker import seen_of
+from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.redaction import redacted_output
-from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.runs.tracking import mirror_table, plan_tracking, tracked
+from rlhf_cli.tracking.mirror import Mirror
+from rlhf_cli.tracking.tracked import mirror_of, tracked
+from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
 
 if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.screen.training_bar import TrainingBar
     from rlhf_cli.trainers.additions import BuiltWhole
@@ -116,39 +120,39 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     refuse_other_world_size(experiment.launch)
 
     from transformers import PrinterCallback
-    from transformers.integrations import WandbCallback
     from transformers.utils import logging as transformers_logging
 
     from rlhf_cli.assemble.trainer import assemble
     from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
     from rlhf_cli.launch.callbacks import Recorder, ShowProgress
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
+    from rlhf_cli.launch.mirror_callback import MirrorCompletions
     from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.said_findings import SayFindings
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
-    from rlhf_cli.launch.wandb_callback import WandbWithoutSecrets
+    from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
+    from rlhf_cli.trainers.profiled_calls import profiled_calls
 
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
     transformers_logging.disable_progress_bar()
 
     is_main = int(os.environ.get("RANK", "0")) == 0
-    mode = plan_tracking(experiment.track.mode).mode if is_main else "none"
+    track = experiment.track
+    tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
+    unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
+    mirror = mirror_of(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
     bar = TrainingBar(folder.path)
-    show_pairs = functools.partial(_show_pairs, bar, folder)
+    show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with Spinner(shown=is_main) as spinner:
-        trainer = assemble(
-            experiment, folder, track_mode=mode, on_progress=spinner.update, on_pairs=show_pairs, pulse=pulse
-        )
+        trainer = assemble(experiment, folder, on_progress=spinner.update, on_pairs=show_pairs, pulse=pulse)
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
-    if mode != "none":
-        trainer.remove_callback(WandbCallback)
-        trainer.add_callback(WandbWithoutSecrets())  # type: ignore[no-untyped-call]
     for kept in (ShortHistory(), KeepPulse(pulse)):
         trainer.add_callback(kept)
-    checkpoint = _checkpoint(folder, is_main=is_main) if resume else None
+    checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
+    start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     if is_main:
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
             print(f"warning: the environment variable {name} is not what it was when the run began")
@@ -156,28 +160,36 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         for lengths in getattr(trainer, "lengths", {}).values():
             if lengths.dropped or lengths.cut:
                 print(f"warning: {lengths.describe()}")
-        rewind(folder.metrics, int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+        recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
         say = SayFindings(folder, bar, experiment.warn.kinds)
-        for shown in (Recorder(folder), ShowProgress(bar), watch_ends, say, prune):
+        mirrored = MirrorCompletions(mirror)
+        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, say, mirrored, prune):
             trainer.add_callback(shown)
+    rules = rules_of(experiment.stop)
+    by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
+    if rules:
+        trainer.add_callback(by_rule)
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
-    with tracked(folder, folder.read_config(), mode) if is_main else contextlib.nullcontext():
+    with (
+        profiled_calls(wanted=is_main and track.profiling) as calls,
+        tracked(mirror, folder, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
+    ):
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             bar.stop()
             if trainer.additions.rewards is not None:
                 trainer.additions.rewards.stack.close()
-        if stop.has_stopped:
+        if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or "another rank was asked to stop")
-        _finish(folder, trainer, is_main=is_main)
+        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
-def _show_pairs(bar: TrainingBar, folder: RunFolder, pairs: list[ScoredPair]) -> None:
-    """Show scored pairs wherever somebody may look for them: above the bar, in log.txt, in wandb."""
+def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
+    """Show scored pairs wherever somebody may look for them: above the bar, in log.txt, in the tracker."""
     from rich.console import Console
 
     from rlhf_cli.screen.pair_table import pair_table
@@ -186,44 +198,13 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, pairs: list[ScoredPair]) ->
     with folder.log.open("a", encoding="utf-8") as stream:
         Console(file=stream, width=_LOG_WIDTH).print(table)
     bar.print(table)
-    mirror_table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
+    mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
-def _checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
-    """Return the newest checkpoint that verifies, the same for every rank; None before the first was written.
-
-    What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
-    again would overwrite what the run has written.
-    """
-    from accelerate.utils import broadcast_object_list
-
-    shared: list[Any] = [None, []]
-    if is_main:  # the others would read every byte once more
-        finish_commit(folder.checkpoints)
-        shared = list(newest_whole(folder.checkpoints))
-    broadcast_object_list(shared)
-    checkpoint: Path | None = shared[0]
-    skipped: list[str] = shared[1]
-    if checkpoint is None and skipped:
-        raise RunError(
-            "no checkpoint of this run is whole",
-            where=str(folder.checkpoints),
-            got="\n".join(skipped),
-            expected=f"one whose files are as its {MANIFEST} says",
-            hint="move these away, and the run starts at step 0",
-        )
-    if is_main:
-        for line in skipped:
-            logging.getLogger("rlhf").warning("skipped %s", line)
-            print(f"warning: skipped {line}")
-        print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
-    return checkpoint
-
-
-def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
-    """Save the model and say `finished`, but only when training reached its last step."""
+def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: StopByRule) -> None:
+    """Save the model and say `finished`, but only when training reached its last step, or a rule ended it before."""
     state = trainer.state
-    if state.global_step < state.max_steps:
+    if state.global_step < state.max_steps and not by_rule.has_stopped:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
     trainer.save_model(str(folder.model))
     if is_main:
@@ -232,7 +213,7 @@ def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool) -> None:
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
-        update_status(folder, state=FINISHED, step=state.global_step, max_steps=state.max_steps)
+        update_status(folder, state=FINISHED, reason=by_rule.reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:

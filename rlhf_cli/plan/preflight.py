@@ -36,9 +36,9 @@ from rlhf_cli.plan.policy_model import describe_policy
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
 from rlhf_cli.plan.row_batches import StagePlan, check_stage
-from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
 from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tracking.tracking_plan import TrackingPlan, missing_tracker, plan_tracking
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,9 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     known = stage.steps if stage is not None else batches.steps if batches is not None else None
     no_space, space_notice = space_problems(experiment, known, folder)
     problems += [*stage_problems, *_unwritable(folder, experiment.run.root), *no_space]
+    track = experiment.track
+    missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
+    problems += [missing] if missing is not None else []
     here = look_at_machine(experiment, composed.origins)
     problems += here.problems
     files |= here.files
@@ -151,7 +154,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         processes=processes,
         batches=batches,
         stage=stage,
-        tracking=plan_tracking(experiment.track.mode),
+        tracking=plan_tracking(track.mode, track.tracker),
         files=files,
         machine=here,
         space_notice=space_notice,

@@ -13,7 +13,24 @@ import re
 from pathlib import Path
 
 _OURS = re.compile(r"^completions_(\d+)\.parquet$")
-_WANDBS = ("wandb/*run-*/files/media/table/completions_*.table.json", "wandb/artifacts/staging/*")
+_WANDBS = (
+    "wandb/*run-*/files/media/table/completions_[0-9]*.table.json",
+    "wandb/*run-*/files/media/table/evaluation_[0-9]*.table.json",
+    "wandb/*run-*/files/media/table/evaluation_answers_*.table.json",
+    "wandb/artifacts/staging/*",
+)
+
+
+def table_file(run: Path, step: int) -> Path:
+    """Return the file of the table of completions of a step, whether or not there is one."""
+    return run / "completions" / f"completions_{step:05d}.parquet"
+
+
+def tables_by_step(run: Path) -> list[tuple[int, Path]]:
+    """Return (step, file) of every table of completions in a run folder, by step."""
+    return sorted(
+        (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
+    )
 
 
 def prune_completions(run: Path, *, last: int, every: int | None) -> None:
@@ -24,9 +41,7 @@ def prune_completions(run: Path, *, last: int, every: int | None) -> None:
     nobody's loss: whoever looks at a run's completions takes what is there. What wandb has of them is cut down to the
     `last` newest; a file of its own knows no optimizer step.
     """
-    tables = sorted(
-        (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
-    )
+    tables = tables_by_step(run)
     first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation's, before training
     for step, file in tables[:-last]:
         if step != first and (every is None or step % every != 0):

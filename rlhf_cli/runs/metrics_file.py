@@ -37,13 +37,15 @@ class MetricsWriter:
         self._offset_s = _number(earlier[-1], "time_s") if earlier else 0.0
         self._started = time.monotonic()
 
-    def write(self, step: int, logs: Mapping[str, object]) -> None:
-        """Append one event. A value that is no finite number is written as null: JSON has no NaN."""
+    def write(self, step: int, logs: Mapping[str, object]) -> Event:
+        """Append one event and return it. A value that is no finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
         event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
+        event = redacted_tree(event, values_only=True)
         with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(redacted_tree(event, values_only=True)) + "\n")
+            stream.write(json.dumps(event) + "\n")
+        return event
 
     def flush(self) -> None:
         """Flush the file to the disk: the events before a checkpoint belong to it."""
@@ -90,16 +92,17 @@ def _is_complete(line: bytes) -> bool:
     return not line.startswith(b"{") or line.rstrip().endswith(b"}")
 
 
-def rewind(path: Path, step: int) -> None:
-    """Remove the events after `step` from a file of lines that have one: a resumed run writes them again."""
+def rewind(path: Path, step: int) -> int:
+    """Remove the events after `step` from a file of lines that have one: a resumed run writes them again.
+
+    Returns the last step that the file had, 0 without any.
+    """
     if not path.is_file():
-        return
-    kept = [
-        event
-        for event in read_metrics(path, numbers=("step",))
-        if _number(event, "step") <= step and "train_runtime" not in event
-    ]
+        return 0
+    events = read_metrics(path, numbers=("step",))
+    kept = [event for event in events if _number(event, "step") <= step and "train_runtime" not in event]
     write_text(path, "".join(json.dumps(event) + "\n" for event in kept), durable=True)
+    return max((int(_number(event, "step")) for event in events), default=0)
 
 
 def _number(event: Event, name: str) -> float:

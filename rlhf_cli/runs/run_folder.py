@@ -117,6 +117,13 @@ class RunFolder:
         return whole[-1] if whole else None
 
 
+def names_a_run(word: str) -> bool:
+    """Return whether a typed word names a run and is no override: a folder that is there may have a `=` in its name, as
+    those of a sweep's jobs do.
+    """
+    return not word.startswith(("-", "~")) and ("=" not in word or Path(word).is_dir())
+
+
 def open_run(path: Path) -> RunFolder:
     """Return the run folder at `path`. Raises RunError when it is not one."""
     folder = RunFolder(path.resolve())

@@ -28,7 +28,8 @@ _LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 class Status:
     """The state of one run, as status.json holds it.
 
-    `step` and `max_steps` count optimizer steps; `updated_at` is in seconds since the epoch; `job_id` is Slurm's name
+    `step` and `max_steps` count optimizer steps; `reason` is why it ended before its last step, of a finished run the
+    rule it was stopped by; `updated_at` is in seconds since the epoch; `job_id` is Slurm's name
     of the job, `123` or `123_4`. `pid`, `host`, `start_ticks` and `boot` say which process the main one is
     (process_identity.py). What is not known is None.
     """
@@ -46,6 +47,14 @@ class Status:
     start_ticks: int | None = None
     boot: str | None = None
     updated_at: float = 0.0
+
+
+def stopped_by_rule(status: Status) -> str | None:
+    """Return which rule of its own ended a run that is finished, and with what values; None where it went to its end.
+
+    Such a run is done: its model is saved, and nothing is missing of it that was asked for.
+    """
+    return status.reason if status.state == FINISHED else None
 
 
 def read_status(folder: RunFolder) -> Status:

@@ -52,7 +52,8 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     for answer in answers:
         one = answer.rounds[0]
         cells = [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
-        table.add_row(" ".join(_shown(change) for change in answer.changes), *cells, *_pushes(one, names))
+        asked = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
+        table.add_row(asked, *cells, *_pushes(one, names))
     was = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     table.add_row(Text("the run as it was", "dim"), "", "", "", *was)
     console.print(table)
@@ -174,7 +175,7 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
         rows = sum(one.num_unknown for one in answer.rounds)
         console.print(
             f"[yellow]{groups} groups in {unknown} rounds are left out: of {rows} of their rows the log has no score, a"
-            " gate had turned them away; --recompute computes it",
+            " gate had turned them away; --recompute computes it. The groups that remain are no fair sample of all",
             highlight=False,
         )
     reasons: dict[str, list[int]] = {}
@@ -225,8 +226,9 @@ def _shown(change: Change) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "by" in one for one in value):
-        return ", ".join(gate_in_words(one) for one in value if isinstance(one, dict))
+    gates = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "by" in one]
+    if gates:
+        return ", ".join(map(gate_in_words, gates))
     return "none" if value is None else str(value)
 
 

@@ -17,10 +17,11 @@ from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, reward_spans, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.runs.run_status import read_status, stopped_by_rule
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.one_line import one_line
+from rlhf_cli.tracking.where_to_look import where_to_look
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
 _SAMPLES = 3
@@ -50,6 +51,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
     for which in all_lengths:
         told = section(all_lengths, which)["in_words"]
         parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
+    if reason := stopped_by_rule(status):
+        parts += ["", Text(reason, style="bold")]
     if status.warnings:
         parts += ["", Text(f"{status.warnings} warnings are in log.txt", style="dim")]
     title = f"[bold]{status.state} after {status.step} steps"
@@ -127,8 +130,9 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
         console.print(command, soft_wrap=True, highlight=False)
     commands = {
+        **where_to_look(folder),
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
-        f"rlhf why {path}": "what its log says: what is wrong, what to change",
+        f"rlhf why {path}": "what its log says, and what to change",
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }

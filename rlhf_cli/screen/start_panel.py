@@ -38,7 +38,7 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.add_row(name, line)
     if experiment.launch.slurm is not None:
         facts.add_row("slurm", _slurm(experiment.launch.slurm))
-    facts.add_row("wandb", plan.tracking.mode)
+    facts.add_row("track", plan.tracking.in_words)
     if folder is not None:
         facts.add_row("run folder", Text(folder, overflow="fold"))
     parts: list[object] = [facts]

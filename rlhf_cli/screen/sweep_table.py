@@ -24,6 +24,10 @@ _STATE_STYLE = {
     "preempted": "yellow",
 }
 WAITING, STARTING = "waiting", "starting"
+PRUNED = "pruned"
+"""A search has stopped it, because others did better: it is done."""
+_LEAST_OF_A_NAME = 12
+_MOST_OF_A_METRIC = 16
 _AROUND = 4
 """So many lines there are beside those of jobs: the head, the totals, one about what is not shown, one below."""
 
@@ -46,48 +50,69 @@ class JobRow:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """All jobs of a sweep in their order, the metric whose values are shown, and the time that is left for all."""
+    """All jobs of a sweep in their order, the metric whose values are shown, the time that is left for all.
+
+    `num_to_come` are the jobs of a search that are yet to be made.
+    """
 
     rows: Sequence[JobRow]
     metric: str
     left_s: float | None
     elapsed_s: float
+    num_to_come: int = 0
 
     def count(self, *states: str) -> int:
         """Return how many jobs are in one of these states."""
         return sum(row.state in states for row in self.rows)
 
 
-def sweep_table(sweep: SweepRows, *, height: int) -> Group:
-    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits."""
+def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
+    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits.
+
+    A name that does not fit into `width` columns beside the figures loses its middle, for names differ at both ends.
+    """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
+    cells = [_cells(row) for row in shown]
+    heads = ("state", "step", sweep.metric[:_MOST_OF_A_METRIC], "", "left")
+    used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None, expand=False)
-    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("state", no_wrap=True, min_width=8)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column(Text(sweep.metric, overflow="ellipsis"), no_wrap=True, min_width=_SPARKS, max_width=16)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    for row in shown:
-        table.add_row(
-            Text(row.name, overflow="ellipsis"),
-            Text(row.state, _STATE_STYLE.get(row.state, "dim")),
-            f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
-            sparkline(row.values),
-            f"{row.values[-1]:.3f}" if row.values else "",
-            span(row.left_s) if row.state == "running" else "",
-        )
+    table.add_column("run", no_wrap=True)
+    for head, justify in zip(heads, ("left", "right", "left", "right", "right"), strict=True):
+        table.add_column(Text(head), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row, (state, *figures) in zip(shown, cells, strict=True):
+        name = cut_middle(row.name, max(_LEAST_OF_A_NAME, width - used - 1))
+        table.add_row(Text(name), Text(state, _STATE_STYLE.get(state, "dim")), *map(Text, figures))
     parts: list[Table | Text] = [table]
     if len(shown) < len(sweep.rows):
-        parts.append(Text(_not_shown(sweep.rows, shown), style="dim"))
-    parts.append(Text(totals(sweep), style="bold"))
+        parts.append(Text(_not_shown(sweep.rows, shown), style="dim", overflow="ellipsis", no_wrap=True))
+    parts.append(Text(totals(sweep), style="bold", overflow="ellipsis", no_wrap=True))
     return Group(*parts)
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    """Return what stands beside a job's name."""
+    return (
+        row.state,
+        f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
+        sparkline(row.values),
+        f"{row.values[-1]:.3f}" if row.values else "",
+        span(row.left_s) if row.state == "running" else "",
+    )
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: its beginning and its end."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def totals(sweep: SweepRows) -> str:
     """Return how far a sweep is, in a line."""
     failed, stopped = sweep.count("failed", "killed"), sweep.count("preempted")
-    parts = [f"{sweep.count('finished')} of {len(sweep.rows)} done"]
+    parts = [f"{sweep.count('finished', PRUNED)} of {len(sweep.rows) + sweep.num_to_come} done"]
+    parts += [f"{pruned} of them pruned"] if (pruned := sweep.count(PRUNED)) else []
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{stopped} stopped"] if stopped else []
     parts += [f"{waiting} waiting"] if (waiting := sweep.count(WAITING)) else []

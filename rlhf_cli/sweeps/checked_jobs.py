@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import composing
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
-from rlhf_cli.jobs.prepare import Prepared, prepare
+from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
 from rlhf_cli.launch.freeze import experiment_name
 from rlhf_cli.plan.preflight import Plan, preflight
 from rlhf_cli.sweeps.sweep_grid import Job
@@ -32,6 +32,24 @@ class CheckedJob:
         return stage.steps if stage is not None else batches.steps if batches is not None else None
 
 
+class JobProblems:
+    """What is wrong with the jobs of a sweep: each problem once, with the jobs it is of."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[UserError, list[str]]] = {}
+
+    def add(self, error: UserError, name: str) -> None:
+        """Note what is wrong with a job."""
+        for problem in error.problems if isinstance(error, Problems) else [error]:
+            self._found.setdefault(str(problem), (problem, []))[1].append(name)
+
+    def raise_any(self, num_jobs: int) -> None:
+        """Raise Problems, or the one UserError there is, where anything was noted of so many jobs."""
+        told: list[UserError] = [_OfSome(error, names, num_jobs) for error, names in self._found.values()]
+        if told:
+            raise told[0] if len(told) == 1 else Problems(told)
+
+
 class _OfSome(ConfigError):
     """A user error that says which jobs of a sweep it is of."""
 
@@ -45,25 +63,25 @@ class _OfSome(ConfigError):
         return f"{self._error}{self._runs}"
 
 
-def checked(jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None) -> list[CheckedJob]:
+def checked(
+    jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None, *, adjust: Adjust | None = None
+) -> list[CheckedJob]:
     """Return the jobs, each checked as a run of its own would be; `progress` is told how many are done.
 
-    Raises Problems, or the one UserError there is, each problem once with the jobs it is of. Nothing is written.
+    `adjust` changes each composed tree before it is judged, None for no change. Raises Problems, or the one UserError
+    there is, each problem once with the jobs it is of. Nothing is written.
     """
     found: list[CheckedJob] = []
-    problems: dict[str, tuple[UserError, list[str]]] = {}
+    problems = JobProblems()
     with composing():  # all of them look where the first looks
         for done, job in enumerate(jobs, start=1):
             try:
-                prepared = prepare(list(job.words))
+                prepared = prepare(list(job.words), adjust=adjust)
                 found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
             except UserError as error:
-                for problem in error.problems if isinstance(error, Problems) else [error]:
-                    problems.setdefault(str(problem), (problem, []))[1].append(job.name)
+                problems.add(error, job.name)
             progress(done)
-    if problems:
-        told: list[UserError] = [_OfSome(error, names, len(jobs)) for error, names in problems.values()]
-        raise told[0] if len(told) == 1 else Problems(told)
+    problems.raise_any(len(jobs))
     return found
 
 

@@ -11,7 +11,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import experiment_name
 from rlhf_cli.runs.found_runs import runs_below
 from rlhf_cli.runs.pace import training_time_s
-from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.sweeps.checked_jobs import CheckedJob
 
 _NEWEST = 20
@@ -49,7 +49,7 @@ def _times_s(root: Path, num_steps: int | None) -> list[float]:
     for run in newest[: _NEWEST * 5]:
         try:
             status = read_status(run)
-            if status.state != FINISHED or status.max_steps != num_steps:
+            if status.state != FINISHED or stopped_by_rule(status) or status.max_steps != num_steps:
                 continue
             seconds = training_time_s(run)
         except (RunError, OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -16,14 +15,15 @@ from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import redacted_output, remember_typed
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.sweeps.job_request import JobRequest
 
 
-def run_job(request: Mapping[str, object]) -> int:
+def run_job(request: JobRequest) -> int:
     """Train the run in the folder that a request names, as a command of its own would; returns its exit code."""
     remember_typed(sys.argv[1:])
     with lasting_output(), redacted_output():
         try:
-            return _train(RunFolder(Path(str(request["run"]))), request)
+            return _train(RunFolder(Path(request.run)), request)
         except RlhfError as error:
             if isinstance(error, RewardFailed) and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)
@@ -37,10 +37,10 @@ def run_job(request: Mapping[str, object]) -> int:
             return EXIT_CRASH
 
 
-def _train(folder: RunFolder, request: Mapping[str, object]) -> int:
-    with only_writer(folder, take_over=bool(request["take_over"])):
+def _train(folder: RunFolder, request: JobRequest) -> int:
+    with only_writer(folder, take_over=request.take_over):
         _have_threads()
-        train_frozen(Console(), folder, resume=bool(request["resume"]))
+        train_frozen(Console(), folder, resume=request.resume)
     return EXIT_OK
 
 

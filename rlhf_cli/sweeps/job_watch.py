@@ -47,6 +47,12 @@ class JobWatch:
         """Return how long it took, None where it has not ended."""
         return None if self.began_at is None or self.ended_at is None else self.ended_at - self.began_at
 
+    @property
+    def will_take_s(self) -> float | None:
+        """Return how long a running job takes from its beginning to its end at its pace, None where that is unknown."""
+        left = self.left_s()
+        return None if self.began_at is None or left is None else time.monotonic() - self.began_at + left
+
     def begins(self) -> None:
         """Note that its process is about to start."""
         self.began_at, self.state = time.monotonic(), STARTING
@@ -69,9 +75,8 @@ class JobWatch:
 
     def row(self) -> JobRow:
         """Return its line of the table."""
-        values = self._points.get(self.shown_metric, {})
-        ordered = tuple(values[step] for step in sorted(values))
-        return JobRow(self.job.name, self.state, self.step, self.max_steps, ordered, self.left_s(), self.ended_at)
+        values = tuple(self.values_of(self.shown_metric))
+        return JobRow(self.job.name, self.state, self.step, self.max_steps, values, self.left_s(), self.ended_at)
 
     def left_s(self) -> float | None:
         """Return how many seconds it will still take at its pace, None where that is not known."""
@@ -80,6 +85,11 @@ class JobWatch:
             return None
         per_step = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
         return max(0.0, (self.max_steps - times[-1][0]) * per_step)
+
+    def values_of(self, metric: str) -> list[float]:
+        """Return what it has logged of a metric so far, in the order of its steps."""
+        points = self._points.get(metric, {})
+        return [points[step] for step in sorted(points)]
 
     def logged(self) -> set[str]:
         """Return the metrics that it has logged as numbers."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.metrics_file import Event, series, start_and_end
+from rlhf_cli.runs.metrics_file import start_and_end
 from rlhf_cli.suggest import nearest
 
 _HELD_OUT = "eval_"
@@ -36,11 +36,11 @@ def read_objective(text: str) -> Objective:
     return Objective(text.removeprefix("-").strip(), text.startswith("-"))
 
 
-def value_so_far(objective: Objective, events: Sequence[Event]) -> float | None:
-    """Return the metric as it is by now: of the training its mean over the last tenth of the log events, of what is
-    held out the last value. None where it was not logged yet, or is no number.
+def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
+    """Return what a metric has come to by all that was `logged` of it: of the training its mean over the last tenth of
+    the log events, of what is held out the last value. None where there is no number.
     """
-    values = [value for value in series(events, objective.metric)[1] if math.isfinite(value)]
+    values = [value for value in logged if math.isfinite(value)]
     if not values:
         return None
     if objective.metric.startswith(_HELD_OUT):
@@ -49,14 +49,14 @@ def value_so_far(objective: Objective, events: Sequence[Event]) -> float | None:
     return span[1] if span is not None else None
 
 
-def refuse_unlogged(objectives: Sequence[Objective], events: Sequence[Event], *, where: str) -> None:
+def refuse_unlogged(objectives: Sequence[Objective], logged: Iterable[str], *, where: str) -> None:
     """Raise RunError for an objective that a run which has ended never logged, with the nearest name that it did."""
-    logged = sorted({name for event in events for name in event} - {"step", "time_s"})
+    names = sorted(logged)
     for objective in objectives:
-        if objective.metric in logged:
+        if objective.metric in names:
             continue
-        close = nearest(objective.metric, logged)
-        some = [name for name in logged if name.startswith(("rewards/", "kl", "completions/", "eval_"))] or logged
+        close = nearest(objective.metric, names)
+        some = [name for name in names if name.startswith(("rewards/", "kl", "completions/", "eval_"))] or names
         raise RunError(
             f"no run of this search logs {objective.metric}",
             where=where,

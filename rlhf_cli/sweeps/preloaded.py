@@ -9,7 +9,7 @@ import rlhf_cli.launch.bounded_growth
 import rlhf_cli.launch.callbacks
 import rlhf_cli.launch.completion_ends
 import rlhf_cli.launch.local
+import rlhf_cli.launch.mirror_callback
 import rlhf_cli.launch.pulse_callback
 import rlhf_cli.launch.stop_between_steps
-import rlhf_cli.launch.wandb_callback
 import rlhf_cli.launch.worker  # noqa: F401

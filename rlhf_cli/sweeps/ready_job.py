@@ -13,7 +13,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 @dataclass(frozen=True)
 class ReadyJob:
     """A run folder that is to be trained: from its newest checkpoint with `resume`, though another machine left it
-    with `take_over`. `why` says what became of it before, '' for a new one.
+    with `take_over`.
     """
 
     name: str
@@ -22,7 +22,6 @@ class ReadyJob:
     plan: Plan
     resume: bool = False
     take_over: bool = False
-    why: str = ""
 
     @property
     def launch(self) -> LaunchPlan:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
+from typing import Protocol
 
 from rich.console import Console
 
@@ -16,6 +18,8 @@ from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
 from rlhf_cli.launch.stopping import CTRL_C, handled
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.screen.sweep_table import PRUNED
+from rlhf_cli.sweeps.job_request import JobRequest
 from rlhf_cli.sweeps.job_slots import JobSlots, Slot
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.ready_job import ReadyJob
@@ -28,16 +32,38 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 """What the jobs get when the sweep is asked to stop once, twice, three times: save, end at once, be gone."""
 
 
+class JobsToCome(Protocol):
+    """Jobs that are made while others run: the trials of a search, of which the next depends on what came of these."""
+
+    @property
+    def num_to_come(self) -> int:
+        """Return how many there will be, as far as is known."""
+
+    def next_job(self) -> ReadyJob | None:
+        """Return the next one; None where there are no more."""
+
+    def should_stop(self, watch: JobWatch) -> bool:
+        """Return whether a job that runs is to be stopped, which is said once."""
+
+    def ended(self, watch: JobWatch, status: Status) -> Status:
+        """Take note of how a job ended, and return what is to be said of it."""
+
+
 def run_jobs(
-    console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, *, expected_s: float | None = None
+    console: Console,
+    jobs: Sequence[ReadyJob],
+    options: SweepOptions,
+    *,
+    expected_s: float | None = None,
+    to_come: JobsToCome | None = None,
 ) -> int:
     """Run the jobs and return the exit code of the sweep: 0 where all are done, 75 where it was stopped, 1 where any
     crashed, 2 where all that failed were the user's mistakes.
 
-    `expected_s` is how long one takes, as far as is known. Raises RlhfError where the process that jobs are started
-    from is gone.
+    `expected_s` is how long one takes, as far as is known; `to_come` are jobs beside these, made one by one. Raises
+    RlhfError where the process that jobs are started from is gone.
     """
-    runner = _Runner(console, jobs, options, expected_s)
+    runner = _Runner(console, jobs, options, expected_s, to_come)
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
         try:
@@ -50,9 +76,17 @@ class _Runner:
     """The jobs that wait, those that run, and how each ended."""
 
     def __init__(
-        self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, expected_s: float | None
+        self,
+        console: Console,
+        jobs: Sequence[ReadyJob],
+        options: SweepOptions,
+        expected_s: float | None,
+        to_come: JobsToCome | None,
     ) -> None:
-        self._at_once = min(options.at_once, max(1, len(jobs)))
+        self._to_come = to_come
+        self._options = options
+        total = len(jobs) + (to_come.num_to_come if to_come is not None else 0)
+        self._at_once = min(options.at_once, max(1, total))
         self._slots = JobSlots(self._at_once)
         self._processes = WarmProcesses(threads=self._slots.threads)
         self._watches = [JobWatch(job, options.watch) for job in jobs]
@@ -74,9 +108,11 @@ class _Runner:
     def run(self) -> int:
         """Run until nothing waits or runs any more."""
         with self._display:
-            while self._running or (self._waiting and not self._asked):
+            while self._running or (not self._asked and self._has_next()):
                 self._stop_where_asked()
-                while not self._asked and self._waiting and len(self._running) < self._at_once and self._begin_next():
+                while (
+                    len(self._running) < self._at_once and not self._asked and self._has_next() and self._begin_next()
+                ):
                     pass
                 for event in self._processes.events(_LOOK_EVERY_S if self._running else 0.0):
                     if isinstance(event, Began):
@@ -85,6 +121,7 @@ class _Runner:
                         self._signal(event.job, times=self._heard)
                     else:
                         self._end(event)
+                self._prune()
                 self._display.look()
         if self._asked and (self._waiting or EXIT_PREEMPTED in self._codes):
             return EXIT_PREEMPTED
@@ -99,6 +136,22 @@ class _Runner:
         for slot in self._running.values():
             slot.held.release()
 
+    def _has_next(self) -> bool:
+        """Return whether a job waits, after asking for one that is to come."""
+        if not self._waiting and self._to_come is not None and (job := self._to_come.next_job()) is not None:
+            self._watches.append(JobWatch(job, self._options.watch))
+            self._waiting.append(len(self._watches) - 1)
+            self._display.num_to_come = self._to_come.num_to_come
+        return bool(self._waiting)
+
+    def _prune(self) -> None:
+        """Stop what does worse than others did."""
+        for number in self._running if self._to_come is not None else ():
+            watch = self._watches[number]
+            watch.look()
+            if self._to_come is not None and number in self._pids and self._to_come.should_stop(watch):
+                self._signal(number, times=1)
+
     def _begin_next(self) -> bool:
         """Begin the first of those that wait; return False where there is no GPU for it now."""
         number = self._waiting[0]
@@ -111,15 +164,19 @@ class _Runner:
         self._running[number] = slot
         watch.begins()
         self._display.began(watch)
+        folder = watch.job.folder
         self._processes.begin(
-            number,
-            {
-                "run": str(watch.job.folder.path),
-                "console": str(watch.job.folder.console),
-                "resume": watch.job.resume,
-                "take_over": watch.job.take_over,
-                "environment": slot.environment,
-            },
+            JobRequest(
+                id=number,
+                run=str(folder.path),
+                console=str(folder.console),
+                resume=watch.job.resume,
+                take_over=watch.job.take_over,
+                environment=slot.environment,
+                cwd=os.getcwd(),
+                argv=sys.argv,
+                sys_path=sys.path,
+            )
         )
         return True
 
@@ -149,6 +206,11 @@ class _Runner:
         if status.state == FAILED and event.code not in (EXIT_CRASH, EXIT_USER_ERROR):
             self._codes[-1] = EXIT_CRASH
         watch.ends(status)
+        if self._to_come is not None:
+            status = self._to_come.ended(watch, status)
+            watch.state = status.state
+        if status.state == PRUNED:
+            self._codes[-1] = EXIT_OK
         self._display.ended(watch, status)
         self._display.name_metrics(watch)
 

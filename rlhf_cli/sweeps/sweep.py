@@ -24,6 +24,8 @@ from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
 from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
 from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.search import run_search
+from rlhf_cli.sweeps.search_plan import search_plan
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
 from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
@@ -32,13 +34,16 @@ _WORTH_SHOWING_S = 1.0
 
 
 def run(argv: list[str]) -> int:
-    """Run every combination of what `argv` sweeps over, or say with --dry-run what would be run; returns the exit code.
+    """Run every combination of what `argv` sweeps over, or the search that its `sweep` section describes, or say with
+    --dry-run what would be run; returns the exit code.
 
     A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
     for any of the jobs, and ConfigError for options.
     """
     options, typed = sweep_options(argv)
     console = Console()
+    if (plan := search_plan(typed)) is not None:
+        return run_search(console, plan, typed, options)
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
         jobs = checked(grid.jobs, tell)
@@ -58,7 +63,8 @@ def run(argv: list[str]) -> int:
         say_folder(console, sweep)
         return EXIT_OK
     ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
-    return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
+    with only_writer(RunFolder(sweep.path), what="sweep"):
+        return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
 
 
 def run_ready(
@@ -69,15 +75,11 @@ def run_ready(
     *,
     expected_s: float | None = None,
 ) -> int:
-    """Run jobs of a sweep while nobody else does, show what came of all of it, and return the exit code.
-
-    Raises RunError where another process runs the sweep.
-    """
-    with only_writer(RunFolder(sweep.path), what="sweep"):
-        try:
-            code = run_jobs(console, jobs, options, expected_s=expected_s)
-        finally:
-            show_outcome(console, sweep)
+    """Run jobs of a sweep, show what came of all of it, and return the exit code. The sweep is held by the caller."""
+    try:
+        code = run_jobs(console, jobs, options, expected_s=expected_s)
+    finally:
+        show_outcome(console, sweep)
     if code != EXIT_OK:
         console.print(_way_on(sweep), soft_wrap=True, highlight=False, markup=False)
     return code

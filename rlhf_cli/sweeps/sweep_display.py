@@ -11,20 +11,23 @@ from rich.live import Live
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status
 from rlhf_cli.screen.start_panel import show_start
-from rlhf_cli.screen.sweep_table import STARTING, WAITING, SweepRows, sweep_table
+from rlhf_cli.screen.sweep_table import PRUNED, STARTING, WAITING, SweepRows, sweep_table
 from rlhf_cli.screen.time_spans import span
 from rlhf_cli.suggest import nearest
 from rlhf_cli.sweeps.job_watch import JobWatch
 
-_STYLE = {FINISHED: "green", FAILED: "red", KILLED: "red", PREEMPTED: "yellow"}
+_STYLE = {FINISHED: "green", PRUNED: "dim", FAILED: "red", KILLED: "red", PREEMPTED: "yellow"}
 _REDRAW_EVERY_S = 0.5
 
 
 class SweepDisplay:
     """Shows the jobs of a sweep as they begin and end; a context, at whose end the table is taken away.
 
-    `expected_s` is how long one job takes by what is known before, None for nothing.
+    `expected_s` is how long one job takes by what is known before, None for nothing. `num_to_come` is how many jobs are
+    yet to be made.
     """
+
+    num_to_come: int = 0
 
     def __init__(
         self,
@@ -59,7 +62,9 @@ class SweepDisplay:
             return
         for watch in self._running():
             watch.look()
-        self._live.update(sweep_table(self.rows(), height=self._console.height), refresh=True)
+        self._live.update(
+            sweep_table(self.rows(), height=self._console.height, width=self._console.width), refresh=True
+        )
         self._drawn_at = time.monotonic()
 
     def began(self, watch: JobWatch) -> None:
@@ -70,7 +75,7 @@ class SweepDisplay:
         elif not self._console.is_terminal:
             begun = sum(one.began_at is not None for one in self._watches)
             again = " again" if job.resume else ""
-            self._say(f"[{begun}/{len(self._watches)}] {job.name} begins{again}")
+            self._say(f"[{begun}/{len(self._watches) + self.num_to_come}] {job.name} begins{again}")
 
     def ended(self, watch: JobWatch, status: Status) -> None:
         """Say how a job ended; with panels, also what came out. What has failed says why in any case."""
@@ -79,6 +84,7 @@ class SweepDisplay:
 
             show_end(self._console, watch.job.folder)
         ended = sum(one.ended_at is not None for one in self._watches)
+        of = len(self._watches) + self.num_to_come
         row = watch.row()
         value = f", {watch.shown_metric} {row.values[-1]:.3f}" if row.values else ""
         took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
@@ -87,7 +93,7 @@ class SweepDisplay:
             return
         left = self.rows().left_s
         to_come = f" (about {span(left)} left)" if left and status.state == FINISHED else ""
-        line = f"[{ended}/{len(self._watches)}] {watch.job.name} {status.state}{took}{value}{to_come}{why}"
+        line = f"[{ended}/{of}] {watch.job.name} {status.state}{took}{value}{to_come}{why}"
         self._say(line, style=_STYLE.get(status.state))
         if status.state in (FAILED, KILLED):
             self._say(f"  what it printed: {watch.job.folder.shown}/{watch.job.folder.console.name}")
@@ -116,16 +122,19 @@ class SweepDisplay:
             metric=metrics[0] if metrics else "",
             left_s=self._left_s(),
             elapsed_s=time.monotonic() - self._began_at,
+            num_to_come=self.num_to_come,
         )
 
     def _left_s(self) -> float | None:
         """Return the seconds until the last job ends: what the running ones have left and the others take, shared by
-        the places; None while nothing says how long one takes.
+        the places; None while nothing says how long one takes. Those that have finished say it best.
         """
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
-        one_s = sum(took) / len(took) if took else self._expected_s
+        will_take = [watch.will_take_s for watch in self._running() if watch.will_take_s is not None]
+        known_s = took or will_take
+        one_s = sum(known_s) / len(known_s) if known_s else self._expected_s
         lefts = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
-        lefts += [one_s for watch in self._watches if watch.state == WAITING]
+        lefts += [one_s for watch in self._watches if watch.state == WAITING] + [one_s] * self.num_to_come
         known = [left for left in lefts if left is not None]
         if len(known) < len(lefts):
             return None

@@ -15,7 +15,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_jso
 from rlhf_cli.sweeps.checked_jobs import CheckedJob
 from rlhf_cli.sweeps.sweep_grid import Grid, Job
 
-_FILE = "sweep.json"
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,15 @@ def write_sweep(
 
     Raises RunError where the folder cannot be made.
     """
+    begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    for done, job in enumerate(jobs, start=1):
+        freeze(folder, job)
+        progress(done)
+    return SweepFolder(folder, grid.jobs)
+
+
+def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[Job]) -> None:
+    """Make the folder and write sweep.json into it. Raises RunError where the folder cannot be made."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -52,20 +61,28 @@ def write_sweep(
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
     write_json(
-        folder / _FILE,
+        folder / SWEEP_FILE,
         {
             "command": shlex.join(["rlhf", *sys.argv[1:]]),
             "overrides": typed,
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "swept": [axis.key for axis in grid.axes],
-            "jobs": [{"name": job.name, "values": dict(job.values), "overrides": list(job.words)} for job in grid.jobs],
+            "swept": list(swept),
+            "jobs": [_entry(job) for job in jobs],
         },
         durable=True,
     )
-    for done, job in enumerate(jobs, start=1):
-        freeze(folder, job)
-        progress(done)
-    return SweepFolder(folder, grid.jobs)
+
+
+def add_job(folder: Path, job: Job) -> None:
+    """Add a job to sweep.json: a trial, of which nobody knew when the search began."""
+    content = read_json(folder / SWEEP_FILE)
+    listed = content.get("jobs")
+    jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
+    write_json(folder / SWEEP_FILE, {**content, "jobs": jobs}, durable=True)
+
+
+def _entry(job: Job) -> dict[str, object]:
+    return {"name": job.name, "values": dict(job.values), "overrides": list(job.words)}
 
 
 def freeze(folder: Path, job: CheckedJob) -> RunFolder:
@@ -76,17 +93,17 @@ def freeze(folder: Path, job: CheckedJob) -> RunFolder:
 
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder is a sweep's."""
-    return (folder / _FILE).is_file()
+    return (folder / SWEEP_FILE).is_file()
 
 
 def open_sweep(folder: Path) -> SweepFolder:
     """Return the sweep in a folder. Raises RunError where its sweep.json cannot be read."""
-    content = read_json(folder / _FILE)
+    content = read_json(folder / SWEEP_FILE)
     listed = content.get("jobs")
     try:
         jobs = [_job(entry) for entry in listed] if isinstance(listed, list) else []
     except (KeyError, TypeError, AttributeError) as error:
-        raise unreadable(folder / _FILE, f"a job without {error}") from None
+        raise unreadable(folder / SWEEP_FILE, f"a job without {error}") from None
     if not jobs:  # an older version's, whose jobs are called 0, 1, 2
         found = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=lambda name: (len(name), name))
         jobs = [Job(name, {}, ()) for name in found]

@@ -151,7 +151,7 @@ def _axis(override: Override) -> Axis:
             where="command line",
             got=override.input_line,
             expected="values that can be counted",
-            hint=f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c",
+            hint=f"'{shown}=range(START,STOP,STEP)', {shown}=a,b,c, or a search: sweep=weights (rlhf list sweep)",
         )
     elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
     if not elements:

@@ -9,12 +9,12 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.plan.launch_plan import python_path
+from rlhf_cli.sweeps.job_request import JobRequest
 
 _LAST_LINES = 20
 _CLEARING_UP_S = 5.0
@@ -99,12 +99,11 @@ class WarmProcesses:
         self._server: WarmServer | None = None
         self._buffer = b""
 
-    def begin(self, job: int, request: Mapping[str, object]) -> None:
-        """Ask for a job to begin; see job_process.run_job for what a request holds."""
+    def begin(self, request: JobRequest) -> None:
+        """Ask for a job to begin."""
         if self._server is None:
             self._server = WarmServer(threads=self._threads)
-        line = json.dumps({"id": job, "cwd": os.getcwd(), "sys_path": sys.path, "argv": sys.argv, **request})
-        left = memoryview(line.encode() + b"\n")
+        left = memoryview(json.dumps(asdict(request)).encode() + b"\n")
         with contextlib.suppress(BrokenPipeError):  # whoever waits for what happens learns why
             while left:
                 left = left[os.write(self._server.requests, left) :]

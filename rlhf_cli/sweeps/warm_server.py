@@ -21,11 +21,11 @@ import signal
 import sys
 import traceback
 import weakref
-from typing import Any
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.parent_death import die_with
+from rlhf_cli.sweeps.job_request import JobRequest
 
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -83,9 +83,9 @@ class _Server:
                         return
                     *lines, buffer = (buffer + read).split(b"\n")
                     for line in lines:
-                        self._begin(json.loads(line))
+                        self._begin(JobRequest(**json.loads(line)))
 
-    def _begin(self, request: dict[str, Any]) -> None:
+    def _begin(self, request: JobRequest) -> None:
         server = os.getpid()
         # What is sent to the child before it listens as any process does must wait, not be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
@@ -100,8 +100,8 @@ class _Server:
             finally:
                 leave(code)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
-        self._jobs[pid] = request["id"]
-        self._say(id=request["id"], pid=pid)
+        self._jobs[pid] = request.id
+        self._say(id=request.id, pid=pid)
 
     def _become_a_process(self, server: int) -> None:
         """Undo in the child what makes the server one; a session of its own keeps a terminal's keys from it."""
@@ -140,13 +140,13 @@ def _forget_exits() -> None:
         atexit.register(usual)
 
 
-def _run(request: dict[str, Any]) -> int:
+def _run(request: JobRequest) -> int:
     """Be the process that a command would have started, and run the job in it; returns its exit code."""
     os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["cwd"])
-    sys.path[:], sys.argv = request["sys_path"], request["argv"]
-    console = os.open(request["console"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.environ.update(request.environment)
+    os.chdir(request.cwd)
+    sys.path[:], sys.argv = request.sys_path, request.argv
+    console = os.open(request.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in (1, 2):
         os.dup2(console, descriptor)
     os.close(console)

@@ -225,11 +225,14 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and write the table of completions to disk."""
+        """Log as TRL does, and write the table of completions to disk; an evaluation leaves that of its step alone."""
+        file = Path(self.args.output_dir, "completions", f"completions_{self.state.global_step:05d}.parquet")
+        written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
-            folder = Path(self.args.output_dir, "completions")
-            self._write_completions(folder / f"completions_{self.state.global_step:05d}.parquet")
+            self._write_completions(file)
+            if written is not None:  # TRL's GRPOTrainer has put a mixture of both there
+                file.write_bytes(written)
 
     def _write_completions(self, file: Path) -> None:
         """Write the completions table: TRL's GRPOTrainer keeps it on disk, its RLOOTrainer only in wandb; here all

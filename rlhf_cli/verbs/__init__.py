@@ -14,6 +14,7 @@ VERBS = {
     "status": "what has become of runs: state, step, time left, Slurm's job",
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
+    "sync": "send to wandb what runs recorded offline",
     "completion": "a completion script for bash or zsh",
 }
 """Verb -> one line for `rlhf --help`. The module of a verb is imported when it is called."""

@@ -45,6 +45,7 @@ from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
+from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
 
@@ -62,7 +63,7 @@ def run(argv: list[str]) -> int:
     Raises RunError where no run is named, ConfigError for an option that does not fit the model.
     """
     options, words = _parse(argv)
-    named = next((word for word in words if "=" not in word and not word.startswith(("-", "~"))), None)
+    named = next((word for word in words if names_a_run(word)), None)
     if named is None:
         raise RunError(
             "no run was named", expected="a run folder, run:NAME or a reward model's folder", hint="rlhf eval RUN"

@@ -1,4 +1,5 @@
 """rlhf resume RUN [key=value ...]     go on with an interrupted run from its last whole checkpoint
+rlhf resume SWEEP [-j N]            run what is missing of a sweep, was stopped or killed, or has failed
 
 key=value changes the run from here on. What leaves the result alone is taken and shown: more steps where no schedule
 hangs on them, when to save, log and evaluate, track, guards, launch's times. What does not is refused, all at once.
@@ -6,6 +7,8 @@ hangs on them, when to save, log and evaluate, track, guards, launch's times. Wh
   --allow KEY      go on although this key (or section) is another one; or `data`, `code`, `config`, for files that
                    have changed since the run was begun; repeatable
   --take-over      go on with a run that another machine left without a word, where its process is gone
+  --failed         of a sweep only the runs that have failed
+  -j N, --watch METRIC, -v, --dry-run    of a sweep, as in rlhf train -m
   --trust          run the reward files and other code that the run names, though somebody else made it
 """
 
@@ -21,8 +24,10 @@ from rlhf_cli.jobs.one_run import resume_once, say_finished
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.runs.run_folder import open_run
+from rlhf_cli.runs.run_folder import names_a_run, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, own_job_id, read_status
+from rlhf_cli.sweeps.go_on import go_on
+from rlhf_cli.sweeps.sweep_folder import is_sweep
 
 
 def run(argv: list[str]) -> int:
@@ -31,7 +36,11 @@ def run(argv: list[str]) -> int:
     Raises RunError where something else was typed than the run was begun with, and while it is being trained.
     """
     options, words = resume_options(argv)
-    named = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
+    sweeps = [word for word in words if is_sweep(Path(word))]
+    if len(sweeps) == 1:
+        words.remove(sweeps[0])
+        return go_on(Path(sweeps[0]), options, words)
+    named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise RunError("one run is resumed at a time", got=" ".join(named) or "nothing", hint="rlhf resume RUN")
     words.remove(named[0])

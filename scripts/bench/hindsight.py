@@ -16,17 +16,16 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from scipy.stats import binomtest
 
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.hindsight.stored_rounds import StoredRounds, read_rounds
 from rlhf_cli.hindsight.what_differs import RoundDifference
 from rlhf_cli.hindsight.what_if import what_if
 from rlhf_cli.jobs.asked_in_hindsight import ask
+from rlhf_cli.numerics.grouped_intervals import wilson_of_groups
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.runs.run_folder import RunFolder
@@ -65,12 +64,14 @@ class Trial:
     came: dict[int, float]
 
 
-def trained(root: Path, base: str, setting: str, seed: int, steps: int) -> RunFolder:
-    """The run of these settings, made if it is not there."""
+def trained(root: Path, base: str, setting: str, seed: int, steps: int, *, makes: bool) -> RunFolder | None:
+    """The run of these settings, made if it is not there; None where it is not to be made."""
     name = f"{base}-{setting.replace(' ', '_')}-{seed}"
     run = RunFolder(root / "runs" / "quickstart" / name)
     if run.status.is_file() and read_status(run).state == FINISHED:
         return run
+    if not makes:
+        return None
     words = [*BASES[base], *SETTINGS.get(setting, ()), f"seed={seed}", f"trainer.args.max_steps={steps}"]
     words += ["track=none", "launch=cpu", "trainer.args.save_strategy=no", "run.keep_completions.last=all"]
     words += ["trainer.args.per_device_train_batch_size=64", "trainer.args.num_generations=8", "guards.no_signal=off"]
@@ -108,17 +109,22 @@ def harder(rounds: Iterable[RoundDifference], component: str) -> float:
     return math.fsum(known) if known else math.nan
 
 
-def trials(root: Path, seeds: int, steps: int) -> list[Trial]:
-    """All trials, with the runs that are missing made."""
+def trials(root: Path, seeds: int, steps: int, *, makes: bool) -> list[Trial]:
+    """All trials, with the runs that are missing made, or left out."""
     horizons = [horizon for horizon in HORIZONS if horizon <= steps]
     found = []
     for seed in range(seeds):
         for base in BASES:
-            run = trained(root, base, "base", seed, steps)
+            run = trained(root, base, "base", seed, steps, makes=makes)
+            if run is None:
+                continue
             stored = read_rounds(run)
             was = raw_means(stored)
             for setting, words in SETTINGS.items():
-                became = raw_means(read_rounds(trained(root, base, setting, seed, steps)))
+                other = trained(root, base, setting, seed, steps, makes=makes)
+                if other is None:
+                    continue
+                became = raw_means(read_rounds(other))
                 recompute = "primary" in setting
                 answer = what_if(ask(run, list(words), recompute=recompute), stored, steps, recompute=recompute)
                 found += [
@@ -137,50 +143,63 @@ def trials(root: Path, seeds: int, steps: int) -> list[Trial]:
     return found
 
 
-def hits(pairs: Iterable[tuple[float, float]]) -> str:
-    """`predicted, came` -> how often the signs agree, with the 95 % interval of a proportion (Wilson)."""
-    judged = [(predicted > 0) == (came > 0) for predicted, came in pairs if predicted * came != 0]
-    if not judged:
+def hits(judged: Iterable[tuple[float, float, Hashable]]) -> str:
+    """`predicted, came, group` -> how often the signs agree, with a 95 % interval in which a group's rows are kin."""
+    found = [(float((predicted > 0) == (came > 0)), group) for predicted, came, group in judged if predicted * came]
+    if not found:
         return "-"
-    interval = binomtest(sum(judged), len(judged)).proportion_ci(method="wilson")
-    return f"{sum(judged)}/{len(judged)} = {sum(judged) / len(judged):.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    right = [hit for hit, _ in found]
+    share = wilson_of_groups(right, [group for _, group in found])
+    return f"{sum(right):.0f}/{len(right)} = {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]"
 
 
-def over_seeds(found: Sequence[Trial], horizon: int) -> list[tuple[float, float, bool]]:
-    """One (prediction, outcome, is clear) a base, setting and component: means over seeds; clear is an outcome whose
-    95 % interval (Student) leaves out 0."""
-    from scipy.stats import ttest_1samp
+def by_setting(one: Trial) -> Hashable:
+    """Runs of one setting by one trainer have their settings' luck in common, and the components of a run."""
+    return one.base, one.setting
 
-    cells: dict[tuple[str, str, str], list[Trial]] = {}
-    for one in found:
-        cells.setdefault((one.base, one.setting, one.component), []).append(one)
-    results = []
-    for group in cells.values():
-        came = [one.came[horizon] for one in group]
-        is_clear = len(set(came)) > 1 and bool(ttest_1samp(came, 0.0).pvalue < 0.05)
-        results.append((statistics.fmean(one.first for one in group), statistics.fmean(came), is_clear))
-    return results
+
+def by_run(one: Trial) -> Hashable:
+    """The components of one run."""
+    return one.base, one.seed, one.setting
 
 
 def report(found: Sequence[Trial]) -> None:
     """Print the tables."""
     horizons = list(found[0].came)
-    print("| the sign at step | from the first round | from the rounds so far |")
+    runs = len({by_run(one) for one in found})
+    print(f"{runs} runs against {len({(one.base, one.seed) for one in found})} base runs\n")
+    print("| at step | from the first round | from the rounds so far | one sign, always |")
+    print("|---|---|---|---|")
+    for horizon in horizons:
+        first = hits((one.first, one.came[horizon], by_setting(one)) for one in found)
+        so_far = hits((one.so_far[horizon], one.came[horizon], by_setting(one)) for one in found)
+        higher = [one.came[horizon] > 0 for one in found if one.came[horizon]]
+        guess = max(sum(higher), len(higher) - sum(higher)) / len(higher)
+        print(f"| {horizon} | {first} | {so_far} | {guess:.2f} |")
+    print("\n| at step | a difference of less than 0.02 | 0.02 to 0.05 | 0.05 and more |")
+    print("|---|---|---|---|")
+    for horizon in horizons:
+        cells = []
+        for low, high in ((0.0, 0.02), (0.02, 0.05), (0.05, math.inf)):
+            own = [one for one in found if low <= abs(one.came[horizon]) < high]
+            cells.append(hits((one.first, one.came[horizon], by_setting(one)) for one in own))
+        print(f"| {horizon} | " + " | ".join(cells) + " |")
+    print("\n| at step | the reward whose weight was changed | the others |")
     print("|---|---|---|")
     for horizon in horizons:
-        first = hits((one.first, one.came[horizon]) for one in found)
-        print(f"| {horizon} | {first} | {hits((one.so_far[horizon], one.came[horizon]) for one in found)} |")
-    print("\n| means over seeds, at step | all | clear of 0 |\n|---|---|---|")
-    for horizon in horizons:
-        cells = over_seeds(found, horizon)
-        clear = hits((predicted, came) for predicted, came, is_clear in cells if is_clear)
-        print(f"| {horizon} | {hits((predicted, came) for predicted, came, _ in cells)} | {clear} |")
-    for title, keys in (("component", COMPONENTS), ("setting", tuple(SETTINGS)), ("base", tuple(BASES))):
+        weighed = [one for one in found if one.setting.split()[0] in COMPONENTS]
+        cells = []
+        for is_own in (True, False):
+            own = [one for one in weighed if (one.setting.split()[0] == one.component) is is_own]
+            cells.append(hits((one.first, one.came[horizon], by_setting(one)) for one in own))
+        print(f"| {horizon} | " + " | ".join(cells) + " |")
+    for title, keys in (("base", tuple(BASES)), ("component", COMPONENTS), ("setting", tuple(SETTINGS))):
         print(f"\n| {title} | " + " | ".join(f"step {horizon}" for horizon in horizons) + " |")
         print("|---" * (len(horizons) + 1) + "|")
         for key in keys:
             own = [one for one in found if getattr(one, title) == key]
-            texts = [hits((one.first, one.came[horizon]) for one in own) for horizon in horizons]
+            group = by_run if title == "setting" else by_setting
+            texts = [hits((one.first, one.came[horizon], group(one)) for one in own) for horizon in horizons]
             print(f"| {key} | " + " | ".join(texts) + " |")
 
 
@@ -190,10 +209,11 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("hindsight-bench"))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--no-train", action="store_true", help="take the runs that are there")
     options = parser.parse_args()
     root = options.root.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    report(trials(root, options.seeds, options.steps))
+    report(trials(root, options.seeds, options.steps, makes=not options.no_train))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ def main(out: Path, words: list[str]) -> int:
     class Recorder(recorder):  # type: ignore[misc, valid-type]
         """Every run has one, so that the clock comes in with it."""
 
-        def __init__(self, folder: Any) -> None:
-            super().__init__(folder)
+        def __init__(self, folder: Any, mirror: Any) -> None:
+            super().__init__(folder, mirror)
             clocks.append(Clock())
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:

@@ -96,7 +96,7 @@ def test_negative_control_clipping() -> None:
 
 
 def test_explained_variance() -> None:
-    (finding,) = found({"ppo/explained_variance": noisy(-0.3, -0.2, 0.05), **RISING}, PPO, kind="explained_variance")
+    (finding,) = found({"ppo/explained_variance": noisy(-0.3, -0.3, 0.05), **RISING}, PPO, kind="explained_variance")
     assert finding.changes[1].words == "critic.warmup_steps=32"
 
 
@@ -104,7 +104,9 @@ def test_negative_control_explained_variance() -> None:
     name = "ppo/explained_variance"
     assert found({name: noisy(-1.0, 0.6, 0.05), **RISING}, PPO, kind="explained_variance") == []
     assert found({name: noisy(0.0, 0.0, 0.1), **RISING}, PPO, kind="explained_variance") == []
-    assert found({name: noisy(-0.3, -0.2, 0.05), **RISING}, GRPO, kind="explained_variance") == []
+    assert found({name: noisy(-0.6, -0.1, 0.05), **RISING}, PPO, kind="explained_variance") == []  # it learns, slowly
+    assert found({name: noisy(-0.3, -0.3, 0.05), **RISING}, PPO, max_steps=100, kind="explained_variance") == []
+    assert found({name: noisy(-0.3, -0.3, 0.05), **RISING}, GRPO, kind="explained_variance") == []
 
 
 def test_value_loss_grows() -> None:

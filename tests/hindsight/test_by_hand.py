@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.hindsight.question import ask
 from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.hindsight.what_if import WhatIf, what_if
+from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.hindsight_runs import advantages_if
@@ -61,6 +61,11 @@ def test_the_best_is_another_one_where_none_of_the_best_is_left(one_group: RunFo
     """Totals 0.1, 0.7, 0.5, 0 with correct at 0: b is the best. With brevity at -9 it is c still."""
     assert answer(one_group, "rewards.correct.weight=0").rounds[0].best_changed == 1.0
     assert answer(one_group, "rewards.brevity.weight=-9").rounds[0].best_changed == 0.0
+
+
+def test_an_advantage_that_becomes_nothing_has_not_turned(one_group: RunFolder) -> None:
+    """With correct at 0.75 the totals are 0.85, 0.7, 1.25, 0, whose mean is b's own."""
+    assert answer(one_group, "rewards.correct.weight=0.75").rounds[0].sign_changed == 0.0
 
 
 def test_what_is_pushed(one_group: RunFolder) -> None:
@@ -113,12 +118,15 @@ class TestClosedGates:
         (found,) = answer(gated, "rewards.brevity.weight=1").rounds
         assert found.num_unknown == 0
         assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
+        # a and c have a score of it, 0.5 and 0, mean 0.25; their advantages were 0.325 and 0.725.
+        assert found.push["brevity"][0] == pytest.approx((0.325 - 0.725) * 0.25 / 2, **ARITHMETIC)
 
     def test_a_gate_that_opens_leaves_out_the_group_and_counts(self, gated: RunFolder) -> None:
         (found,) = answer(gated, "rewards.brevity.gate=null").rounds
         assert (found.num_unknown, found.num_answered, found.num_groups) == (2, 0, 1)
         assert found.tau is None
         assert found.mean_total == (None, None)
+        assert advantages_if(gated, "rewards.brevity.gate=null")[1] == [0.0] * 4  # they teach nothing that is known
 
     def test_another_groups_rows_are_still_answered(self, gated: RunFolder) -> None:
         """Where correct is met by all, nothing was closed: totals 1.1, 1.7, 1.5, 1; mean 1.325."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.hindsight_runs import BASE, ROWS, advantages_if, begin, table
 
@@ -107,3 +108,18 @@ def test_rloo(run: Run, words: tuple[str, ...]) -> None:
     real = table(run("trainer=rloo", *words, name="real"), 1)["advantage"]
     assert said[1] == pytest.approx(real, **NEAR)
     assert said[1] != pytest.approx(table(base, 1)["advantage"], rel=0, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", [(), ("trainer=rloo",)], ids=["grpo", "rloo"])
+def test_sampled_completions(trainer: tuple[str, ...], workplace: Path) -> None:
+    """Nothing is given here but the seed: two runs draw the same first completions, bit for bit."""
+    words = ["train", "+exp=quickstart", "launch=cpu", "track=none", "trainer.args.max_steps=1", *trainer]
+    asked = ("rewards.brevity.weight=2", "primary={by: correct, at_least: 1.0, otherwise: exclude}")
+    assert main([*words, "run.name=base"]) == 0
+    assert main([*words, *asked, "run.name=real"]) == 0
+    base, real = (RunFolder(workplace / "runs" / "quickstart" / name) for name in ("base", "real"))
+    assert table(base, 1)["completion"] == table(real, 1)["completion"]
+    said = advantages_if(base, *asked)[1]
+    assert said == pytest.approx(table(real, 1)["advantage"], **NEAR)
+    assert said != pytest.approx(table(base, 1)["advantage"], rel=0, abs=1e-3)

@@ -26,6 +26,7 @@ MUST_NOT_KNOW = {
     "stack": {"config", "plan", "data", "models", "trainers", "runs"},
     "models": {"config", "plan", "data", "rewards", "stack", "trainers", "runs"},
     "data": {"config", "plan", "models", "rewards", "stack", "trainers", "runs"},
+    "tracking": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "screen"},
     "runs": {"config", "plan", "data", "models", "rewards", "stack", "trainers"},
     "trainers": {"config", "plan", "data", "models", "rewards"},
     "comparison": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "jobs", "screen"},

@@ -17,5 +17,5 @@ class LastingServer(WarmServer):
 def the_server(*, threads: int | None) -> WarmServer:
     """Return the one server, whichever threads are asked for: a job has its own from its environment."""
     if not _servers:
-        _servers.append(LastingServer(threads=threads))
+        _servers.append(LastingServer(threads=1))
     return _servers[0]

@@ -165,3 +165,30 @@ def test_jobs_have_the_threads_they_are_given(workplace: Path, sweep, monkeypatc
     times = {pid: [at for at, other, *_ in seen if other == pid] for pid in {line[1] for line in seen}}
     (one, two) = times.values()
     assert max(min(one), min(two)) < min(max(one), max(two))
+
+
+ON_WHICH = """
+import json, os, time
+def which(completions, trainer_state, **kwargs):
+    with open("seen.jsonl", "a") as stream:
+        stream.write(json.dumps([time.monotonic(), os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]) + chr(10))
+    return [0.0] * len(completions)
+"""
+
+
+def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus) -> None:
+    """Three runs, three at a time, on two GPUs that are listed and not there: the worker finds none and takes the CPU.
+
+    Each sees one GPU, and whoever sees the same comes after the other has ended.
+    """
+    have_gpus(2)
+    (workplace / "mine.py").write_text(ON_WHICH)
+    words = ["rewards.mine.fn=./mine.py:which", "launch.processes=1", "run.name=swept", "seed=1,2,3", "-j3"]
+    assert main(["train", "-m", *ON_GPUS, *words]) == 0
+    seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
+    spans = {(gpu, pid): [at for at, other, _ in seen if other == pid] for _, pid, gpu in seen}
+    assert len(spans) == 3
+    assert {gpu for gpu, _ in spans} == {"0", "1"}
+    (first, second) = sorted(times for (gpu, _), times in spans.items() if sum(gpu == other for other, _ in spans) == 2)
+    assert max(first) < min(second)
+    assert [holder_of(gpu) for gpu in ("0", "1")] == [None, None]

@@ -12,7 +12,6 @@ import pytest
 import torch
 import trl
 from transformers import Trainer
-from transformers.integrations import WandbCallback
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import RepeatSampler
 
@@ -282,12 +281,8 @@ def test_what_mypy_believes_of_a_trainer_is_there() -> None:
     assert {"log_completions", "output_dir"} < set(declared_names("TrlArguments")) <= fields
 
 
-def test_a_saved_model_has_the_arguments_beside_it_and_wandb_is_told_them_as_a_dict() -> None:
-    """trainers/in_run_folder.py and launch/wandb_callback.py take secrets out of both."""
+def test_a_saved_model_has_the_arguments_beside_it() -> None:
+    """trainers/in_run_folder.py takes secrets out of them."""
     assert "torch.save(self.args, os.path.join(output_dir, TRAINING_ARGS_NAME))" in inspect.getsource(Trainer._save)
     assert parameters(InRunFolder._save) == ["self", "output_dir", "state_dict"] == parameters(Trainer._save)
-    assert parameters(WandbCallback.setup)[:4] == ["self", "args", "state", "model"]
-    source = inspect.getsource(WandbCallback)
-    assert "combined_dict = {**args.to_dict()}" in source
-    assert "self.setup(args, state, model" in source
     assert "self.state.log_history.append(output)" in inspect.getsource(Trainer.log)

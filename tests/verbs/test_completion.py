@@ -25,6 +25,11 @@ from rlhf_cli.verbs import VERBS
         ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
         ("rlhf train trainer.args.loss_type=dr", ["trainer.args.loss_type=dr_grpo"]),
         ("rlhf train trainer.args.use_vllm=", ["trainer.args.use_vllm=false", "trainer.args.use_vllm=true"]),
+        ("rlhf train -m trainer=grpo,rl", ["trainer=grpo,rloo"]),
+        ("rlhf train -m trainer=rloo,rl", []),
+        ("rlhf train -m --w", ["--watch"]),
+        ("rlhf train --w", []),
+        ("rlhf resume --fa", ["--failed"]),
         ("rlhf completion z", ["zsh"]),
         ("rlhf resume ru", []),  # the shell's own file names
     ],

@@ -17,6 +17,7 @@ from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.schema.run_sections import Guards, Run, Track
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.stop_section import StopRules, checked_rules
 from rlhf_cli.config.schema.sweep_section import Sweep
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.config.schema.truncation_section import Truncation
@@ -44,6 +45,7 @@ class Experiment(Section):
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
     guards: Guards = Guards()
+    stop: Annotated[StopRules, BeforeValidator(checked_rules)] = None
     warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
     launch: Launch
     track: Track

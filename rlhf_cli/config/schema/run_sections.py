@@ -10,17 +10,22 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Track(Section):
-    """The mirror that a run has in wandb; `metrics.jsonl` in the run folder is written whatever this says.
+    """The mirror that a run has in a tracker; `metrics.jsonl` in the run folder is written whatever this says.
 
-    `mode` is `online`, `offline` (recorded here, to be uploaded later) or `none`. `project`, `tags` and `notes` are
-    wandb's: `notes` is free text, null for none. `entity` is the account or team, null for the login's default.
+    `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker at all; `online` and
+    `offline` (recorded here, to be sent by `rlhf sync`) are wandb's, for the others both say that they record.
+    `project`, `tags` and `notes` are shown by whichever it is: `notes` is free text, null for none. `entity` is wandb's
+    account or team, null for the login's default. `profiling` adds the seconds that TRL's own profiling measures, as
+    `profiling/...`.
     """
 
+    tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
     mode: Literal["online", "offline", "none"] = "offline"
     project: str = "rlhf"
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)
     notes: str | None = None
+    profiling: bool = False
 
 
 def _rounds(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import sys
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.tracking import TrackingPlan, plan_tracking
+from rlhf_cli.cli import main
+from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,21 @@ def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
     assert plan_tracking("online").mode == "offline"
     netrc.write_text("this is not a netrc file\n")
     assert plan_tracking("online").mode == "offline"
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_told_by_check(
+    tracker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == tracker else there(name, *a))
+    words = ["check", "+exp=quickstart", "launch=cpu", f"track={tracker}"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{tracker} is not installed" in said
+    assert f"pip install 'rlhf-cli[{tracker}]'" in said
+    assert main([*words, "track.mode=none"]) == 0  # negative control: nobody records with it
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object() if name == tracker else there(name, *a))
+    capsys.readouterr()
+    assert main(words) == 0
+    assert any(line.split()[1:3] == ["track", tracker] for line in capsys.readouterr().out.splitlines())

@@ -1,0 +1,117 @@
+"""Checks the metrics that rules to stop by name: a rule that can never hold is a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.stop_section import StopRule, rules_of
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables import logged_metrics
+
+_EVAL = "eval_"
+_TOTAL = "total"
+_OF_POLICY_EVALUATIONS = ("greedy/", "sampled/", "pass@", "maj@")
+
+
+def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield every rule whose metric cannot be logged by this experiment, as far as that can be known."""
+    for name, rule in rules_of(experiment.stop).items():
+        key = ".".join(part for part in ("stop", name, "when") if part)
+        told = _problem(rule.metric, experiment)
+        if told is not None:
+            what, valid = told
+            close = nearest(rule.metric, valid)
+            # A part of a list's entry cannot be typed alone.
+            instead = rule.when.replace(rule.metric, close, 1) if close else None
+            is_typed = not isinstance(experiment.stop, list)
+            hint = None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}"
+            yield ConfigError(
+                f"a rule to stop by waits for {rule.metric!r}: {what}",
+                where=origins.where(key if is_typed else "stop"),
+                got=rule.when,
+                expected="a metric that is logged (docs/metrics.md), such as "
+                + ", ".join(_examples(experiment, valid)),
+                hint=hint,
+            )
+
+
+def metric_of(rule: StopRule, rewards: list[str] | dict[str, object]) -> str:
+    """Return the name in metrics.jsonl that a rule waits for; of a reward its raw mean, of `total` TRL's `reward`."""
+    name = rule.metric
+    if name in rewards and name not in known_metrics_of_every_run():
+        return f"rewards/{name}/mean"
+    return "reward" if name == _TOTAL else name
+
+
+def known_metrics_of_every_run() -> tuple[str, ...]:
+    """Return the names that mean a metric, also where a reward has that name."""
+    return (*logged_metrics.EVERY_TRAINER, *logged_metrics.OF_REWARDS, *logged_metrics.WITH_BETA)
+
+
+def _problem(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
+    """Return what is wrong with a name and the names it may be meant for; None where it may come."""
+    known = _known(experiment)
+    plain, is_eval = metric.removeprefix(_EVAL), metric.startswith(_EVAL)
+    if is_eval and not _evaluates(experiment):
+        return "nothing is evaluated while it trains", []
+    if is_eval and plain.startswith(_OF_POLICY_EVALUATIONS):
+        return None
+    if plain in known or (metric in (*experiment.rewards, _TOTAL) and experiment.rewards):
+        return None
+    names = [*experiment.rewards, *known]
+    first, _, rest = plain.partition("/")
+    if first == "rewards" and experiment.rewards:
+        if rest.startswith("correlation/"):
+            pair = rest.split("/")[1:]
+            is_there = len(pair) == 2 and set(pair) <= set(experiment.rewards)
+            return None if is_there else (f"the rewards are {', '.join(experiment.rewards)}", names)
+        return f"no reward logs that; the rewards are {', '.join(experiment.rewards)}", names
+    if plain in logged_metrics.OF_A_CRITIC or plain in (*logged_metrics.OF_REWARDS, *logged_metrics.WITH_BETA):
+        without = " without trainer.args.beta" if plain in logged_metrics.WITH_BETA and experiment.rewards else ""
+        return f"trainer={experiment.trainer.name}{without} does not log it", names
+    if first in logged_metrics.FAMILIES and "/" in plain:
+        return "there is no such metric", names
+    close = nearest(plain, names)
+    if close is not None and _is_slip(plain, close):
+        return "there is no such metric", names
+    return None
+
+
+def _is_slip(typed: str, close: str) -> bool:
+    """Return whether a name is so like another that it is a slip: a reward may log names of its own."""
+    return "/" not in typed and abs(len(typed) - len(close)) <= 2 and typed[:1] == close[:1]
+
+
+def _known(experiment: Experiment) -> list[str]:
+    known = list(logged_metrics.EVERY_TRAINER)
+    if not experiment.trainer.row.generates:
+        return known
+    known += logged_metrics.OF_REWARDS
+    has_critic = experiment.trainer.baseline == "critic"
+    if has_critic:
+        known += logged_metrics.OF_A_CRITIC
+    if has_critic or experiment.trainer.args.get("beta"):
+        known += logged_metrics.WITH_BETA
+    parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, logged_metrics.OF_A_REWARD)
+    parts["truncation"] = (*logged_metrics.OF_TRUNCATION, *logged_metrics.OF_TRUNCATION_TOO)
+    parts |= {"kl": logged_metrics.OF_KL, "value": logged_metrics.OF_VALUE} if has_critic else {}
+    return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
+
+
+def _evaluates(experiment: Experiment) -> bool:
+    args = experiment.trainer.args
+    return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
+
+
+def _examples(experiment: Experiment, valid: list[str]) -> list[str]:
+    return (
+        [*list(experiment.rewards)[:2], *(("reward",) if experiment.rewards else ("loss",))]
+        if not valid
+        else [
+            *list(experiment.rewards)[:3],
+            *[name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in valid][:3],
+        ]
+    )

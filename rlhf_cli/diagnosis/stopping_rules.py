@@ -1,0 +1,94 @@
+"""Counts the log events in which a rule to stop by holds, and says which one has held for long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rlhf_cli.config.rules.stop_rules import metric_of
+from rlhf_cli.config.schema.stop_section import StopRule
+from rlhf_cli.suggest import nearest
+
+_WAITED = 5
+"""After so many log events in which a rule's metric has not come, that is said."""
+_EVAL = "eval_"
+
+
+@dataclass
+class _Counted:
+    """A rule, the metric it waits for, and the (step, value) pairs in a row in which it held."""
+
+    name: str
+    rule: StopRule
+    metric: str
+    held: list[tuple[int, float]] = field(default_factory=list)
+    has_come: bool = False
+    is_said: bool = False
+
+
+class StoppingRules:
+    """The rules of a run and how long each has held; `rules` by their names, `rewards` are the names of the rewards."""
+
+    def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
+        names = list(rewards)
+        self._counted = [_Counted(name, rule, metric_of(rule, names)) for name, rule in rules.items()]
+        self._num_events = 0
+        self._logged: dict[str, None] = {}
+        self.fired: str | None = None
+        """What has to be said of the rule that ends the run; None while none does."""
+
+    def replay(self, events: Iterable[Mapping[str, object]]) -> None:
+        """Count the log events of an earlier attempt at the run: a rule that had held twice needs once more.
+
+        One that had held long enough already ends the run at the next log event in which it still holds.
+        """
+        for event in events:
+            step = event.get("step")
+            self.take(int(step) if isinstance(step, int | float) else 0, event)
+        self.fired = None
+
+    def take(self, step: int, event: Mapping[str, object]) -> str | None:
+        """Count a log event; return what is to be said of the first rule that has held for long enough, else None."""
+        if "train_runtime" in event:
+            return None
+        if not any(name.startswith(_EVAL) for name in event):
+            self._num_events += 1
+        self._logged.update(dict.fromkeys(event))
+        for one in self._counted:
+            if one.metric not in event:
+                continue
+            one.has_come = True
+            value = event[one.metric]
+            if isinstance(value, int | float) and one.rule.holds(value):
+                one.held = [*one.held, (step, float(value))][-one.rule.log_events :]
+            else:
+                one.held = []
+            if len(one.held) == one.rule.log_events and self.fired is None:
+                self.fired = _said(one)
+        return self.fired
+
+    def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
+        """Yield, once a rule, that its metric has not come though others have; what an evaluation logs may come until
+        there was one, or until the end.
+        """
+        has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
+        for one in self._counted:
+            is_due = has_evaluated if one.metric.startswith(_EVAL) else self._num_events >= _WAITED
+            if one.has_come or one.is_said or not (is_due or at_end) or not self._logged:
+                continue
+            one.is_said = True
+            close = nearest(one.metric, self._logged)
+            guess = f"; {close} is" if close else ""
+            yield f"the rule to stop by `{one.rule.when}` waits for {one.metric}, which is not logged{guess}"
+
+
+def _said(one: _Counted) -> str:
+    values = ", ".join(f"{value:.4g}" for _, value in one.held[-_SHOWN:])
+    first, last = one.held[0][0], one.held[-1][0]
+    steps = f"step {last}" if first == last else f"steps {first} to {last}"
+    shown = "... " if len(one.held) > _SHOWN else ""
+    named = f" {one.name!r}" if one.name and not one.name.isdigit() else ""
+    return f"stopped by rule{named}: {one.rule.when}: {shown}{values} at {steps}"
+
+
+_SHOWN = 5

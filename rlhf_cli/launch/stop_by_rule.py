@@ -1,0 +1,71 @@
+"""Ends training by the rules of `stop`, on all ranks at the same step, with a checkpoint of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from rich.text import Text
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rlhf_cli.diagnosis.stopping_rules import StoppingRules
+from rlhf_cli.launch.stop_between_steps import on_any_rank
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen.training_bar import TrainingBar
+
+_log = logging.getLogger("rlhf")
+
+
+class StopByRule(TrainerCallback):
+    """A callback that saves and stops training once a rule has held for long enough; it is for every rank.
+
+    Rank 0 counts, and the others hear of it at the same log event. `has_stopped` says whether a rule did, `reason` on
+    rank 0 which, and with what values.
+    """
+
+    def __init__(self, folder: RunFolder, bar: TrainingBar, rules: StoppingRules, *, is_main: bool) -> None:
+        self.has_stopped = False
+        self.reason: str | None = None
+        self._folder = folder
+        self._bar = bar
+        self._rules = rules
+        self._is_main = is_main
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Count what is in metrics.jsonl already, where the run goes on: it ends at the checkpoint by now."""
+        if self._is_main:
+            self._rules.replay(read_metrics(self._folder.metrics))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Count what was logged; save and stop where a rule has held for long enough, between steps."""
+        said = None
+        if self._is_main:
+            plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
+            said = self._rules.take(state.global_step, plain)
+            self._warn()
+        if self.has_stopped or not 0 < state.global_step < state.max_steps:
+            return  # at the last step there is nothing left to stop
+        if on_any_rank(said is not None, args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+            self.reason = said
+            if said is not None:
+                _log.info("step %d: %s", state.global_step, said)
+                self._bar.print(Text(f"step {state.global_step}: {said}"))
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Say which rules could never have held."""
+        if self._is_main:
+            self._warn(at_end=True)
+
+    def _warn(self, *, at_end: bool = False) -> None:
+        for text in self._rules.never_logged(at_end=at_end):
+            _log.warning(text)
+            self._bar.print(Text(f"warning: {text}"))

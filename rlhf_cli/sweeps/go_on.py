@@ -1,0 +1,171 @@
+"""Goes on with a sweep: runs what is missing, was stopped, killed or has failed, and says of every job why."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code, take_as_ours
+from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.jobs.resume_options import ResumeOptions
+from rlhf_cli.jobs.resuming import noted, resumed
+from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
+from rlhf_cli.launch.freeze import freeze_again
+from rlhf_cli.runs.pace import training_time_s
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
+from rlhf_cli.slurm.slurm_submission import check_slurm
+from rlhf_cli.sweeps.checked_jobs import JobProblems, checked
+from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
+from rlhf_cli.sweeps.sweep import run_ready, say_folder, shown
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
+from rlhf_cli.sweeps.sweep_grid import Job
+from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
+
+_MISSING = "missing"
+_LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A job and what has become of it so far; no status where it was never frozen."""
+
+    job: Job
+    status: Status | None
+
+    def is_wanted(self, *, only_failed: bool) -> bool:
+        """Return whether it is run now."""
+        if self.status is None:
+            return not only_failed
+        return self.status.state == FAILED if only_failed else self.status.state not in _LEFT_ALONE
+
+
+def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
+    """Go on with the sweep in `folder` and return the exit code; `argv` are the options of the sweep.
+
+    Raises RunError while another process runs it, and whatever is wrong with any of the jobs, before the first starts.
+    """
+    options, words = sweep_options(argv, may_only_failed=True)
+    if words:
+        raise ConfigError(
+            "a sweep goes on as it was frozen",
+            where="command line",
+            got=" ".join(words),
+            expected="no other values: its runs are to be compared",
+            hint=f"rlhf resume {shown(folder)}, or a new sweep",
+        )
+    if is_search(folder):
+        return _go_on_searching(folder, allowed, options)
+    console, sweep = Console(), open_sweep(folder)
+    with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
+        known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
+        wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
+        show_planned(console, shown(sweep.path), [_planned(sweep, one, options) for one in known])
+        if not wanted:
+            console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
+            say_folder(console, sweep)
+            return EXIT_OK
+        jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
+        if options.dry_run:
+            console.print("nothing was started or written")
+            return EXIT_OK
+        if goes_to_slurm(jobs[0].experiment.launch):
+            check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
+            submit_sweep(console, [job.folder for job in jobs], sweep.path)
+            say_folder(console, sweep)
+            return EXIT_OK
+        return run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known))
+
+
+def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
+    """Run the trials of a search that were stopped, then those that are left, and return the exit code."""
+    if options.only_failed:
+        raise ConfigError(
+            "a search does not try again what has failed: it proposes something else",
+            where="command line",
+            got="--failed",
+            hint=f"rlhf resume {shown(folder)}, for the trials that are left",
+        )
+    for config in sorted(folder.glob("*/config.yaml")):
+        refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {shown(folder)}")
+    return go_on_with_search(Console(), search_of(folder), folder.resolve(), options)
+
+
+def _status(sweep: SweepFolder, job: Job) -> Status | None:
+    run = sweep.run_of(job)
+    return read_status(run) if run.config.is_file() else None
+
+
+def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions, *, dry_run: bool) -> list[ReadyJob]:
+    """Return the jobs as they go on. Raises all that is wrong with any of them, before anything is written."""
+    problems = JobProblems()
+    going_on = []
+    missing = [one.job for one in wanted if one.status is None]
+    for one in wanted:
+        run = sweep.run_of(one.job)
+        try:
+            if one.status is None and not one.job.words:
+                raise RunError("sweep.json does not say how the run was typed", where=str(run.path))
+            if one.status is not None:
+                refuse_foreign_code(run, trust=allowed.trust, command=f"rlhf resume {shown(sweep.path)}")
+                going_on.append((one, resumed(run, prepare_from(run, []), allowed.allowed)))
+        except UserError as error:
+            problems.add(error, one.job.name)
+    try:
+        anew = checked(missing)
+    except UserError as error:
+        problems.add(error, ", ".join(job.name for job in missing))
+        anew = []
+    problems.raise_any(len(wanted))
+    ready: dict[str, ReadyJob] = {}
+    for one, begun in going_on:
+        assert begun.plan is not None
+        if not dry_run:
+            if begun.files:
+                experiment, composed = begun.prepared.experiment, begun.prepared.composed
+                freeze_again(begun.folder, experiment, composed, files=begun.plan.files, note=noted(begun))
+            take_as_ours(begun.folder)
+        is_begun = begun.status.state != CREATED
+        job = ReadyJob(one.job.name, begun.folder, begun.prepared.experiment, begun.plan, resume=is_begun)
+        ready[one.job.name] = replace(job, take_over=allowed.take_over)
+    for new in anew:
+        folder = sweep.run_of(new.job) if dry_run else freeze(sweep.path, new)
+        ready[new.job.name] = ReadyJob(new.job.name, folder, new.prepared.experiment, new.plan)
+    return [ready[one.job.name] for one in wanted]
+
+
+def _planned(sweep: SweepFolder, one: _Known, options: SweepOptions) -> PlannedJob:
+    """Return the line of the table that says what becomes of a job, and why."""
+    status = one.status
+    if status is None:
+        return PlannedJob(one.job.name, _MISSING, 0, None, "begins" if not options.only_failed else "", "")
+    what = _LEFT_ALONE.get(status.state, "")
+    if one.is_wanted(only_failed=options.only_failed):
+        checkpoint = sweep.run_of(one.job).last_checkpoint()
+        step = checkpoint.name.rpartition("-")[2] if checkpoint is not None else None
+        again = "begins" if status.state == CREATED else "begins again"
+        what = f"goes on from step {step}" if step is not None else again
+    reason = (status.reason or "").partition("\n")[0] if status.state != FINISHED else ""
+    return PlannedJob(one.job.name, status.state, status.step, status.max_steps, what, reason)
+
+
+def _why_nothing(known: Sequence[_Known], options: SweepOptions) -> str:
+    states = [one.status.state if one.status is not None else _MISSING for one in known]
+    if all(state == FINISHED for state in states):
+        return f"all {len(states)} runs have finished"
+    return "no run has failed" if options.only_failed else "every run has finished, or somebody trains it"
+
+
+def _took_s(sweep: SweepFolder, known: Sequence[_Known]) -> float | None:
+    """Return how long a run of this sweep has trained that has finished, the median; None where none has."""
+    finished = [sweep.run_of(one.job) for one in known if one.status is not None and one.status.state == FINISHED]
+    times = [seconds for run in finished if (seconds := training_time_s(run)) is not None]
+    return statistics.median(times) if times else None

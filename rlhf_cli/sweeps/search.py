@@ -1,0 +1,126 @@
+"""Takes a search from its plan to its last table: trials that a memory proposes, run as the jobs of any sweep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.jobs.slurm_jobs import goes_to_slurm
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.search_result import TrialRow, show_found, show_search
+from rlhf_cli.sweeps.checked_jobs import checked, folder_of
+from rlhf_cli.sweeps.run_jobs import run_jobs
+from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan, without_section
+from rlhf_cli.sweeps.search_space import Numbers, Options
+from rlhf_cli.sweeps.study import JOURNAL, Memory
+from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
+from rlhf_cli.sweeps.sweep_options import SweepOptions
+from rlhf_cli.sweeps.trials import Trials
+
+_HOW = {"off": "", "median": ", stopped early below the median", "halving": ", of which a third goes on at each rung"}
+_SEEDS = "seed=range(1,6)"
+
+
+def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> int:
+    """Run a new search, or say with --dry-run what it would be; returns the exit code.
+
+    Raises, before anything is written, what is wrong at any end of what may be searched, and ConfigError where Optuna
+    is missing or trials would go to Slurm.
+    """
+    corners = checked(plan.corners(), adjust=without_section)
+    if goes_to_slurm(corners[0].prepared.experiment.launch):
+        raise ConfigError(
+            "a search has to wait for its trials, and Slurm's queue is no place to wait",
+            where="launch.slurm",
+            got="launch=slurm and a search",
+            expected="trials on this machine, or within one job of Slurm's: sbatch --wrap 'rlhf train -m ...'",
+            hint="launch=auto -j N",
+        )
+    folder = folder_of(corners)
+    _show_heading(console, plan, folder, options)
+    if options.dry_run:
+        console.print("nothing was started or written")
+        return EXIT_OK
+    begin_sweep(folder, typed, list(plan.space), [])
+    return go_on_with_search(console, plan, folder, options)
+
+
+def is_search(folder: Path) -> bool:
+    """Return whether the sweep in a folder is a search."""
+    return (folder / JOURNAL).is_file()
+
+
+def search_of(folder: Path) -> SearchPlan:
+    """Return the search in a folder, as it was typed. Raises RunError where the words no longer say the same."""
+    typed = read_json(folder / SWEEP_FILE).get("overrides")
+    plan = search_plan([*map(str, typed)] if isinstance(typed, list) else [])
+    if plan is None:
+        raise RunError("the words of this search describe none any more", where=str(folder / SWEEP_FILE))
+    return plan
+
+
+def go_on_with_search(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> int:
+    """Run the trials of a search that are left, show what was found, and return the exit code."""
+    with only_writer(RunFolder(folder), what="sweep"):
+        memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
+        trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False))
+        try:
+            watched = options.watch or plan.objectives[0].metric
+            return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
+        finally:
+            _show_found(console, plan, memory)
+            shown = RunFolder(folder).shown
+            if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
+                way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shlex.quote(shown)}` goes on"
+                console.print(way_on, soft_wrap=True, highlight=False, markup=False)
+            console.print(f"sweep folder: {shown}", soft_wrap=True, highlight=False)
+
+
+def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
+    at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
+    how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
+    space = {key: _in_words(may_be) for key, may_be in plan.space.items()}
+    show_search(console, objectives=[*map(str, plan.objectives)], space=space, how=how, folder=RunFolder(folder).shown)
+
+
+def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
+    best = {trial.number for trial in memory.best()}
+    tried = memory.trials()
+    rows = [
+        TrialRow(
+            name=trial.job or str(trial.number),
+            settings=dict(word.split("=", 1) for word in trial.words),
+            values=trial.values if trial.state == "complete" else (),
+            state=trial.state,
+            is_best=trial.number in best,
+        )
+        for trial in tried
+    ]
+    first = next((trial for trial in tried if trial.number in best), None)
+    fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
+    again = ["rlhf", "train", "-m", *fixed, *_rounded(first.words if first else ()), _SEEDS]
+    show_found(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
+
+
+def _in_words(may_be: Numbers | Options) -> str:
+    if isinstance(may_be, Options):
+        return ", ".join(may_be.values)
+    kind = " whole numbers" if may_be.is_whole else ""
+    return f"{may_be.low:g} to {may_be.high:g}{kind}{', logarithmic' if may_be.is_log else ''}"
+
+
+def _rounded(words: Sequence[str]) -> list[str]:
+    """Return words with as many digits as one would type."""
+    rounded = []
+    for key, _, value in (word.partition("=") for word in words):
+        try:
+            rounded.append(f"{key}={float(value):.4g}")
+        except ValueError:
+            rounded.append(f"{key}={value}")
+    return rounded

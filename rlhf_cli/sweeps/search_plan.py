@@ -1,0 +1,127 @@
+"""Says whether `rlhf train -m` makes a search, and what it may set: checked at its corners before the first trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.sweep_rules import moves_the_total, moving_total
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.sweep_section import Sweep
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.sweeps.job_names import names_of
+from rlhf_cli.sweeps.objective import Objective, read_objective
+from rlhf_cli.sweeps.search_space import Space, from_section, refuse_seeds, split_words
+from rlhf_cli.sweeps.sweep_grid import Job
+
+SECTION = "sweep"
+_TOTAL = "reward"
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search: what it is to find, what it may set, and the words that hold for every trial."""
+
+    sweep: Sweep
+    objectives: tuple[Objective, ...]
+    space: Space
+    fixed: tuple[str, ...]
+    seed: int
+
+    def job(self, number: int, words: Sequence[str]) -> Job:
+        """Return the job that a trial is: called by its number, and by what it sets where a name has room for it."""
+        values = {key: value for key, _, value in (word.partition("=") for word in words)}
+        shown = {"trial": str(number), **{key: _few_digits(value) for key, value in values.items()}}
+        (name,) = names_of([shown])
+        return Job(name, values, (*self.fixed, *words))
+
+    def corners(self) -> list[Job]:
+        """Return jobs that between them set every key to its ends, or to each of its options."""
+        first = {key: may_be.corners()[0] for key, may_be in self.space.items()}
+        rows = [first]
+        for key, may_be in self.space.items():
+            rows += [{**first, key: corner} for corner in may_be.corners()[1:]]
+        names = names_of(rows)
+        words = [tuple(f"{key}={value}" for key, value in row.items()) for row in rows]
+        return [Job(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
+
+
+def search_plan(typed: list[str]) -> SearchPlan | None:
+    """Return the search that the words describe; None where they describe a grid: no `sweep` section says what to find.
+
+    Raises what `prepare` raises where a search is asked for and something is wrong with it, and ConfigError for a
+    space that is empty, that holds the seed, or that the objective moves with.
+    """
+    fixed, from_words = split_words(typed) if _is_typed(typed) else _of_a_grid(typed)
+    try:
+        experiment = prepare(
+            [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
+        ).experiment
+    except UserError:
+        if _is_typed(typed):
+            raise
+        return None  # the grid says what is wrong with which of its jobs
+    sweep = experiment.sweep
+    if sweep is None:
+        return None
+    space = {**_from_section(sweep, experiment, fixed), **from_words}
+    _refuse(space, sweep, experiment)
+    words = tuple(word for word in fixed if not _is_of_section(word))
+    objectives = tuple(map(read_objective, sweep.objective))
+    return SearchPlan(sweep, objectives, space, words, experiment.seed)
+
+
+def without_section(tree: JsonTree, origins: Origins) -> None:
+    """Take the section out of a trial's configuration, in place: a run of a search is no search."""
+    tree.pop(SECTION, None)
+
+
+def _of_a_grid(typed: list[str]) -> tuple[list[str], Space]:
+    """Return the words of what may still be a search by its experiment's own section; a space that cannot be read is
+    the grid's to complain of.
+    """
+    try:
+        return split_words(typed)
+    except ConfigError:
+        return list(typed), {}
+
+
+def _from_section(sweep: Sweep, experiment: Experiment, fixed: Sequence[str]) -> Space:
+    keys = [word.partition("=")[0].lstrip("+") for word in fixed]
+    return from_section(sweep.space, experiment.rewards, keys)
+
+
+def _refuse(space: Space, sweep: Sweep, experiment: Experiment) -> None:
+    if not space:
+        raise ConfigError(
+            "a search that may set nothing",
+            where="sweep.space",
+            expected="keys and what they may be",
+            hint="'rewards.NAME.weight=interval(0,2)', typed, or sweep=weights",
+        )
+    refuse_seeds(space)
+    moving = [key for key in space if moves_the_total(key)]
+    for objective in sweep.objective:
+        metric = objective.removeprefix("-").removeprefix("eval_")
+        if moving and (metric == _TOTAL or metric.endswith("/total")):
+            raise moving_total(objective, moving, list(experiment.rewards), where="sweep.objective")
+
+
+def _is_typed(words: Sequence[str]) -> bool:
+    return any(_is_of_section(word) for word in words)
+
+
+def _is_of_section(word: str) -> bool:
+    key = word.partition("=")[0].lstrip("+")
+    return key == SECTION or key.startswith(f"{SECTION}.")
+
+
+def _few_digits(value: str) -> str:
+    """Return a number as a name has room for it; trials have numbers of their own to tell them apart."""
+    try:
+        return f"{float(value):.3g}"
+    except ValueError:
+        return value

@@ -1,0 +1,127 @@
+"""Makes the jobs of a search one by one, as its memory proposes them, and tells it what came of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.screen.sweep_table import PRUNED
+from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked
+from rlhf_cli.sweeps.job_watch import JobWatch
+from rlhf_cli.sweeps.objective import refuse_unlogged, value_so_far
+from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.search_plan import SearchPlan, without_section
+from rlhf_cli.sweeps.study import Memory
+from rlhf_cli.sweeps.sweep_folder import add_job, freeze
+
+_MOST_REFUSED = 5
+"""So many proposals in a row that cannot be run mean that the space is wrong, and not the proposals."""
+
+
+class Trials:
+    """The jobs of a search. Those that an earlier command left unfinished come first, then new ones, up to so many as
+    were asked for.
+    """
+
+    def __init__(self, folder: Path, plan: SearchPlan, memory: Memory, say: Callable[[str], object]) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._memory = memory
+        self._say = say
+        self._number_of: dict[str, int] = {}
+        self._left = [trial for trial in memory.trials() if trial.state == "running"]
+        self._asked = len(memory.trials())
+        self._pruned: set[int] = set()
+
+    @property
+    def num_to_come(self) -> int:
+        """Return how many jobs there will be beside those that were made, as far as is known."""
+        return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
+
+    def next_job(self) -> ReadyJob | None:
+        """Return the next trial, frozen; None where there are no more.
+
+        Raises the UserError of a proposal that cannot be run where it is the last of several in a row.
+        """
+        while self._left:
+            trial = self._left.pop(0)
+            if trial.job is not None and (self._folder / trial.job / "config.yaml").is_file():
+                (left,) = checked([self._plan.job(trial.number, trial.words)], adjust=without_section)
+                return self._ready(trial.number, left, resume=read_status(RunFolder(self._folder / trial.job)).step > 0)
+            self._memory.tell(trial.number, None)  # it was asked for, and killed before it was frozen
+        refused = 0
+        while self._asked < self._plan.sweep.trials:
+            trial_number, job, error = self._propose()
+            if job is not None:
+                return self._ready(trial_number, job, resume=False)
+            refused += 1
+            if error is not None and refused == _MOST_REFUSED:
+                raise error
+        return None
+
+    def _propose(self) -> tuple[int, CheckedJob | None, UserError | None]:
+        asked = self._memory.ask()
+        self._asked += 1
+        job = self._plan.job(asked.number, asked.words)
+        try:
+            (one,) = checked([job], adjust=without_section)
+        except UserError as error:
+            self._memory.tell(asked.number, None)
+            self._say(f"{job.name} cannot be run: {error.what}")
+            return asked.number, None, error
+        add_job(self._folder, job)
+        freeze(self._folder, one)
+        self._memory.belongs_to(asked.number, job.name)
+        return asked.number, one, None
+
+    def _ready(self, number: int, job: CheckedJob, *, resume: bool) -> ReadyJob:
+        self._number_of[job.job.name] = number
+        folder = RunFolder(self._folder / job.job.name)
+        return ReadyJob(job.job.name, folder, job.prepared.experiment, job.plan, resume=resume)
+
+    def should_stop(self, watch: JobWatch) -> bool:
+        """Tell the memory how a job does, and return whether it does worse than others did at the same point."""
+        number = self._number_of[watch.job.name]
+        if self._plan.sweep.prune == "off" or number in self._pruned or not watch.max_steps or not watch.step:
+            return False
+        objective = self._plan.objectives[0]
+        value = value_so_far(objective, watch.values_of(objective.metric))
+        percent = 100 * watch.step // watch.max_steps
+        if value is None or percent >= 100 or not self._memory.report(number, percent, value):
+            return False
+        self._pruned.add(number)
+        return True
+
+    def ended(self, watch: JobWatch, status: Status) -> Status:
+        """Tell the memory what came of a job, and return its status, `pruned` for one that was stopped here.
+
+        Raises RunError where it has finished and never logged an objective: no other will.
+        """
+        number = self._number_of[watch.job.name]
+        objectives = self._plan.objectives
+        if status.state == PREEMPTED and number in self._pruned:
+            self._memory.tell(number, None, is_pruned=True)
+            update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
+            return replace(status, state=PRUNED, reason=None)
+        if status.state == PREEMPTED:
+            return status  # it stays a trial that runs, and is gone on with
+        if status.state != FINISHED:
+            self._memory.tell(number, None)
+            return status
+        values = [value_so_far(objective, watch.values_of(objective.metric)) for objective in objectives]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            self._memory.tell(number, known)
+            return status
+        self._memory.tell(number, None)
+        try:
+            refuse_unlogged(objectives, watch.logged(), where=watch.job.folder.shown)
+        except RunError:
+            if not any(trial.state == "complete" for trial in self._memory.trials()):
+                raise
+        self._say(f"{watch.job.name} has finished without a number for its objective")
+        return status

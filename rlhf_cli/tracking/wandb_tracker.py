@@ -1,0 +1,120 @@
+"""Mirrors a run in wandb, online or in files that are sent later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from rlhf_cli.redaction import redacted
+from rlhf_cli.tracking.tracker import STEP, Ending, Row, TrackedRun
+from rlhf_cli.tracking.wandb_record_reader import last_step
+from rlhf_cli.tracking.wandb_records import mark_sent, records_of
+
+if TYPE_CHECKING:
+    import wandb
+
+_INIT_TIMEOUT_S = 30.0
+_FINISH_TIMEOUT_S = 60.0
+"""So long the end of a run waits for a server that takes nothing; what is not sent by then stays in the run folder."""
+
+
+class WandbTracker:
+    """A wandb run that is open while a run trains: config nested, every metric over `train/global_step`."""
+
+    def __init__(self, mode: Literal["online", "offline"]) -> None:
+        self._mode: Literal["online", "offline"] = mode
+
+    def start(self, run: TrackedRun) -> int:
+        """Begin the run, or go on in the one of the same id; offline where the server does not answer any more."""
+        import wandb
+
+        # Else a copy of every table is left in the user's home, where nobody looks for it.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+        recorded = _recorded_to(run)
+        try:
+            self._run = open_run(run, self._mode)
+        except wandb.errors.Error:
+            # The server answered a minute ago and does not now. A run is worth more than its mirror.
+            self._mode = "offline"
+            self._run = open_run(run, self._mode)
+        self._run.define_metric(STEP)
+        self._run.define_metric("*", step_metric=STEP, step_sync=True)
+        # What wandb has cannot be taken back: its server drops rows of steps that it has.
+        on_server = self._run.step - 1 if self._run.resumed else 0
+        return max(recorded, on_server, run.goes_on_from)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics into wandb's row of this step."""
+        self._log({**metrics, STEP: step}, step)
+
+    def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
+        """Log a table under its name: wandb keeps one a step, and shows them all by `history.concat`."""
+        import wandb
+
+        table = wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])
+        self._log({name: table, STEP: step}, step)
+
+    def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
+        """Put the summary beside the last values and close the run, failed or preempted where it was."""
+        self._run.summary.update(dict(summary))
+        if ending == "preempted":
+            self._run.mark_preempting()
+        folder = self._run.settings.sync_dir
+        self._run.finish(exit_code=0 if ending == "finished" else 1)
+        if self._mode == "online":
+            mark_sent(folder)
+
+    def _log(self, values: Mapping[str, object], step: int) -> None:
+        # A reward that logs by itself counts wandb's own steps up; what is behind them wandb would drop.
+        self._run.log(dict(values), step=step if step >= self._run.step else None)
+
+
+def _recorded_to(run: TrackedRun) -> int:
+    """Return the last step that the records of earlier attempts hold, 0 without any.
+
+    Less than what was logged where the process was killed: wandb writes a row when the next one begins.
+    """
+    return max((last_step(record.file) or 0 for record in records_of(run.path)), default=0)
+
+
+def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
+    """Return an open run of wandb's; the one of the same id where the server knows it. Raises wandb's errors."""
+    import wandb
+
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        init_timeout=_INIT_TIMEOUT_S,
+        finish_timeout=_FINISH_TIMEOUT_S,
+        finish_timeout_raises=True,
+    )
+    with _redacted_command_line():
+        return wandb.init(
+            project=run.project,
+            entity=run.entity,
+            name=run.name,
+            group=run.group,
+            job_type=run.job_type,
+            tags=list(run.tags),
+            notes=run.notes,
+            config=dict(run.config),
+            dir=str(run.path),
+            id=run.run_id,
+            resume="allow",
+            mode=mode,
+            settings=settings,
+        )
+
+
+@contextlib.contextmanager
+def _redacted_command_line() -> Iterator[None]:
+    """Let wandb, which keeps the command line as it was typed, see it without secrets."""
+    typed = sys.argv
+    sys.argv = [redacted(word) for word in typed]
+    try:
+        yield
+    finally:
+        sys.argv = typed

@@ -1,0 +1,99 @@
+"""A run folder as a finished run leaves it, made without training: configuration, provenance, events, completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import yaml
+
+from rlhf_cli.runs.run_folder import RunFolder
+
+REWARDS = (0.1, 0.9, 0.4, 0.5)
+"""The totals of steps 1 to 4; the component `correct` has half of them."""
+
+CONFIG = {
+    "seed": 3,
+    "rewards": {"correct": {"weight": 2.0, "fn": "rlhf_cli.rewards.toy:sums_correct"}},
+    "trainer": {"name": "grpo", "args": {"learning_rate": 0.001}},
+    "track": {"mode": "offline", "tracker": "wandb", "project": "sums", "entity": None, "tags": ["mine"], "notes": "n"},
+}
+
+
+def event(step: int, total: float) -> dict[str, object]:
+    """Return a log event of a step."""
+    of_reward = {"reward": total, "rewards/correct/mean": total / 2, "kl": None, "epoch": step / 10}
+    return {"step": step, "time_s": 1.5 * step, **of_reward}
+
+
+EVALUATION = {
+    "step": 4,
+    "time_s": 6.1,
+    "eval_greedy/total": 0.6,
+    "eval_greedy/total/low": 0.4,
+    "eval_greedy/total/high": 0.8,
+    "eval_greedy/rewards/correct": 0.3,
+    "eval_pass@4/correct": 0.7,
+}
+LAST = {"step": 4, "time_s": 6.2, "train_runtime": 6.5, "train_loss": 0.01, "epoch": 0.4}
+EVENTS: list[Mapping[str, object]] = [*(event(step, total) for step, total in enumerate(REWARDS, 1)), EVALUATION, LAST]
+
+
+def logged_run(
+    path: Path,
+    *,
+    events: Sequence[Mapping[str, object]] = EVENTS,
+    config: Mapping[str, object] = CONFIG,
+    provenance: Mapping[str, object] | None = None,
+) -> RunFolder:
+    """Write a run folder with these events, and a table of two completions a step."""
+    folder = RunFolder(path)
+    (path / "completions").mkdir(parents=True)
+    folder.config.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    known = {
+        "command": "rlhf train +exp=quickstart",
+        "choices": {"exp": "quickstart", "model": "tiny", "data": "toy_sums", "launch": "cpu"},
+        "cwd": str(path.parent),
+        "wandb_id": "0123abcd",
+        "versions": {"rlhf": "0.1.0", "torch": "2.13.0", "trl": "1.16.0", "peft": "0.21"},
+    }
+    folder.provenance.write_text(json.dumps({**known, **(provenance or {})}))
+    folder.status.write_text(json.dumps({"state": "finished", "step": 4}))
+    folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in events))
+    for step in range(1, 5):
+        write_completions(folder, step)
+    return folder
+
+
+def write_completions(folder: RunFolder, step: int) -> None:
+    """Write the table of a step."""
+    rows = {
+        "step": [step, step],
+        "prompt": ["1+1=", "1+1="],
+        "completion": [f"two at {step}", "3"],
+        "correct": [1.0, None],
+        "advantage": [0.5, -0.5],
+    }
+    file = folder.path / "completions" / f"completions_{step:05d}.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(rows), file)
+
+
+def write_evaluation(folder: RunFolder, step: int) -> None:
+    """Write what an evaluation at a step leaves."""
+    place = folder.path / "eval" / "training"
+    place.mkdir(parents=True, exist_ok=True)
+    figures = {"mean": 0.6, "low": 0.4, "high": 0.8, "n": 2}
+    rewards = {"correct": {"raw": {**figures, "mean": 0.3}, "effective": figures, "weighted": figures}}
+    part = {"total": figures, "truncated": figures, "tokens": figures, "rewards": rewards}
+    (place / f"step-{step}.json").write_text(json.dumps({"step": step, "parts": {"greedy": part}}))
+    answer = {
+        "prompt": [{"role": "user", "content": "1+1="}],
+        "completion": "2",
+        "completion_ids": [50],
+        "part": "greedy",
+    }
+    rest = {"sample": 0, "total": 0.6, "rewards": {"correct": 0.3}}
+    (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}) + "\n")

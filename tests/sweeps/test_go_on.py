@@ -1,0 +1,134 @@
+"""`rlhf resume SWEEP`: what is missing, stopped, killed or failed runs, what is done is left, and each job says why."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status, update_status
+from rlhf_cli.runs.writer_lock import only_writer
+from tests.support.small_runs import SMALL
+
+SWEEP = Path("runs/quickstart/swept")
+FAILS = """
+import os
+def fails(completions, trainer_state, *, job, **kwargs):
+    if job == 2 and trainer_state.global_step == 2 and not os.path.exists("mended"):
+        raise ValueError("not mended yet")
+    return [float(len(completion) % 7) for completion in completions]
+"""
+WORDS = ["rewards.mine.fn=./mine.py:fails", "rewards.mine.args.job=1,2,3", "trainer.args.save_steps=1"]
+
+
+def states() -> dict[str, str]:
+    return {path.parent.name: read_status(RunFolder(path.parent)).state for path in SWEEP.glob("*/config.yaml")}
+
+
+def test_what_is_left_is_run_and_ends_as_it_would_have(workplace: Path, sweep, capsys) -> None:
+    """Of four runs one fails after two steps, one is taken away, one was stopped before it began, one is done.
+
+    The one that failed goes on from its checkpoint, and its weights are those of the same run without a failure.
+    """
+    (workplace / "mine.py").write_text(FAILS)
+    words = [word.replace("1,2,3", "1,2,3,4") for word in WORDS]
+    assert sweep(*words)[0] == 1
+    shutil.rmtree(SWEEP / "job=3")
+    update_status(RunFolder((SWEEP / "job=4").resolve()), state="created", step=0, max_steps=None)
+    shutil.rmtree(SWEEP / "job=4" / "checkpoints")
+    untouched = (SWEEP / "job=1" / "status.json").stat().st_mtime_ns
+    capsys.readouterr()
+
+    assert main(["resume", str(SWEEP), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 4 runs are done" in said
+    assert "2 have never begun, and begin now" in said
+    assert "goes on from step 2" in said
+    assert "reward 'mine' failed on row 0" in said
+    assert states() == {"job=1": "finished", "job=2": "failed", "job=4": "created"}
+
+    Path("mended").touch()
+    assert main(["resume", str(SWEEP), "-j", "2"]) == 0
+    assert states() == {f"job={job}": "finished" for job in (1, 2, 3, 4)}
+    assert (SWEEP / "job=1" / "status.json").stat().st_mtime_ns == untouched
+    assert "going on from checkpoint-2" in (SWEEP / "job=2" / "console.txt").read_text()
+    capsys.readouterr()
+    # `job` only says which one fails: all four are the same run.
+    assert len({weights_hash(SWEEP / f"job={job}" / "model") for job in (1, 2, 3, 4)}) == 1
+
+    assert main(["resume", str(SWEEP)]) == 0
+    assert "nothing to do: all 4 runs have finished" in capsys.readouterr().out
+
+
+@pytest.fixture
+def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
+    """A sweep of which nothing has been run: `frozen(words)`; what would be run is in the list that it returns."""
+    from rlhf_cli.sweeps import sweep
+
+    ran: list[list[tuple[str, bool]]] = []
+
+    def note(console, jobs, options, *, expected_s=None) -> int:
+        ran.append([(job.name, job.resume) for job in jobs])
+        return 0
+
+    monkeypatch.setattr(sweep, "run_jobs", note)
+
+    def freeze(*words: str) -> list[list[tuple[str, bool]]]:
+        assert main(["train", "-m", *SMALL, "run.name=swept", *words]) == 0
+        ran.clear()
+        return ran
+
+    return freeze
+
+
+def test_which_runs_go_on_follows_from_their_states(frozen) -> None:
+    ran = frozen("seed=range(0,7)")
+    for seed, state in enumerate(["finished", "failed", "preempted", "created", "queued", "running", "running"]):
+        update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), state=state, job_id="7")
+    import os
+    import socket
+
+    update_status(RunFolder((SWEEP / "seed=5").resolve()), pid=os.getpid(), host=socket.gethostname())
+    assert main(["resume", str(SWEEP)]) == 0
+    assert ran.pop() == [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
+    assert main(["resume", str(SWEEP), "--failed"]) == 0
+    assert ran.pop() == [("seed=1", True)]
+
+
+def test_nobody_else_may_run_it_meanwhile(frozen, capsys) -> None:
+    ran = frozen("seed=1,2")
+    with only_writer(RunFolder(SWEEP.resolve()), what="sweep"):
+        assert main(["resume", str(SWEEP)]) == 2
+    assert "the sweep is being run right now" in capsys.readouterr().err
+    assert ran == []
+
+
+def test_a_sweep_takes_no_other_values(frozen, capsys) -> None:
+    ran = frozen("seed=1,2")
+    assert main(["resume", str(SWEEP), "seed=3"]) == 2
+    assert "as it was frozen" in capsys.readouterr().err
+    assert ran == []
+
+
+def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:
+    (workplace / "mine.py").write_text(FAILS)
+    ran = frozen(*WORDS)
+    (workplace / "mine.py").write_text(FAILS + "# changed\n")
+    assert main(["resume", str(SWEEP)]) == 2
+    assert capsys.readouterr().err.count("mine.py") == 3
+    assert ran == []
+    assert main(["resume", str(SWEEP), "--allow", "code"]) == 0
+    assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
+
+
+def test_one_run_of_a_sweep_can_be_named_alone(workplace: Path, frozen, capsys) -> None:
+    """Its folder has a `=` and a `,` in its name, as an override has."""
+    frozen("seed=1,2", "rewards.brevity.weight=0,1")
+    run = SWEEP / "seed=1,weight=0"
+    update_status(RunFolder(run.resolve()), state="finished")
+    assert main(["resume", str(run)]) == 0
+    assert "nothing to do" in capsys.readouterr().out

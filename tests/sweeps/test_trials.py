@@ -1,0 +1,165 @@
+"""The trials of a search as jobs, with a memory whose proposals are given and runs that are written, not trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, claim, read_status, update_status
+from rlhf_cli.screen.sweep_table import PRUNED
+from rlhf_cli.sweeps.job_watch import JobWatch
+from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan
+from rlhf_cli.sweeps.study import Memory
+from rlhf_cli.sweeps.sweep_folder import begin_sweep, open_sweep
+from rlhf_cli.sweeps.trials import Trials
+
+METRIC = "rewards/correct/mean"
+WORDS = ["+exp=quickstart", "track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.trials=3"]
+
+
+class Searched:
+    """A search in a folder, whose runs are what a test says they are."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        plan = search_plan([*WORDS, *words])
+        assert plan is not None
+        self.folder = folder
+        self.plan: SearchPlan = plan
+        self.said: list[str] = []
+        if not folder.exists():
+            begin_sweep(folder, WORDS, list(plan.space), [])
+        self.memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=0)
+        self.trials = Trials(folder, plan, self.memory, self.said.append)
+
+    def begins(self) -> JobWatch:
+        job = self.trials.next_job()
+        assert job is not None
+        watch = JobWatch(job, METRIC)
+        watch.begins()
+        return watch
+
+    def logs(self, watch: JobWatch, step: int, value: float | None, *, metric: str = METRIC) -> None:
+        event = {"step": step, "time_s": float(step), metric: value, "loss": 0.1}
+        with watch.job.folder.metrics.open("a") as stream:
+            stream.write(json.dumps(event) + "\n")
+        claim(watch.job.folder)
+        update_status(watch.job.folder, step=step, max_steps=100)
+        watch.look()
+
+    def ends(self, watch: JobWatch, state: str = FINISHED) -> Status:
+        status = update_status(watch.job.folder, state=state)
+        watch.ends(status)
+        return self.trials.ended(watch, status)
+
+
+def test_trials_are_frozen_one_by_one_and_the_best_is_known(place: Path) -> None:
+    search = Searched(place / "sweep")
+    for value in (0.2, 0.9, 0.4):
+        watch = search.begins()
+        search.logs(watch, 100, value)
+        assert search.ends(watch).state == FINISHED
+    assert search.trials.next_job() is None
+    (best,) = search.memory.best()
+    assert best.values == (0.9,)
+    jobs = open_sweep(place / "sweep").jobs
+    assert [job.name for job in jobs] == [trial.job for trial in search.memory.trials()]
+    frozen = RunFolder(place / "sweep" / str(best.job)).read_config()
+    assert frozen["sweep"] is None  # a run of a search is no search
+    weights = {word.partition("=")[0]: float(word.partition("=")[2]) for word in best.words}
+    assert frozen["rewards"]["brevity"]["weight"] == weights["rewards.brevity.weight"]
+
+
+def test_a_search_that_was_stopped_goes_on_with_what_it_had_begun(place: Path) -> None:
+    first = Searched(place / "sweep")
+    done, stopped = first.begins(), first.begins()
+    first.logs(done, 100, 0.5)
+    first.ends(done)
+    first.logs(stopped, 40, 0.1)
+    assert first.ends(stopped, PREEMPTED).state == PREEMPTED
+
+    second = Searched(place / "sweep")
+    assert second.trials.num_to_come == 2  # the one that was stopped, and the third
+    again = second.begins()
+    assert again.job.name == stopped.job.name
+    assert again.job.resume
+    second.logs(again, 100, 0.8)
+    second.ends(again)
+    assert second.memory.best()[0].job == stopped.job.name
+    assert second.begins().job.name not in {done.job.name, stopped.job.name}
+    assert second.trials.next_job() is None
+
+
+def test_a_trial_that_was_never_frozen_is_given_up(place: Path) -> None:
+    search = Searched(place / "sweep")
+    search.memory.ask()  # and then the power went
+    again = Searched(place / "sweep")
+    assert again.begins().job.name.startswith("trial=1,")
+    assert again.memory.trials()[0].state == "fail"
+
+
+def test_what_does_worse_is_stopped_and_done(place: Path) -> None:
+    search = Searched(place / "sweep", "sweep.prune=median", "sweep.trials=9")
+    for _ in range(6):
+        watch = search.begins()
+        for step in (20, 60):
+            search.logs(watch, step, 0.9)
+            assert not search.trials.should_stop(watch)
+        search.ends(watch)
+    bad = search.begins()
+    search.logs(bad, 60, 0.1)
+    assert search.trials.should_stop(bad)
+    assert not search.trials.should_stop(bad)  # it is said once
+    assert search.ends(bad, PREEMPTED).state == PRUNED
+    assert read_status(bad.job.folder).reason == "pruned: others were better at step 60"
+    assert search.memory.trials()[-1].state == "pruned"
+
+
+def test_negative_control_without_pruning_nothing_is_stopped(place: Path) -> None:
+    search = Searched(place / "sweep", "sweep.trials=9")
+    for value in (0.9,) * 6 + (0.1,):
+        watch = search.begins()
+        search.logs(watch, 60, value)
+        assert not search.trials.should_stop(watch)
+        search.ends(watch)
+
+
+def test_a_trial_that_failed_is_told_and_the_search_goes_on(place: Path) -> None:
+    search = Searched(place / "sweep")
+    search.ends(search.begins(), FAILED)
+    assert search.memory.trials()[0].state == "fail"
+    assert search.trials.next_job() is not None
+
+
+def test_an_objective_that_nobody_logs_ends_the_search(place: Path) -> None:
+    search = Searched(place / "sweep")
+    watch = search.begins()
+    search.logs(watch, 100, 0.5, metric="rewards/corect/mean")
+    with pytest.raises(RunError, match="no run of this search logs rewards/correct/mean") as caught:
+        search.ends(watch)
+    assert caught.value.hint == "sweep.objective=rewards/corect/mean"
+
+
+def test_a_run_without_a_number_costs_the_others_nothing(place: Path) -> None:
+    search = Searched(place / "sweep")
+    watch = search.begins()
+    search.logs(watch, 100, 0.5)
+    search.ends(watch)
+    nan = search.begins()
+    search.logs(nan, 100, None)
+    search.ends(nan)
+    assert "without a number" in search.said[0]
+    assert [trial.state for trial in search.memory.trials()] == ["complete", "fail"]
+
+
+def test_a_space_in_which_nothing_can_be_run_ends_the_search(place: Path) -> None:
+    search = Searched(place / "sweep", "sweep.trials=40")
+    search.plan = replace(search.plan, fixed=(*search.plan.fixed, "sed=3"))
+    search.trials = Trials(search.folder, search.plan, search.memory, search.said.append)
+    with pytest.raises(UserError, match="unknown key 'sed'"):
+        search.trials.next_job()
+    assert [trial.state for trial in search.memory.trials()] == ["fail"] * 5
