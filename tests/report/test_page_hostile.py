@@ -19,7 +19,7 @@ ATTACK = (
     "</script><script>window.stolen=1</script><img src=https://evil.example/i onerror=window.stolen=1>"
     "<a href='https://evil.example/a'>go</a><svg onload=window.stolen=1>'\" %{x} {{ 7 * 7 }} <!-- \u2028 \ud800"
 )
-NAME = "<img src=x onerror=window.stolen=1><a href='javascript:window.stolen=1'>n%{x}"
+NAME = "<a href='x:'>n<img src=x onerror=window.stolen=1>%{x}"
 """The same without a slash and a surrogate, for names of rewards and folders."""
 
 
@@ -55,6 +55,8 @@ def test_no_script_of_theirs_runs_and_no_address_of_theirs_is_asked(chromium: An
     shown = page.tab.locator("body").inner_text()
     assert shown.count("<script>window.stolen=1</script>") > 10
     assert "{{ 7 * 7 }}" in shown
+    # plotly would make a link of it, in the name of an axis as in a hover text.
+    assert "<a href='x:'>n<img" in page.tab.locator("#parallel-plot").text_content()
 
 
 def test_negative_control_the_policy_stops_a_script_that_got_in_and_the_page_complains(
@@ -82,7 +84,9 @@ def test_no_secret_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Files of a run were cleaned when they were written; of runs from elsewhere the page does it itself."""
     monkeypatch.setenv("MY_API_KEY", "very-secret-0815")
     said = "very-secret-0815 and hf_abcdefghijklmnopqrstuvwxyz and very-secret-0815"
-    write_reported(tmp_path / "sweep", text=said, prompt=said, said=said)
+    # Cut after 2000 characters, the second one would be half a secret that nobody knows any more.
+    text = "very-secret-0815 ".ljust(1990, "x") + "very-secret-0815"
+    write_reported(tmp_path / "sweep", text=text, prompt=said, said=said)
     html = write_report([tmp_path / "sweep"], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "very-secret-0815" not in html
+    assert "very-sec" not in html
     assert "***" in html

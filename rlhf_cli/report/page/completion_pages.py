@@ -17,6 +17,9 @@ from rlhf_cli.report.page.run_completions import Answer, chosen_steps, read_answ
 MOST_STEPS = 10
 MOST_PROMPTS = 3
 _FEW_RUNS = 12
+_MOST_TABLES = 1000
+"""To read one takes a few milliseconds; of more than a hundred runs there are fewer steps."""
+
 _MOST_CHARACTERS = 400_000
 """So many characters of completions stand in each of the two parts at most."""
 
@@ -47,7 +50,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
     """Read a few steps of every run's tables and return what the page shows of them."""
     order = {name: place for place, name in enumerate(reward_names(runs))}
     tables = [tables_of(run) for run in runs]
-    steps = chosen_steps(tables, MOST_STEPS)
+    steps = chosen_steps(tables, max(2, min(MOST_STEPS, _MOST_TABLES // max(1, len(runs)))))
     notes: list[str] = []
     by_step: dict[int, dict[int, list[Answer]]] = {}
     for step in steps:

@@ -18,8 +18,8 @@ from rlhf_cli.report.page.evaluation_table import EvaluationTable, evaluation_ta
 from rlhf_cli.report.page.noticed import Noticed, noticed
 from rlhf_cli.report.page.palette import colours
 from rlhf_cli.report.page.plotted_curves import Plot, plots_of
-from rlhf_cli.report.page.plotted_metrics import COMPONENTS, plotted_metrics
-from rlhf_cli.report.page.setting_table import SettingTable, setting_table
+from rlhf_cli.report.page.plotted_metrics import HEALTH, SHARES, plotted_metrics
+from rlhf_cli.report.page.setting_table import SettingTable, setting_table, shown_name
 from rlhf_cli.report.page.trade_offs import front_of, parallel_of
 from rlhf_cli.report.page.verdict_lines import VerdictLine, verdict_lines
 
@@ -67,6 +67,16 @@ class PageContent:
         """Return the runs in their order: a run's place in it is its number on the page."""
         return self.comparison.runs
 
+    @property
+    def is_comparison(self) -> bool:
+        """Return whether there is more than one run: of one, what compares is left out."""
+        return len(self.cards) > 1
+
+    @property
+    def has_rewards(self) -> bool:
+        """Return whether any run learns from rewards."""
+        return any(run.weights for run in self.runs)
+
     def plots_in(self, section: str) -> list[Plot]:
         """Return the plots of one section."""
         return [plot for plot in self.plots if plot.metric.section == section]
@@ -85,7 +95,7 @@ class PageContent:
         ]
         of_texts = {
             "settings": [
-                {"name": one.name, "runs": runs, "colours": colour}
+                {"name": shown_name(one), "runs": runs, "colours": colour}
                 for one, runs, colour in zip(settings, members, colours(len(settings)), strict=True)
             ],
             "runs": [{"name": card.name, "setting": card.setting} for card in self.cards],
@@ -108,9 +118,9 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
     metrics = plotted_metrics(runs, no_total=comparison.no_total)
     total = total_in_words(comparison)
     plots = plots_of(runs, comparison.grouped.settings, metrics)
-    constants = [plot for plot in plots if plot.constant is not None and plot.metric.section != COMPONENTS]
+    constants = [plot for plot in plots if plot.constant is not None and plot.metric.section in (SHARES, HEALTH)]
     return PageContent(
-        title=redacted(title),
+        title=redacted(runs[0].name if len(runs) == 1 else title),
         lead=_lead(comparison),
         verdict=verdict_lines(comparison),
         notes=[*comparison.notes, *([total] if total else []), *unread],

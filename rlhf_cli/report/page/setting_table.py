@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlhf_cli.comparison.comparison import Comparison
 from rlhf_cli.comparison.measures import Measure
+from rlhf_cli.comparison.settings import Setting
 from rlhf_cli.comparison.verdicts import decimals
 from rlhf_cli.numerics.intervals import Estimate
 
@@ -52,10 +53,16 @@ def setting_table(comparison: Comparison) -> SettingTable:
     ]
     cells = [_column(column) for column in columns]
     lines = [
-        Line(place, one.name, len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
+        Line(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
         for place, one in enumerate(comparison.grouped.settings)
     ]
     return SettingTable(measures, lines, len(comparison.measures) - len(measures))
+
+
+def shown_name(setting: Setting) -> str:
+    """Return what a setting is called: of one run its own name, where that is shorter than all that differs."""
+    names = [run.name for run in setting.runs] + list(setting.left_out)
+    return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
 
 
 def _column(estimates: list[Estimate]) -> list[Cell]:

@@ -13,7 +13,7 @@ from rlhf_cli.comparison.settings import Setting
 from rlhf_cli.report.page.embedding import rounded
 
 _MOST_MEASURES_OFFERED = 8
-_MOST_AXES = 10
+_MOST_KEYS, _MOST_COMPONENTS = 6, 6
 _MOST_TICKS = 7
 
 
@@ -85,10 +85,10 @@ def parallel_of(comparison: Comparison) -> dict[str, object] | str:
         return "There is one setting: no weight or other key was swept."
     axes = [
         _axis(axis.short, [setting.values[axis.key] for setting in settings])
-        for axis in comparison.grouped.axes[:_MOST_AXES]
+        for axis in comparison.grouped.axes[:_MOST_KEYS]
     ]
     measures = [one for one in comparison.measures if one.kind == COMPONENT] or comparison.measures
-    for measure in measures[: _MOST_AXES - min(len(axes), _MOST_AXES // 2)]:
+    for measure in measures[:_MOST_COMPONENTS]:
         means = [comparison.estimates[setting.name][measure.label].mean for setting in settings]
         if any(mean is not None for mean in means):
             axes.append(_scale(measure.label, means, [_text(mean) for mean in means]))

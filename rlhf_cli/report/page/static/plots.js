@@ -10,14 +10,14 @@ const CONFIG = {
 
 function layout(extra = {}) {
   const [text, grid, card] = ["--text", "--grid", "--card"].map(themed);
-  const axis = { gridcolor: grid, linecolor: grid, zeroline: false, automargin: true, ticks: "", fixedrange: false };
+  const axis = { gridcolor: grid, linecolor: grid, zeroline: false, ticks: "", fixedrange: false };
   const { xaxis = {}, yaxis = {}, ...rest } = extra;
   return {
     height: 250, margin: { l: 44, r: 10, t: 8, b: 34 }, showlegend: false, hovermode: "closest", dragmode: "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: text },
     hoverlabel: { bgcolor: card, bordercolor: grid, font: { color: text, size: 12 }, namelength: -1 },
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, uirevision: "kept", ...rest,
+    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, automargin: "left", ...yaxis }, uirevision: "kept", ...rest,
   };
 }
 
@@ -55,7 +55,7 @@ function curveTraces(plot) {
   const isDotted = plot.x.length <= 30;
   const lineOf = (y, colour, name, more) => ({
     x: plot.x, y, mode: isDotted ? "lines+markers" : "lines", connectgaps: true, name: forPlotly(name),
-    line: { color: colour, width: 2 }, marker: { size: 4, color: colour }, ...more,
+    line: { color: colour, width: 2 }, marker: { size: plot.x.length > 3 ? 4 : 9, color: colour }, ...more,
   });
   for (const [place, setting] of data.settings.entries()) {
     if (!isSettingShown(place) || !plot.bands[place]) continue;

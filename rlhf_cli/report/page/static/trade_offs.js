@@ -109,12 +109,13 @@ function buildParallel() {
         hovertemplate: `<b>${forPlotly(one.name)}</b><br>%{customdata[0]}: %{customdata[1]}<extra></extra>`,
       });
     }
+    const room = Math.max(5, Math.floor(at.clientWidth / places.length / 9)); // characters between two axes
     const ticks = parallel.axes.flatMap((axis, place) => axis.ticks.map(([height, text]) => ({
-      x: place, y: height, text: forPlotly(text, 18), showarrow: false, xanchor: "left", xshift: 7, font: { size: 11, color: themed("--text") }, bgcolor: themed("--card"), borderpad: 1, opacity: 0.85,
+      x: place, y: height, text: forPlotly(text, room), showarrow: false, xanchor: "left", xshift: 7, font: { size: 11, color: themed("--text") }, bgcolor: themed("--card"), borderpad: 1, opacity: 0.85,
     })));
     const narrow = at.clientWidth < 520;
     const names = parallel.axes.map((axis, place) => ({
-      x: place, y: 1.06, text: `<b>${forPlotly(axis.label, narrow ? 12 : 24)}</b>`, showarrow: false, yanchor: "bottom",
+      x: place, y: 1.06, text: `<b>${forPlotly(axis.label, narrow ? 12 : room)}</b>`, showarrow: false, yanchor: "bottom",
       xanchor: "center", textangle: narrow ? -40 : 0,
     }));
     Plotly.react(at, traces, layout({
