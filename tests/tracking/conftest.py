@@ -30,15 +30,21 @@ def mirrored(place: Path) -> Mirrored:
     ) -> list[str]:
         said: list[str] = []
         mirror = mirror_of(folder, TrackingPlan("offline", tracker=tracker), say=said.append)
-        with tracked(mirror, folder, timings=timings, goes_on_from=goes_on_from, recorded_to=recorded_to):
-            for event in read_metrics(folder.metrics):
-                step = event["step"]
-                assert isinstance(step, int)
-                if step > goes_on_from:
-                    mirror.event(event)
-                    mirror.completions(step)
-            if error is not None:
-                raise error
+        try:
+            with tracked(mirror, folder, timings=timings, goes_on_from=goes_on_from, recorded_to=recorded_to):
+                for event in read_metrics(folder.metrics):
+                    step = event["step"]
+                    assert isinstance(step, int)
+                    if step > goes_on_from:
+                        mirror.event(event)
+                        mirror.completions(step)
+                if error is not None:
+                    raise error
+        finally:
+            if tracker == "wandb":
+                import wandb
+
+                wandb.teardown()  # its file is whole when its service has ended, as it has when a process ends
         return said
 
     return call
