@@ -11,11 +11,11 @@ from rlhf_cli.comparison.logged_run import LoggedRun, named, read_runs
 from rlhf_cli.comparison.metric_columns import Wanted
 from rlhf_cli.comparison.wandb_runs import is_wandb, read_wandb
 from rlhf_cli.errors import RlhfError, RunError
-from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder
 
 _ROOT = Path("runs")
+_BY_NAME = "run:"
 
 
 def read_by_words(
@@ -42,8 +42,10 @@ def read_by_words(
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
     """Return the runs that a word means. Raises RunError for one that means none."""
-    if is_run_name(word):
-        below = _ROOT / word.partition(":")[2]
+    if word.startswith(_BY_NAME):
+        from rlhf_cli.jobs.run_names import find_run  # pydantic's classes of all sections come with it
+
+        below = _ROOT / word.removeprefix(_BY_NAME)
         return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, str(_ROOT), where=where)]
     path = Path(word).expanduser()
     if path.exists() or not glob.has_magic(word):

@@ -23,9 +23,10 @@ from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import JobProblems, checked
+from rlhf_cli.sweeps.outcome import say_folder
 from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
-from rlhf_cli.sweeps.sweep import run_ready, say_folder, shown
+from rlhf_cli.sweeps.sweep import run_ready
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import Job
 from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
@@ -60,7 +61,7 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
             where="command line",
             got=" ".join(words),
             expected="no other values: its runs are to be compared",
-            hint=f"rlhf resume {shown(folder)}, or a new sweep",
+            hint=f"rlhf resume {RunFolder(folder).shown}, or a new sweep",
         )
     if is_search(folder):
         return _go_on_searching(folder, allowed, options)
@@ -68,10 +69,10 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
         wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
-        show_planned(console, shown(sweep.path), [_planned(sweep, one, options) for one in known])
+        show_planned(console, RunFolder(sweep.path).shown, [_planned(sweep, one, options) for one in known])
         if not wanted:
             console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
-            say_folder(console, sweep)
+            say_folder(console, sweep.path)
             return EXIT_OK
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if options.dry_run:
@@ -80,7 +81,7 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
         if goes_to_slurm(jobs[0].experiment.launch):
             check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
-            say_folder(console, sweep)
+            say_folder(console, sweep.path)
             return EXIT_OK
         return run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known))
 
@@ -92,10 +93,12 @@ def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions
             "a search does not try again what has failed: it proposes something else",
             where="command line",
             got="--failed",
-            hint=f"rlhf resume {shown(folder)}, for the trials that are left",
+            hint=f"rlhf resume {RunFolder(folder).shown}, for the trials that are left",
         )
     for config in sorted(folder.glob("*/config.yaml")):
-        refuse_foreign_code(RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {shown(folder)}")
+        refuse_foreign_code(
+            RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
+        )
     return go_on_with_search(Console(), search_of(folder), folder.resolve(), options)
 
 
@@ -115,7 +118,7 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions,
             if one.status is None and not one.job.words:
                 raise RunError("sweep.json does not say how the run was typed", where=str(run.path))
             if one.status is not None:
-                refuse_foreign_code(run, trust=allowed.trust, command=f"rlhf resume {shown(sweep.path)}")
+                refuse_foreign_code(run, trust=allowed.trust, command=f"rlhf resume {RunFolder(sweep.path).shown}")
                 going_on.append((one, resumed(run, prepare_from(run, []), allowed.allowed)))
         except UserError as error:
             problems.add(error, one.job.name)

@@ -15,6 +15,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.search_result import TrialRow, show_found, show_search
 from rlhf_cli.sweeps.checked_jobs import checked, folder_of
+from rlhf_cli.sweeps.outcome import report, say_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan, without_section
 from rlhf_cli.sweeps.search_space import Numbers, Options
@@ -79,7 +80,8 @@ def go_on_with_search(console: Console, plan: SearchPlan, folder: Path, options:
             if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
                 way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shlex.quote(shown)}` goes on"
                 console.print(way_on, soft_wrap=True, highlight=False, markup=False)
-            console.print(f"sweep folder: {shown}", soft_wrap=True, highlight=False)
+            report(console, folder)
+            say_folder(console, folder)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.comparison_shown import show_folders
 from rlhf_cli.screen.sweep_heading import show_sweep
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
 from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
+from rlhf_cli.sweeps.outcome import say_folder, show_outcome, way_on
 from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
@@ -60,7 +57,7 @@ def run(argv: list[str]) -> int:
         sweep = write_sweep(folder, typed, grid, jobs, tell)
     if for_slurm:
         submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
-        say_folder(console, sweep)
+        say_folder(console, sweep.path)
         return EXIT_OK
     ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
     with only_writer(RunFolder(sweep.path), what="sweep"):
@@ -81,33 +78,8 @@ def run_ready(
     finally:
         show_outcome(console, sweep)
     if code != EXIT_OK:
-        console.print(_way_on(sweep), soft_wrap=True, highlight=False, markup=False)
+        console.print(way_on(sweep), soft_wrap=True, highlight=False, markup=False)
     return code
-
-
-def _way_on(sweep: SweepFolder) -> str:
-    """Return the line that says how to go on with a sweep that is not done."""
-    left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
-    runs = f"{sum(left)} of {len(left)} runs are not done"
-    return f"{runs}; `rlhf resume {shlex.quote(shown(sweep.path))}` goes on with them"
-
-
-def show_outcome(console: Console, sweep: SweepFolder) -> None:
-    """Print the comparison of what has been run of a sweep, and where it lies."""
-    folders = [sweep.run_of(job) for job in sweep.jobs if sweep.run_of(job).config.is_file()]
-    if folders:
-        show_folders(console, folders)
-    say_folder(console, sweep)
-
-
-def say_folder(console: Console, sweep: SweepFolder) -> None:
-    """Print where the sweep lies, the last line of every sweep."""
-    console.print(f"sweep folder: {shown(sweep.path)}", soft_wrap=True, highlight=False)
-
-
-def shown(folder: Path) -> str:
-    """Return a folder as a user would type it."""
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
 def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
@@ -156,7 +128,7 @@ def _show_heading(
         where_run=where_run,
         time_s=expected.seconds / at_once if expected is not None else None,
         says_so=says_so,
-        folder=shown(folder),
+        folder=RunFolder(folder).shown,
     )
 
 

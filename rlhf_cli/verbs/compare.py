@@ -18,31 +18,30 @@ it is the same sum in all runs. Where one key differs the verdict on each compon
 --csv FILE         a row a run; - for the screen
 --latex [FILE]     a table for booktabs; on the screen without a file
 --png FILE         a picture: intervals, differences and the front (pip install 'rlhf-cli[plot]')
+--wandb-view       save a view of these runs in wandb, raw rewards by what differs (pip install 'rlhf-cli[wandb-view]')
 """
 
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.comparison.comparison import Asked, Comparison, compare, in_common
-from rlhf_cli.comparison.logged_run import LoggedRun, named, read_runs
+from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.comparison.measures import is_shown
-from rlhf_cli.comparison.metric_columns import Wanted, read_columns
+from rlhf_cli.comparison.metric_columns import read_columns
 from rlhf_cli.comparison.over_seeds import ESTIMATORS, MEAN
-from rlhf_cli.comparison.wandb_runs import is_wandb, read_wandb
 from rlhf_cli.comparison.windows import parse_window
 from rlhf_cli.comparison.written_out import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
-from rlhf_cli.runs.found_runs import runs_in
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.jobs.runs_by_words import read_by_words
+from rlhf_cli.json_values import section
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 
 _ROOT = "runs"
@@ -71,9 +70,13 @@ def run(argv: list[str]) -> int:
         front=_names(options.front),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics, *asked.front)}
-    runs, problems = _read(options.words, lambda metric: is_shown(metric) or metric in words)
+    runs, problems = read_by_words(
+        options.words, wanted=lambda metric: is_shown(metric) or metric in words, where="rlhf compare"
+    )
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
+    if options.wandb_view:
+        print(f"view: {_view(runs)}")
     comparison = compare(runs, asked, all_names=_all_names(runs) if words else ())
     _refuse_nothing(comparison, problems)
     _print(comparison, problems, options)
@@ -119,36 +122,20 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
     raise Problems([error, *(one for one in problems if isinstance(one, UserError))]) if problems else error
 
 
-def _read(words: Sequence[str], wanted: Wanted) -> tuple[list[LoggedRun], list[RlhfError]]:
-    folders: dict[RunFolder, None] = {}
-    problems: list[RlhfError] = []
-    elsewhere: list[LoggedRun] = []
-    for word in words:
-        try:
-            if is_wandb(word):
-                elsewhere += read_wandb(word, wanted=wanted)
-            else:
-                folders.update(dict.fromkeys(_folders(word)))
-        except RlhfError as error:
-            problems.append(error)
-    runs, unreadable = read_runs(folders, wanted=wanted)
-    return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]
+def _view(runs: Sequence[LoggedRun]) -> str:
+    """Save a view of the runs in wandb and return its address. Raises UserError where that cannot be."""
+    from rlhf_cli.tracking.workspace_view import make_view
 
-
-def _folders(word: str) -> Iterable[RunFolder]:
-    """Return the runs that a word means. Raises RunError for one that means none."""
-    if word.startswith(_BY_NAME):
-        from rlhf_cli.jobs.run_names import find_run  # pydantic's classes of all sections come with it
-
-        below = Path(_ROOT) / word.removeprefix(_BY_NAME)
-        return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, _ROOT, where="rlhf compare")]
-    path = Path(word).expanduser()
-    if path.exists() or not glob.has_magic(word):
-        return runs_in(path)
-    found = [Path(place) for place in sorted(glob.glob(os.path.expanduser(word))) if Path(place).is_dir()]
-    if not found:
-        raise RunError("no folder fits this pattern", got=word, expected="a glob of run folders", hint="ls runs/*")
-    return [folder for place in found for folder in runs_in(place)]
+    folders = [run.folder for run in runs if run.folder is not None]
+    if len(folders) < len(runs):
+        raise UserError("a view is made of runs on this machine", where="--wandb-view", got="runs of wandb's alone")
+    places = [section(folder.read_config(), "track") for folder in folders]
+    if len({(place.get("entity"), place.get("project")) for place in places}) > 1:
+        raise UserError("a view is of one project", where="--wandb-view", hint="name runs of one track.project")
+    groups = {folder.sweep_group for folder in folders}
+    entity, project = places[0].get("entity"), places[0].get("project")
+    group = groups.pop() if len(groups) == 1 else None
+    return make_view(str(entity) if entity else None, str(project), group, folders)
 
 
 def _all_names(runs: Sequence[LoggedRun]) -> list[str]:
@@ -171,6 +158,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--png", type=Path)
     parser.add_argument("--runs", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--wandb-view", action="store_true")
     try:
         options, words = parser.parse_known_args(_joined(argv))
     except argparse.ArgumentError as error:

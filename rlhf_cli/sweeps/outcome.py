@@ -1,0 +1,49 @@
+"""Says what came of a sweep: the comparison, the report that is written beside it and logged to its group, its place."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
+from rlhf_cli.screen.comparison_shown import show_folders
+from rlhf_cli.sweeps.sweep_folder import SweepFolder
+
+
+def show_outcome(console: Console, sweep: SweepFolder) -> None:
+    """Print the comparison of what has been run of a sweep, and where it and its report lie."""
+    folders = [run for job in sweep.jobs if (run := sweep.run_of(job)).config.is_file()]
+    if folders:
+        show_folders(console, folders)
+    report(console, sweep.path)
+    say_folder(console, sweep.path)
+
+
+def report(console: Console, folder: Path) -> None:
+    """Write the report of a sweep, and log it beside its runs where wandb mirrors them. Nothing of it raises."""
+    if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
+        return
+    from rlhf_cli.report.page.write_report import NAME, report_at_the_end
+    from rlhf_cli.tracking.report_run import log_report
+
+    console.print(report_at_the_end(folder), soft_wrap=True, highlight=False, markup=False)
+    log_report(folder, [folder / NAME], say=lambda line: console.print(line, markup=False, highlight=False))
+
+
+def say_folder(console: Console, folder: Path) -> None:
+    """Print where a sweep lies, the last line of every sweep."""
+    console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
+
+
+def way_on(sweep: SweepFolder) -> str:
+    """Return the line that says how to go on with a sweep that is not done."""
+    left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
+    runs = f"{sum(left)} of {len(left)} runs are not done"
+    return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
+
+
+def _has_begun(run: RunFolder) -> bool:
+    return run.status.is_file() and read_status(run).state != CREATED
