@@ -1,4 +1,4 @@
-"""Says what came of a sweep: the comparison, the report that is written beside it and logged to its group, its place."""
+"""Says what came of a sweep: the comparison, the report that is written and logged beside its runs, the folder."""
 
 from __future__ import annotations
 
