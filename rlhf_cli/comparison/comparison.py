@@ -20,6 +20,9 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.suggest import did_you_mean
 
+MOST_VALUES = 12
+"""So many values of a key are held each against each without being asked for: 66 differences a component."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -102,7 +105,7 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
         judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
     verdicts: list[Verdict] = []
-    if axis is not None and (asked.on or any(len(setting.by_seed) > 1 for setting in grouped.settings)):
+    if axis is not None and _is_to_judge(asked, axis, grouped):
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
     front = _front(asked, measures, runs, estimates, all_names)
     notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
@@ -169,6 +172,18 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
     )
 
 
+def _is_to_judge(asked: Asked, axis: Axis, grouped: Grouped) -> bool:
+    """Return whether there is a verdict: what is asked about always has one, else few values of several seeds have."""
+    if asked.on or asked.by is not None or asked.baseline is not None:
+        return True
+    num_values = len(set(axis.texts))
+    if num_values > MOST_VALUES:
+        note = f"{num_values} values of {axis.short}, each against each, are too many for a verdict"
+        grouped.notes.append(f"{note}: --baseline VALUE holds all against one")
+        return False
+    return any(len(setting.by_seed) > 1 for setting in grouped.settings)
+
+
 def _baseline(axis: Axis | None, typed: str | None) -> str | None:
     if axis is None or typed is None:
         return None
@@ -233,15 +248,20 @@ def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, M
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:
         notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
-    notes += [f"{name} does not count: {why}" for one in grouped.settings for name, why in one.left_out.items()]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in (pair for one in grouped.settings for pair in one.left_out.items()):
+        by_reason.setdefault(why, []).append(name)
+    notes += [
+        f"{_few(names)} {'does' if len(names) == 1 else 'do'} not count: {why}" for why, names in by_reason.items()
+    ]
     notes += other_scores(grouped.runs)
     counted = [run for setting in grouped.settings for run in setting.runs]
     for measure in (one for one in measures if one.weights is None):
         numbers = values[measure.label]
         nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
         missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
-        by_reason = {"null or NaN": nulls, "missing": missing}
-        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in by_reason.items() if lost]
+        without = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in without.items() if lost]
     if len(counted) > 1 and all(len(setting.by_seed) < 2 for setting in grouped.settings):
         notes.append("one seed a setting: an interval is impossible, not zero; seed=0,1,2,3,4 would give one")
     return notes

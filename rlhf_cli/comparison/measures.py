@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.comparison.windows import Window
+from rlhf_cli.comparison.windows import BEST, LAST, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.suggest import did_you_mean
@@ -54,7 +54,10 @@ class Measure:
         return {1: "more is better", -1: "less is better", 0: "neither more nor less is better"}[self.sign]
 
     def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
-        """Return the number of a run, NaN where it has none. Of held-out metrics it is the latest that is a number."""
+        """Return the number of a run, NaN where it has none. Of held-out metrics it is the latest that is a number.
+
+        What has no better direction has no best stretch: there it is the end.
+        """
         if self.weights is not None:
             parts = [
                 weight * replace(self, metric=metric, weights=None).of(run, window, up_to)
@@ -69,7 +72,9 @@ class Measure:
         if self.metric.startswith("eval_"):
             finite = series.values[np.isfinite(series.values)]
             return float(finite[-1]) if len(finite) else float("nan")
-        return window.of(series, more_is_better=self.sign >= 0)
+        if self.sign == 0 and window.kind == BEST:
+            window = Window(LAST, window.num_events)
+        return window.of(series, more_is_better=self.sign > 0)
 
 
 def is_shown(metric: str) -> bool:

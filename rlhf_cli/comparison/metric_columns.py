@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import orjson
@@ -20,7 +23,7 @@ Wanted = Callable[[str], bool]
 
 _NUMBERS = (int, float)
 _PLAIN = frozenset({int, float, type(None)})
-_ABSENT = "absent"
+_Part: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]"
 _NOT_METRICS = ("step", "time_s")
 
 
@@ -73,46 +76,91 @@ def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
     """
     try:
         with path.open("rb") as stream:
-            events = _events(stream, path)
+            return columns_of(_events(stream, path), wanted)
     except FileNotFoundError:
         return MetricColumns()
     except OSError as error:
         raise unreadable(path, str(error)) from error
-    return columns_of(events, wanted)
 
 
-def columns_of(events: list[Event], wanted: Wanted | None = None) -> MetricColumns:
-    """Return the columns of log events that have a `step` each; what is neither a number nor null is left out."""
-    names: dict[str, None] = {}
-    for shape in dict.fromkeys(map(tuple, events)):
-        names.update(dict.fromkeys(shape))
-    all_steps = np.array([event["step"] for event in events], dtype=np.int64)
-    shown = [name for name in names if name not in _NOT_METRICS and (wanted is None or wanted(name))]
-    by_name = {name: series for name in shown if len(series := _column(events, name, all_steps))}
-    return MetricColumns(by_name, len(events), int(all_steps.max()) if len(all_steps) else 0)
+def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricColumns:
+    """Return the columns of log events that have a `step` each; what is neither a number nor null is left out.
+
+    Most events of a run have the same names in the same order. What is wanted of such a shape is looked up once, and an
+    event is let go as soon as its numbers are taken: a thousand events of a run no longer fit the processor's cache.
+    """
+    shapes: dict[tuple[str, ...], _Shape] = {}
+    count = 0
+    for count, event in enumerate(events, start=1):
+        names = tuple(event)
+        if names not in shapes:
+            shapes[names] = _Shape([name for name in names if _is_kept(name, wanted)])
+        shapes[names].add(count, event)
+    kept = dict.fromkeys(name for shape in shapes.values() for name in shape.names)
+    tables = [shape.table() for shape in shapes.values()]
+    by_name = {name: series for name in kept if len(series := _joined([one[name] for one in tables if name in one]))}
+    last_step = max((max(shape.steps) for shape in shapes.values()), default=0)
+    return MetricColumns(by_name, count, last_step)
 
 
-def _column(events: Iterable[Event], name: str, all_steps: NDArray[np.int64]) -> Series:
-    found = [event.get(name, _ABSENT) for event in events]
-    if set(map(type, found)) <= _PLAIN:
-        return Series(all_steps, np.array(found, dtype=np.float64))
-    kept = [place for place, value in enumerate(found) if type(value) in _PLAIN]
-    return Series(all_steps[kept], np.array([found[place] for place in kept], dtype=np.float64))
+class _Shape:
+    """The events with the same names in the same order: of each its number, step and what is wanted of it."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.steps: list[int] = []
+        self._numbers: list[int] = []
+        self._rows: list[tuple[object, ...]] = []
+        # Of a single name itemgetter gives no tuple; asked for the step as well it always does.
+        self._get = itemgetter("step", *names)
+
+    def add(self, number: int, event: Event) -> None:
+        """Take what is wanted of the event of this number."""
+        row = self._get(event) if self.names else (event["step"],)
+        step = row[0]
+        assert isinstance(step, int | float)
+        self.steps.append(int(step))
+        self._numbers.append(number)
+        self._rows.append(row)
+
+    def table(self) -> dict[str, _Part]:
+        """Return name -> (numbers of the events, steps, values)."""
+        numbers, steps = np.array(self._numbers), np.array(self.steps, dtype=np.int64)
+        if set(map(type, chain.from_iterable(self._rows))) <= _PLAIN:
+            values = np.array(self._rows, dtype=np.float64)
+            return {name: (numbers, steps, values[:, place]) for place, name in enumerate(self.names, start=1)}
+        table: dict[str, _Part] = {}
+        for place, name in enumerate(self.names, start=1):
+            kept = [row for row, of_event in enumerate(self._rows) if type(of_event[place]) in _PLAIN]
+            values = np.array([self._rows[row][place] for row in kept], dtype=np.float64)
+            table[name] = numbers[kept], steps[kept], values
+        return table
 
 
-def _events(lines: Iterable[bytes], path: Path) -> list[Event]:
-    """Return the events of all lines but a last one that was cut; a line at a time, which stays in the cache."""
-    events: list[Event] = []
+def _joined(parts: list[_Part]) -> Series:
+    """Return one series of the parts that events of several shapes have, in the order of the events."""
+    if len(parts) == 1:
+        return Series(parts[0][1], parts[0][2])
+    numbers, steps, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(numbers, kind="stable")
+    return Series(steps[order], values[order])
+
+
+def _is_kept(name: str, wanted: Wanted | None) -> bool:
+    return name not in _NOT_METRICS and (wanted is None or wanted(name))
+
+
+def _events(lines: Iterable[bytes], path: Path) -> Iterator[Event]:
+    """Yield the events of all lines but a last one that was cut. Raises RunError for a line that is none."""
     broken: tuple[int, bytes] | None = None
     for number, line in enumerate(lines, start=1):
         event = _event(line)
         if event is not None and broken is None:
-            events.append(event)
+            yield event
         elif bare := line.strip(b"\0 \t\r\n"):
             if broken is not None or not bare.startswith(b"{") or bare.endswith(b"}"):
                 raise _damaged(path, *(broken or (number, line)))
             broken = number, line  # a last one that a kill cut, if nothing follows
-    return events
 
 
 def _damaged(path: Path, number: int, line: bytes) -> RunError:

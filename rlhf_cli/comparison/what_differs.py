@@ -64,13 +64,14 @@ def differences(runs: Sequence[Configured]) -> list[str]:
 
     Keys that change nothing of what is trained (`run`, `track`, what is saved and logged) are never a difference.
     """
+    all_settings = [run.settings for run in runs]
     keys: dict[str, None] = {}
-    for run in runs:
-        keys.update(dict.fromkeys(run.settings))
+    for settings in all_settings:
+        keys.update(dict.fromkeys(settings))
     different = []
     for key in keys:
-        first = runs[0].settings.get(key, _ABSENT)
-        if any(run.settings.get(key, _ABSENT) != first for run in runs) and not _is_outside(key):
+        values = [settings.get(key, _ABSENT) for settings in all_settings]
+        if values.count(values[0]) != len(values) and not _is_outside(key):
             different.append(key)
     return different
 

@@ -96,6 +96,7 @@ def comparison_latex(comparison: Comparison) -> str:
     """Return a tabular for booktabs, a line a setting: mean and half-width of the interval, front settings in bold."""
     measures = [one for one in comparison.measures if any(_has(comparison, name, one) for name in comparison.estimates)]
     titles = [_tex(one.label) + (r" $\downarrow$" if one.sign < 0 else "") for one in measures]
+    digits = {one.label: _digits([of[one.label] for of in comparison.estimates.values()]) for one in measures}
     lines = [
         r"\begin{tabular}{l" + "r" * (len(measures) + 1) + "}",
         r"\toprule",
@@ -106,7 +107,7 @@ def comparison_latex(comparison: Comparison) -> str:
         name = _tex(setting.name)
         if comparison.front is not None and setting.name in comparison.front.best:
             name = rf"\textbf{{{name}}}"
-        cells = [_tex_estimate(comparison.estimates[setting.name][one.label]) for one in measures]
+        cells = [_tex_estimate(comparison.estimates[setting.name][one.label], digits[one.label]) for one in measures]
         lines.append(" & ".join([name, str(len(setting.by_seed)), *cells]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [f"% {verdict.text}" for verdict in comparison.verdicts]
@@ -141,10 +142,15 @@ def _tex(text: str) -> str:
     return "".join(_SPECIAL.get(sign, sign) for sign in text)
 
 
-def _tex_estimate(one: Estimate) -> str:
+def _digits(estimates: Sequence[Estimate]) -> int:
+    """Return the decimals of a column: two digits of its widest interval."""
+    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
+    return decimals(max(halves, default=0.0))
+
+
+def _tex_estimate(one: Estimate, digits: int) -> str:
     if one.mean is None:
         return "--"
     if one.low is None or one.high is None:
-        return f"${one.mean:.3f}$"
-    digits = decimals((one.high - one.low) / 2)
+        return f"${one.mean:.{digits}f}$"
     return rf"${one.mean:.{digits}f} \pm {(one.high - one.low) / 2:.{digits}f}$"

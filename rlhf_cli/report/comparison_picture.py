@@ -53,12 +53,12 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
 
 
 def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
-    """A dot and a bar a setting, its seeds as small grey dots."""
+    """A dot and a bar a setting, its seeds as small grey dots below."""
     settings = comparison.grouped.settings
     for row, setting in enumerate(settings):
         one = comparison.estimates[setting.name][measure.label]
         seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
-        axes.plot(seeds, [row] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
+        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
         if one.mean is not None:
             axes.plot([one.mean], [row], "o", color=BLUE, markersize=5, zorder=3)
         if one.low is not None and one.high is not None:
@@ -89,6 +89,7 @@ def _front(axes: Axes, front: Front) -> None:
             axes.annotate(
                 name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points"
             )
+    axes.margins(0.25)  # room for the names
     axes.set_xlabel(front.by[0], fontsize=8, parse_math=False)
     axes.set_ylabel(front.by[1], fontsize=8, parse_math=False)
     axes.set_title(f"front of {', '.join(front.by)} (means)", fontsize=9, parse_math=False)

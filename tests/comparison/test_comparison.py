@@ -169,6 +169,27 @@ def test_a_minus_says_that_less_is_better(sweep: list[RunFolder]) -> None:
     assert text.startswith("0 beats 0.5 on correct (less is better) by 0.045")
 
 
+def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
+    runs = write_sweep(place / "sweep", {0.0: [0.5]})
+    runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]
+    notes = of(runs).notes
+    assert "seed=1, seed=2, seed=3 and 2 more do not count: created, nothing was logged" in notes
+
+
+def test_length_has_no_best_stretch_and_loss_has_its_least(place: Path) -> None:
+    curves = {"completions/mean_length": [9.0, 3.0, 5.0], "loss": [0.9, 0.3, 0.5], "accuracy": [0.1, 0.7, 0.2]}
+    found = of([write_run(place / "a", {"seed": 0}, curves)], window=Window("best"))
+    assert [found.values[name]["a"] for name in ("length", "loss", "accuracy")] == [5.0, 0.3, 0.7]
+
+
+def test_many_values_want_a_baseline(place: Path) -> None:
+    folders = write_sweep(place / "sweep", {0.1 * step: [0.5, 0.5 + 0.01 * step] for step in range(13)}, num_steps=1)
+    found = of(folders)
+    assert found.verdicts == []
+    assert any("--baseline VALUE" in note for note in found.notes)
+    assert len(of(folders, baseline="0").verdicts[0].differences) == 12
+
+
 def test_held_out_figures_are_the_latest(place: Path) -> None:
     curves = {"reward": [0.5] * 4, "eval_greedy/rewards/correct": [0.1, None, 0.3, None]}
     found = of([write_run(place / "a", configured(), curves)], window=Window("first"))

@@ -79,3 +79,16 @@ def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, whole: str, line: 
         read_metrics(file)
     assert str(ours.value) == str(theirs.value)
     assert "line 2" in str(ours.value)
+
+
+def test_two_lines_that_are_cut_are_no_mere_kill(tmp_path: Path, whole: str) -> None:
+    with pytest.raises(RunError, match="line 4"):
+        read_columns(write(tmp_path, whole + '{"step": 3, "ti\n{"step": 4, "ti'))
+
+
+def test_events_of_several_shapes_stay_in_their_order(tmp_path: Path) -> None:
+    """What is logged now and then changes the shape of an event, not its place."""
+    events = [{"step": step, "time_s": 1.0, **({"seldom": 1.0} if step % 3 else {}), "loss": step} for step in range(9)]
+    columns = read_columns(write(tmp_path, "".join(json.dumps(event) + "\n" for event in events)))
+    assert list(columns["loss"].values) == list(columns["loss"].steps) == list(range(9))
+    assert list(columns["seldom"].steps) == [1, 2, 4, 5, 7, 8]

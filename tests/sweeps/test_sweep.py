@@ -21,7 +21,7 @@ def test_three_weights_are_three_runs_and_compare_takes_their_folder(workplace: 
     out = capsys.readouterr().out
     assert out.index("sweep of 3 runs") < out.index("rewards.brevity.weight  0, 0.1, 0.5")
     assert "unknown until the first has run" in out
-    assert "runs/quickstart/swept/\n" in out  # the table, which has tests of its own
+    assert "runs/quickstart/swept: 3 runs, 3 settings\n" in out  # the table, which has tests of its own
     assert out.rstrip().splitlines()[-1] == "sweep folder: runs/quickstart/swept"
     written = json.loads((runs[0].path.parent / "sweep.json").read_text())
     assert written["overrides"][-1] == "rewards.brevity.weight=0,0.1,0.5"
