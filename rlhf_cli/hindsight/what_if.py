@@ -13,9 +13,9 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.hindsight.question import Change, Question, gate_in_words
+from rlhf_cli.hindsight.round_differences import OldNew, OneSide, RoundDifference, round_difference
 from rlhf_cli.hindsight.settled_again import SettledAgain, SettlesAgain
 from rlhf_cli.hindsight.stored_rounds import StoredRound, StoredRounds
-from rlhf_cli.hindsight.what_differs import OldNew, OneSide, RoundDifference, round_difference
 
 REPLAYED = 1e-4
 """So near must the stored advantages be to those of the run's own settings, in units of 1 or of the largest."""

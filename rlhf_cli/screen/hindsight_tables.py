@@ -17,7 +17,7 @@ from rlhf_cli.screen.one_line import one_line
 
 if TYPE_CHECKING:
     from rlhf_cli.hindsight.question import Change
-    from rlhf_cli.hindsight.what_differs import OldNew, RoundDifference
+    from rlhf_cli.hindsight.round_differences import OldNew, RoundDifference
     from rlhf_cli.hindsight.what_if import Mover, Rule, WhatIf
 
 _MOST_ROUNDS = 8
