@@ -5,7 +5,7 @@ usage: nice -n 15 python -m scripts.bench.hindsight [--root FOLDER] [--seeds 4] 
 A base run of `exp=quickstart`, by GRPO and by RLOO, and real runs with other weights, gates and aggregates, one process
 for all and one run after another; those that lie in the folder already are not run again. For each component the
 prediction is whether the advantages of stored rollouts push it harder under the other setting (`push`,
-rlhf_cli/hindsight/round_differences.py), the outcome whether the real run's raw mean is higher than the base run's of the
+hindsight/round_differences.py), the outcome whether the real run's raw mean is higher than the base run's of the
 same seed at a horizon, over five steps around it. Every completion is scored by every component, whatever a gate has
 turned away. Printed are Markdown tables.
 """
