@@ -50,7 +50,8 @@ def report_at_the_end(folder: Path) -> str:
     Where that fails the line says why: what was trained is no less trained for it, so nothing is raised.
     """
     try:
-        return f"report: {write_report([folder], folder / NAME)}"
+        write_report([folder], folder / NAME)
+        return f"report: {RunFolder(folder).shown}/{NAME}"
     except Exception as error:
         said = str(error).partition("\n")[0] or type(error).__name__
         return f"no report: {said}; rlhf report {RunFolder(folder).shown} tries again"
