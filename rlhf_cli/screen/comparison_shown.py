@@ -9,15 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.comparison.comparison import Comparison, compare, total_in_words
-from rlhf_cli.comparison.logged_run import LoggedRun, read_runs
-from rlhf_cli.comparison.measures import HELD_OUT, is_shown
+from rlhf_cli.comparison.comparison import Comparison, total_in_words
+from rlhf_cli.comparison.logged_run import LoggedRun
+from rlhf_cli.comparison.measures import HELD_OUT
 from rlhf_cli.comparison.over_seeds import IQM
 from rlhf_cli.comparison.verdicts import Verdict, decimals
 from rlhf_cli.comparison.wandb_runs import is_wandb
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.comparison_table import (
     DOMINATED,
     ON_FRONT,
@@ -34,14 +33,6 @@ _HASH = 12
 _MOST_VALUES = 8
 _MOST_KEYS = 12
 _MOST_DETAILS = 3
-
-
-def show_folders(console: Console, folders: Iterable[RunFolder]) -> None:
-    """Compare the runs in these folders and print it, as `rlhf compare` without options; nothing where none logged."""
-    runs, problems = read_runs(folders, wanted=is_shown)
-    if runs:
-        show_comparison(console, compare(runs))
-    show_left_out(console, problems)
 
 
 def show_comparison(console: Console, comparison: Comparison, *, each_run: bool = False) -> None:

@@ -7,30 +7,51 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.comparison.comparison import Comparison, compare
+from rlhf_cli.comparison.logged_run import read_runs
+from rlhf_cli.comparison.measures import is_shown
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
-from rlhf_cli.screen.comparison_shown import show_folders
+from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
+
+_PICTURE = "comparison.png"
 
 
 def show_outcome(console: Console, sweep: SweepFolder) -> None:
     """Print the comparison of what has been run of a sweep, and where it and its report lie."""
     folders = [run for job in sweep.jobs if (run := sweep.run_of(job)).config.is_file()]
-    if folders:
-        show_folders(console, folders)
-    report(console, sweep.path)
+    runs, problems = read_runs(folders, wanted=is_shown)
+    comparison = compare(runs) if runs else None
+    if comparison is not None:
+        show_comparison(console, comparison)
+    show_left_out(console, problems)
+    report(console, sweep.path, comparison)
     say_folder(console, sweep.path)
 
 
-def report(console: Console, folder: Path) -> None:
-    """Write the report of a sweep, and log it beside its runs where wandb mirrors them. Nothing of it raises."""
+def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
+    """Write the report of a sweep and a picture of its comparison, and log both beside its runs where wandb mirrors
+    them. Nothing of it raises: what was trained is no less trained for it.
+    """
     if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
         return
+    from rlhf_cli.report.comparison_picture import draw_comparison
+    from rlhf_cli.report.evaluation_picture import can_draw
     from rlhf_cli.report.page.write_report import NAME, report_at_the_end
     from rlhf_cli.tracking.report_run import log_report
 
-    console.print(report_at_the_end(folder), soft_wrap=True, highlight=False, markup=False)
-    log_report(folder, [folder / NAME], say=lambda line: console.print(line, markup=False, highlight=False))
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    say(report_at_the_end(folder))
+    picture = folder / _PICTURE
+    if comparison is not None and can_draw():
+        try:
+            draw_comparison(comparison, picture)
+        except Exception as error:
+            say(f"no {_PICTURE}: {error}")
+    log_report(folder, [folder / NAME, picture], say=say)
 
 
 def say_folder(console: Console, folder: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rlhf_cli.comparison.comparison import Asked, compare
 from rlhf_cli.comparison.logged_run import read_runs
+from rlhf_cli.comparison.measures import is_shown
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.screen.comparison_shown import show_comparison, show_folders
+from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 from rlhf_cli.screen.comparison_table import Column, estimate_texts, number_texts, show_blocks
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
@@ -93,7 +95,13 @@ def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
 def test_what_a_sweep_shows_at_its_end(place: Path) -> None:
     folders = write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.75]})
     folders[0].metrics.write_text("x\ny\n")
-    lines = printed(lambda console: show_folders(console, folders), 300)
+    runs, problems = read_runs(folders, wanted=is_shown)
+
+    def show(console: Console) -> None:
+        show_comparison(console, compare(runs))
+        show_left_out(console, problems)
+
+    lines = printed(show, 300)
     assert lines[0] == "sweep/0.5-0: 1 run"
     assert "left out: 1 run, unreadable" in lines
 
