@@ -15,8 +15,8 @@ _BEST = "★"
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial of a search: what it set, key -> value, and what it came to by each objective, nothing where it came to
-    nothing. `is_best` marks the best, or those that no other beats in everything.
+    """A trial of a search: what it set, short key -> value, and what it came to by each objective, nothing where it came
+    to nothing. `is_best` marks the best, or those that no other beats in everything.
     """
 
     name: str
@@ -61,10 +61,10 @@ def show_found(console: Console, rows: Sequence[TrialRow], *, objectives: Sequen
     for objective in objectives:
         table.add_column(Text(objective, overflow="fold"), justify="right")
     for key in keys:
-        table.add_column(Text(_short(key, keys), overflow="fold"), justify="right")
+        table.add_column(Text(key, overflow="fold"), justify="right")
     for row in shown:
         cells = [Text(f"{value:.4g}") for value in row.values]
-        settings = [Text(_few_digits(row.settings.get(key, "-"))) for key in keys]
+        settings = [Text(row.settings.get(key, "-")) for key in keys]
         name = Text(row.name.partition(",")[0].removeprefix("trial="))
         table.add_row(_BEST if row.is_best else "", name, *cells, *settings, style=None if row.is_best else "dim")
     console.print(table)
@@ -80,17 +80,3 @@ def _counts(rows: Sequence[TrialRow]) -> dict[str, int]:
     for row in rows:
         counts[row.state] = counts.get(row.state, 0) + 1
     return counts
-
-
-def _few_digits(value: str) -> str:
-    try:
-        return f"{float(value):.3g}"
-    except ValueError:
-        return value
-
-
-def _short(key: str, keys: Sequence[str]) -> str:
-    """Return the end of a key that tells it from the others."""
-    parts = key.split(".")
-    ends = (".".join(parts[-length:]) for length in range(1, len(parts) + 1))
-    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)

@@ -15,9 +15,10 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.search_result import TrialRow, show_found, show_search
 from rlhf_cli.sweeps.checked_jobs import checked, folder_of
+from rlhf_cli.sweeps.job_names import short_keys
 from rlhf_cli.sweeps.outcome import report, say_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
-from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan, without_section
+from rlhf_cli.sweeps.search_plan import SearchPlan, few_digits, search_plan, without_section
 from rlhf_cli.sweeps.search_space import Numbers, Options
 from rlhf_cli.sweeps.study import JOURNAL, Memory
 from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
@@ -94,10 +95,11 @@ def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: Swe
 def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
     best = {trial.number for trial in memory.best()}
     tried = memory.trials()
+    short = short_keys(list(plan.space))
     rows = [
         TrialRow(
             name=trial.job or str(trial.number),
-            settings=dict(word.split("=", 1) for word in trial.words),
+            settings={short[key]: few_digits(value) for key, _, value in (word.partition("=") for word in trial.words)},
             values=trial.values if trial.state == "complete" else (),
             state=trial.state,
             is_best=trial.number in best,

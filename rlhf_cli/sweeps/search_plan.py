@@ -34,7 +34,7 @@ class SearchPlan:
     def job(self, number: int, words: Sequence[str]) -> Job:
         """Return the job that a trial is: called by its number, and by what it sets where a name has room for it."""
         values = {key: value for key, _, value in (word.partition("=") for word in words)}
-        shown = {"trial": str(number), **{key: _few_digits(value) for key, value in values.items()}}
+        shown = {"trial": str(number), **{key: few_digits(value) for key, value in values.items()}}
         (name,) = names_of([shown])
         return Job(name, values, (*self.fixed, *words))
 
@@ -119,7 +119,7 @@ def _is_of_section(word: str) -> bool:
     return key == SECTION or key.startswith(f"{SECTION}.")
 
 
-def _few_digits(value: str) -> str:
+def few_digits(value: str) -> str:
     """Return a number as a name has room for it; trials have numbers of their own to tell them apart."""
     try:
         return f"{float(value):.3g}"
