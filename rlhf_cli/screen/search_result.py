@@ -15,8 +15,9 @@ _BEST = "★"
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial of a search: what it set, short key -> value, and what it came to by each objective, nothing where it came
-    to nothing. `is_best` marks the best, or those that no other beats in everything.
+    """A trial of a search: what it set, short key -> value, and what it came to by each objective, if to anything.
+
+    `is_best` marks the best, or those that no other beats in everything.
     """
 
     name: str

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
-from rlhf_cli.jobs.foreign_code import refuse_foreign_code, take_as_ours
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import ResumeOptions
-from rlhf_cli.jobs.resuming import noted, resumed
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
-from rlhf_cli.launch.freeze import freeze_again
 from rlhf_cli.runs.pace import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
 from rlhf_cli.slurm.slurm_submission import check_slurm
+from rlhf_cli.sweeps.begun_jobs import goes_on
 from rlhf_cli.sweeps.checked_jobs import JobProblems, checked
 from rlhf_cli.sweeps.outcome import say_folder
 from rlhf_cli.sweeps.ready_job import ReadyJob
@@ -99,7 +99,7 @@ def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions
         refuse_foreign_code(
             RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
         )
-    return go_on_with_search(Console(), search_of(folder), folder.resolve(), options)
+    return go_on_with_search(Console(), search_of(folder), folder.resolve(), options, allowed)
 
 
 def _status(sweep: SweepFolder, job: Job) -> Status | None:
@@ -130,15 +130,7 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions,
     problems.raise_any(len(wanted))
     ready: dict[str, ReadyJob] = {}
     for one, begun in going_on:
-        assert begun.plan is not None
-        if not dry_run:
-            if begun.files:
-                experiment, composed = begun.prepared.experiment, begun.prepared.composed
-                freeze_again(begun.folder, experiment, composed, files=begun.plan.files, note=noted(begun))
-            take_as_ours(begun.folder)
-        is_begun = begun.status.state != CREATED
-        job = ReadyJob(one.job.name, begun.folder, begun.prepared.experiment, begun.plan, resume=is_begun)
-        ready[one.job.name] = replace(job, take_over=allowed.take_over)
+        ready[one.job.name] = goes_on(begun, one.job.name, take_over=allowed.take_over, dry_run=dry_run)
     for new in anew:
         folder = sweep.run_of(new.job) if dry_run else freeze(sweep.path, new)
         ready[new.job.name] = ReadyJob(new.job.name, folder, new.prepared.experiment, new.plan)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.jobs.resume_options import ResumeOptions
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.writer_lock import only_writer
@@ -50,7 +51,7 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
         console.print("nothing was started or written")
         return EXIT_OK
     begin_sweep(folder, typed, list(plan.space), [])
-    return go_on_with_search(console, plan, folder, options)
+    return go_on_with_search(console, plan, folder, options, ResumeOptions())
 
 
 def is_search(folder: Path) -> bool:
@@ -67,11 +68,17 @@ def search_of(folder: Path) -> SearchPlan:
     return plan
 
 
-def go_on_with_search(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> int:
-    """Run the trials of a search that are left, show what was found, and return the exit code."""
-    with only_writer(RunFolder(folder), what="sweep"):
+def go_on_with_search(
+    console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
+) -> int:
+    """Run the trials of a search that are left, show what was found, and return the exit code.
+
+    Trials that were begun go on as `allowed` has it. Raises RunError where another process runs the search, and what
+    `resumed` raises for a trial that cannot go on.
+    """
+    with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
         memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
-        trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False))
+        trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False), allowed)
         try:
             watched = options.watch or plan.objectives[0].metric
             return run_jobs(console, [], replace(options, watch=watched), to_come=trials)

@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.jobs.resume_options import ResumeOptions
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.screen.sweep_table import PRUNED
+from rlhf_cli.sweeps.begun_jobs import goes_on
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.objective import refuse_unlogged, value_so_far
@@ -27,7 +31,15 @@ class Trials:
     were asked for.
     """
 
-    def __init__(self, folder: Path, plan: SearchPlan, memory: Memory, say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: SearchPlan,
+        memory: Memory,
+        say: Callable[[str], object],
+        allowed: ResumeOptions,
+    ) -> None:
+        self._allowed = allowed
         self._folder = folder
         self._plan = plan
         self._memory = memory
@@ -50,14 +62,16 @@ class Trials:
         while self._left:
             trial = self._left.pop(0)
             if trial.job is not None and (self._folder / trial.job / "config.yaml").is_file():
-                (left,) = checked([self._plan.job(trial.number, trial.words)], adjust=without_section)
-                return self._ready(trial.number, left, resume=read_status(RunFolder(self._folder / trial.job)).step > 0)
+                run = RunFolder(self._folder / trial.job)
+                begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
+                self._number_of[trial.job] = trial.number
+                return goes_on(begun, trial.job, take_over=self._allowed.take_over)
             self._memory.tell(trial.number, None)  # it was asked for, and killed before it was frozen
         refused = 0
         while self._asked < self._plan.sweep.trials:
             trial_number, job, error = self._propose()
             if job is not None:
-                return self._ready(trial_number, job, resume=False)
+                return self._ready(trial_number, job)
             refused += 1
             if error is not None and refused == _MOST_REFUSED:
                 raise error
@@ -78,10 +92,10 @@ class Trials:
         self._memory.belongs_to(asked.number, job.name)
         return asked.number, one, None
 
-    def _ready(self, number: int, job: CheckedJob, *, resume: bool) -> ReadyJob:
+    def _ready(self, number: int, job: CheckedJob) -> ReadyJob:
         self._number_of[job.job.name] = number
         folder = RunFolder(self._folder / job.job.name)
-        return ReadyJob(job.job.name, folder, job.prepared.experiment, job.plan, resume=resume)
+        return ReadyJob(job.job.name, folder, job.prepared.experiment, job.plan)
 
     def should_stop(self, watch: JobWatch) -> bool:
         """Tell the memory how a job does, and return whether it does worse than others did at the same point."""

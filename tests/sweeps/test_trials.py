@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.jobs.resume_options import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, claim, read_status, update_status
 from rlhf_cli.screen.sweep_table import PRUNED
@@ -34,7 +35,7 @@ class Searched:
         if not folder.exists():
             begin_sweep(folder, WORDS, list(plan.space), [])
         self.memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=0)
-        self.trials = Trials(folder, plan, self.memory, self.said.append)
+        self.trials = Trials(folder, plan, self.memory, self.said.append, ResumeOptions())
 
     def begins(self) -> JobWatch:
         job = self.trials.next_job()
@@ -159,7 +160,7 @@ def test_a_run_without_a_number_costs_the_others_nothing(place: Path) -> None:
 def test_a_space_in_which_nothing_can_be_run_ends_the_search(place: Path) -> None:
     search = Searched(place / "sweep", "sweep.trials=40")
     search.plan = replace(search.plan, fixed=(*search.plan.fixed, "sed=3"))
-    search.trials = Trials(search.folder, search.plan, search.memory, search.said.append)
+    search.trials = Trials(search.folder, search.plan, search.memory, search.said.append, ResumeOptions())
     with pytest.raises(UserError, match="unknown key 'sed'"):
         search.trials.next_job()
     assert [trial.state for trial in search.memory.trials()] == ["fail"] * 5
