@@ -14,9 +14,10 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IN_WORDS = re.compile(
-    rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)|PytorchStreamWriter failed|inline_container"
+    rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)"
+    "|PytorchStreamWriter failed|inline_container|iostream error"
 )
-"""safetensors says the number of the system's error, torch that its writer failed, and neither raises an OSError."""
+"""safetensors says the number of the system's error, torch that its writer or its stream failed; none is an OSError."""
 _BLOCK = 512
 """stat(2) counts in blocks of so many bytes, whatever the file system's are."""
 

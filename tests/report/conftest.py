@@ -1,4 +1,4 @@
-"""A headless Chromium for the tests of the page, one for all of them."""
+"""A headless Chromium for the tests of the page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser; without one the tests are skipped and say so."""
+    """A browser; without one the tests are skipped and say so.
+
+    One a file: while playwright runs there is an event loop in this thread, and other tests want one of their own.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.is_file():
         pytest.skip(f"there is no {CHROMIUM} (Debian: chromium)")

@@ -87,9 +87,11 @@ def test_a_point_of_the_front_leads_to_its_run(page: OpenedPage, kind: str, anch
         const box = at.querySelector('.nsewdrag').getBoundingClientRect(), axes = at._fullLayout;
         return [box.left + axes.xaxis.d2p(trace.x[0]), box.top + axes.yaxis.d2p(trace.y[0])]; }}"""
     )
+    page.tab.mouse.move(at[0] - 1, at[1])
     page.tab.mouse.move(*at)
+    page.tab.wait_for_selector("#front-plot .hoverlayer .hovertext")  # what is under the mouse is what is clicked
     page.tab.mouse.click(*at)
-    assert page.eval("location.hash") == f"#{anchor}"
+    page.tab.wait_for_function(f"location.hash === '#{anchor}'")
     assert page.eval("document.activeElement.id") == anchor
     assert page.tab.locator(f"#{anchor}").is_visible()
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
-from importlib.machinery import ModuleSpec
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,6 +13,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.tracking.mirror import Mirror
+from rlhf_cli.tracking.tracker import Row
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import MODEL
 
@@ -58,21 +57,14 @@ def test_showing_samples_changes_no_number(learn) -> None:
     assert one == other
 
 
-def test_a_wandb_run_gets_a_table(learn, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[dict[str, Any]] = []
-    fake = SimpleNamespace(
-        __spec__=ModuleSpec("wandb", None),
-        run=SimpleNamespace(url=None),
-        Table=lambda columns, data: (columns, data),
-        log=logged.append,
-    )
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+def test_the_mirror_of_a_run_gets_a_table(learn, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[tuple[str, int, Sequence[Row]]] = []
+    monkeypatch.setattr(Mirror, "table", lambda _, name, step, rows: logged.append((name, step, rows)))
     learn(*from_file(sums()), "reward_model.show_samples=2")
-    (event,) = logged
-    columns, data = event["samples"]
-    assert event["train/global_step"] == 3
-    assert {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(columns)
-    assert len(data) == 2
+    ((name, step, rows),) = logged
+    assert (name, step) == ("samples", 3)
+    assert {"prompt", "chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(rows[0])
+    assert len(rows) == 2
 
 
 def test_a_resumed_run_writes_its_samples_once(learn) -> None:

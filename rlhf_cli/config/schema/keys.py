@@ -25,7 +25,7 @@ def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 def valid_keys(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section that a path leads to; none where it leads to no section."""
     section = _arm(_kind_at(path), "")
-    return [field.alias or name for name, field in section.model_fields.items()] if _is_section(section) else []
+    return list(_keys(section)) if _is_section(section) else []
 
 
 def field_at(path: Sequence[int | str]) -> FieldInfo | None:
@@ -60,8 +60,14 @@ def _arm(annotation: object, part: int | str) -> object:
     arms = [_arm(arm, part) for arm in typing.get_args(annotation) if arm is not type(None)]
     by_number = [arm for arm in arms if typing.get_origin(arm) in (list, tuple)]
     by_name = [arm for arm in arms if typing.get_origin(arm) is dict or _is_section(arm)]
+    # A name that is no key of a section is one of the user's, where there may be such.
+    by_name.sort(key=lambda arm: _is_section(arm) and str(part) not in _keys(arm))
     wanted = by_number + by_name if str(part).isdigit() else by_name + by_number
     return (wanted or arms)[0]
+
+
+def _keys(section: type[BaseModel]) -> dict[str, None]:
+    return dict.fromkeys(field.alias or name for name, field in section.model_fields.items())
 
 
 def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
