@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rlhf_cli.diagnosis.run_setup import RunSetup
@@ -37,6 +38,36 @@ def test_redundant(correlation: float) -> None:
 )
 def test_negative_control_not_redundant(curves: dict[str, list[float | None]], why: str) -> None:
     assert found(curves, kind="redundant") == [], why
+
+
+def test_rewards_that_are_learned_are_said_to_vary_little() -> None:
+    """Alike by 0.97, and no finding: why has to be said."""
+    (learned,) = seen(pair(0.97, std_end=0.05), kind="redundant").fine
+    assert "0.97" in learned.says
+    assert "vary little" in learned.says
+    (different,) = seen(pair(0.5), kind="redundant").fine
+    assert "vary little" not in different.says
+
+
+def test_how_alike_is_a_correlation_of_rows_and_not_of_log_events() -> None:
+    """Of ten rows each an event, 40 events; NumPy's Pearson over all rows of the last 20 with their events' means taken
+    off is what has to be told. In three events of four one row is odd in both, and they are correlated by 1; in the
+    others five rows are odd in one way or the other, at random: the median is 1, and the rows say another thing.
+    """
+    random = np.random.default_rng(3)
+    rows = np.ones((40, 10, 2))
+    rows[:, 0] = 0.0
+    rows[::4] = random.integers(0, 2, size=(10, 10, 2))
+    rows[5] = 1.0  # nothing varies, and no correlation is logged
+    r = [None if event.std(axis=0).min() == 0 else float(np.corrcoef(event.T)[0, 1]) for event in rows]
+    stds = rows.std(axis=1, ddof=1)
+    curves = {name: reward(name, mean=RISING, std=stds[:, k].tolist()) for k, name in enumerate("ab")}
+    (fine,) = seen({**curves["a"], **curves["b"], "rewards/correlation/a/b": r}, kind="redundant").fine
+    last = (rows - rows.mean(axis=1, keepdims=True))[20:].reshape(-1, 2)
+    expected = np.corrcoef(last.T)[0, 1]
+    assert np.median([one for one in r[20:] if one is not None]) == pytest.approx(1.0)
+    assert abs(expected) < 0.9
+    assert f"a and b: {expected:.2f} over all rows from step 21 on" in fine.says
 
 
 def test_redundant_needs_enough() -> None:
