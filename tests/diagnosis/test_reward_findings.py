@@ -34,6 +34,7 @@ def test_redundant(correlation: float) -> None:
         (pair(0.97, std_end=0.05), "both are learned: a few odd rows correlate"),
         (pair(0.97, weight=0.0), "one is only watched"),
         ({**pair(0.97), "rewards/correlation/a/b": [0.99] * 20 + [0.5] * 20}, "only at the beginning"),
+        ({**pair(0.97), "rewards/correlation/a/b": [0.99] * 34 + [0.5] * 6}, "in seven of ten of the last events"),
     ],
 )
 def test_negative_control_not_redundant(curves: dict[str, list[float | None]], why: str) -> None:
@@ -70,6 +71,18 @@ def test_how_alike_is_a_correlation_of_rows_and_not_of_log_events() -> None:
     assert f"a and b: {expected:.2f} over all rows from step 21 on" in fine.says
 
 
+def test_redundant_while_both_vary_half_as_much_as_at_first() -> None:
+    """A line from 0.5 to 0.25: 0.31 over its last half, beside 0.48 over its first fifth, two thirds of it."""
+    (finding,) = found(pair(0.97, std_end=0.25), kind="redundant")
+    assert finding.changes[0].words == "rewards.a.weight=0"
+
+
+@pytest.mark.parametrize(("weight", "lighter"), [(0.3, "b"), (-0.3, "b"), (3.0, "a"), (-3.0, "a")])
+def test_of_two_that_say_the_same_the_lighter_is_to_be_watched(weight: float, lighter: str) -> None:
+    (finding,) = found(pair(0.97, weight=weight), kind="redundant")
+    assert finding.changes[0].words == f"rewards.{lighter}.weight=0"
+
+
 def test_redundant_needs_enough() -> None:
     short = {name: values[:15] for name, values in pair(0.97).items()}
     diagnosis = seen(short, kind="redundant")
@@ -88,6 +101,13 @@ def test_one_reward() -> None:
     (finding,) = found(shares(0.98, 0.02), kind="one_reward")
     assert finding.subject == "big"
     assert finding.changes[0].words == "rewards.small.weight=0.33"
+
+
+def test_the_weight_to_try_goes_by_both_deviations() -> None:
+    """A deviation of 0.5 times a weight of 1 is a third of itself where 0.05 has the weight 0.5 / (3 * 0.05) = 3.3."""
+    curves = {**shares(0.98, 0.02), "rewards/small/std": [0.05] * 40}
+    (finding,) = found(curves, kind="one_reward")
+    assert finding.changes[0].words == "rewards.small.weight=3.3"
 
 
 def test_negative_control_one_reward() -> None:
