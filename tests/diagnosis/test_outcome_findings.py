@@ -60,6 +60,19 @@ def test_overoptimised() -> None:
     assert 8 <= steps <= 16
 
 
+def test_it_would_end_with_its_best_tenth() -> None:
+    """A tenth of 40 events is four, and the gold is at its best in those of the steps 21 to 24."""
+    gold = [*noisy(0.5, 0.5, 0.02, n=20), *[0.95] * 4, *noisy(0.8, 0.2, 0.02, n=16)]
+    (finding,) = found(watched(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert "trainer.args.max_steps=24" in [change.words for change in finding.changes]
+
+
+def test_a_fall_by_a_fifth_of_a_rows_deviation_is_worth_saying() -> None:
+    """From 0.5 to 0.4, where rows deviate by 0.5; what is said begins at a tenth, 0.05."""
+    (finding,) = found(watched(noisy(0.5, 0.4, 0.003), noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert finding.first_step == 1
+
+
 def test_overoptimised_by_an_evaluation() -> None:
     held_out = {"eval_sampled/total": noisy(0.8, 0.3, 0.02), "reward": noisy(0.0, 1.0, 0.05), **SPREAD, **A}
     (finding,) = found(held_out, GRPO, kind="overoptimised")

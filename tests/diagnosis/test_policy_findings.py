@@ -25,6 +25,9 @@ def test_negative_control_kl(end: float) -> None:
     root = [end * (k / 39) ** 0.5 for k in range(40)]
     assert found({"kl/k1_policy_ref": root, **RISING}, PPO, kind="kl") == []
     assert found({"kl/k1_policy_ref": noisy(0.0, end, 0.01), **RISING}, PPO, kind="kl") == []
+    # At the end it gains more than it did, and less than twice what there was.
+    late = [0.3 + 0.3 * (k / 39) ** 6 for k in range(40)]
+    assert found({"kl/k1_policy_ref": late, **RISING}, PPO, kind="kl") == []
 
 
 def test_kl_is_not_logged() -> None:
