@@ -118,6 +118,14 @@ def test_value_loss_grows() -> None:
     assert "times what it was" in finding.what
 
 
+def test_value_loss_grows_from_its_lowest_quarter_on() -> None:
+    """It falls from 1.2 to 0.1 in a quarter of the run and grows to 0.4 in the rest: over the whole run it falls."""
+    valley = [*noisy(1.2, 0.1, 0.01, n=10), *noisy(0.1, 0.4, 0.01, n=30)]
+    curves = {"ppo/value_loss": valley, "ppo/returns_std": noisy(1.0, 1.0, 0.02), **RISING}
+    (finding,) = found(curves, PPO, kind="value_loss")
+    assert "2.4 times what it was" in finding.what  # quarters: 0.65, 0.147, 0.25, 0.353
+
+
 def test_negative_control_value_loss() -> None:
     """A loss that grows by as much as the variance of the returns, from 1 to 4, is no fault of the critic's."""
     spread = {"ppo/returns_std": noisy(1.0, 2.2, 0.02)}
