@@ -49,7 +49,8 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
         fine = False
         said = f"{share:.1%} of the rows it was asked for failed" + (f", {late:.1%} in time" if late else "")
         # A log event of several rounds has their mean, and so has a point of a long log: no sum of these is a count.
-        each = f"{errors.mean:.3g} of {asked / len(log.curve(f'{prefix}/calls')):.3g} rows a round"
+        failed = errors if len(errors) else timeouts
+        each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
         changes = [
             Change(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")
         ]
@@ -60,8 +61,8 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
             name,
             "serious" if share >= _MANY_ERRORS else "warning",
             f"reward {name} fails: {said}",
-            (evidence(errors, f"{each}; reward_errors.jsonl in the run folder keeps them"),),
-            *steps_of(errors),
+            (evidence(failed, f"{each}; reward_errors.jsonl in the run folder keeps them"),),
+            *steps_of(failed),
             tuple(changes),
         )
     if not log.rewards():

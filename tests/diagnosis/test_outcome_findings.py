@@ -37,6 +37,15 @@ def test_no_deviation() -> None:
     assert note.severity == "note"
 
 
+def test_groups_without_deviation_are_found_where_the_rows_have_none_that_is_logged() -> None:
+    """Of one row a round there is no deviation: null, and whether the total rose by one cannot be said."""
+    curves = {"frac_reward_zero_std": [1.0] * 20, "reward": noisy(0.1, 0.9, 0.0, n=20), "reward_std": [None] * 20, **A}
+    (finding,) = found(curves, kind="no_deviation")
+    assert finding.severity == "serious"
+    risen = {**curves, "reward_std": [0.1] * 20}
+    assert [one.severity for one in found(risen, kind="no_deviation")] == ["note"]
+
+
 def test_negative_control_deviation() -> None:
     assert found({"frac_reward_zero_std": noisy(0.4, 0.4, 0.05), **A}, kind="no_deviation") == []
     assert found({"frac_reward_zero_std": noisy(0.9, 0.1, 0.02), **A}, kind="no_deviation") == []

@@ -175,6 +175,8 @@ def test_errors_and_timeouts() -> None:
     # With logging_steps=10 the same 64 and 8 are the means of ten rounds, and the run has ten times as many rows.
     assert "12.5% of the rows" in many.what
     assert "8 of 64 rows a round" in many.evidence[0].says
+    only_late = {name: values for name, values in failing(0, 8).items() if not name.endswith("/errors")}
+    assert "8 of 64 rows a round" in found(only_late, kind="reward_errors")[0].evidence[0].says
     (late,) = found(failing(1, 1), kind="reward_errors")
     assert late.changes[0].words == "rewards.judge.timeout_s=off"
     assert found(failing(1), kind="reward_errors") == []
