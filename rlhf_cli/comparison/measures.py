@@ -11,12 +11,15 @@ import numpy as np
 from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.comparison.windows import BEST, LAST, Window
 from rlhf_cli.errors import UserError
+from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.suggest import did_you_mean
 
 COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost", "learnt", "held out", "asked"
 """The kinds of measures, in the order in which they are shown."""
 
+_OF_ANSWERS = re.compile(r"^eval_((greedy|sampled)/(total|rewards/)|(pass|maj)@)|^rewards/[^/]+/(mean|effective_mean)$")
+"""What rewards came to: more is better, whatever they are called."""
 _LESS = re.compile(
     r"(^|[/_ ])(loss|kl|perplexity|ece|errors|timeouts|excluded|seconds|clipped_ratio|truncated|grad_norm|"
     r"frac_reward_zero_std)($|[/_ ])|^kl/|truncation/fraction$"
@@ -29,6 +32,12 @@ _LENGTH = "completions/mean_length"
 _TRUNCATED = ("rewards/truncation/fraction", "completions/clipped_ratio")
 _LEARNT = ("loss", "accuracy", "margin", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _EVALUATED = re.compile(r"^eval_(greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$")
+_SIGN_OF_FIGURE = {
+    **{f"{part}/truncated": -1 for part in (GREEDY, SAMPLED)},
+    **{f"{part}/tokens": 0 for part in (GREEDY, SAMPLED)},
+    **{"log_loss": -1, "ece": -1},
+}
+"""Figures of evaluation files of which more is not better, by their whole names: a reward may be `not_truncated`."""
 _SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *_LEARNT})
 _RAW = re.compile(r"^rewards/[^/]+/mean$")
 
@@ -56,8 +65,12 @@ class Measure:
     def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
         """Return the number of a run, NaN where it has none. Of held-out metrics it is the latest that is a number.
 
-        What has no better direction has no best stretch: there it is the end.
+        What has no better direction has no best stretch: there it is the end. The best stretch of a weighted total is
+        that of the sum: its parts are seldom at their best together, and one of a negative weight is so at its least.
         """
+        if self.weights is not None and window.kind == BEST:
+            total = run.metrics.weighted(self.weights)
+            return window.of(total if up_to is None else total.up_to(up_to))
         if self.weights is not None:
             parts = [
                 weight * replace(self, metric=metric, weights=None).of(run, window, up_to)
@@ -132,7 +145,7 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
 
 def sign_of(metric: str) -> int:
     """Return 1 where more of a metric is better, -1 where less is, 0 where its name does not say."""
-    if _LESS.search(metric):
+    if _LESS.search(metric) and not _OF_ANSWERS.search(metric):
         return -1
     return 1 if _MORE.search(metric) else 0
 
@@ -176,9 +189,8 @@ def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> lis
         return []
     most = max(dict.fromkeys(names), key=names.count)
     figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(most, {}))
-    less = ("truncated", "log_loss", "ece")
     return [
-        Measure(f"{most}: {name}", name, HELD_OUT, -1 if name.endswith(less) else 0 if "tokens" in name else 1, most)
+        Measure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
         for name in figures
         if not (name.endswith("/total") and no_total is not None) and not (name == "win rate" and no_total is not None)
     ]

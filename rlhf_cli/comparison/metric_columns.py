@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -66,6 +67,21 @@ class MetricColumns(Mapping[str, Series]):
     def series(self, name: str) -> Series:
         """Return the series of a metric, an empty one where it was never logged."""
         return self.by_name.get(name, NO_SERIES)
+
+    def weighted(self, weights: Mapping[str, float]) -> Series:
+        """Return the sum of several metrics, each times its weight, at the steps that logged all of them.
+
+        It is NaN where one of them is.
+        """
+        parts = [self.series(name) for name in weights]
+        if not parts:
+            return NO_SERIES
+        steps = reduce(np.intersect1d, [one.steps for one in parts])
+        values = np.zeros(len(steps))
+        for one, weight in zip(parts, weights.values(), strict=True):
+            _, places = np.unique(one.steps, return_index=True)
+            values += weight * one.values[places[np.isin(one.steps[places], steps)]]
+        return Series(steps, values)
 
 
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:

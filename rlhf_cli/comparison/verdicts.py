@@ -135,8 +135,17 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool, bas
     else:
         named = _listed([f"{one.other} and {one.value}" for one in pairs], "nor" if len(pairs) == 2 else "and")
         clause = f"{'neither' if len(pairs) == 2 else 'none of'} {named} can be told apart"
-    nearest = max(pairs, key=lambda one: abs(one.effect or 0.0) * math.sqrt(len(one.seeds)))
+    nearest = min(pairs, key=_seeds_away)
     return [f"{clause}{'' if is_more else f' on {label}'}{_more_seeds(nearest, len(pairs) > 1)}"]
+
+
+def _seeds_away(one: PairedDifference) -> tuple[float, float]:
+    """Order pairs by how many more seeds would decide them, the larger effect first where as many would.
+
+    A pair of few seeds and a large effect may be nearer than one of many whose t statistic is larger.
+    """
+    needed = one.seeds_needed
+    return math.inf if needed is None else needed - len(one.seeds), -abs(one.effect or 0.0)
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

@@ -71,10 +71,9 @@ def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
     if late.mean < _HALF:
         yield Fine(kind, f"groups without deviation: {on_average(late)}")
         return
-    total = log.total()
-    rose = (
-        len(total) >= ENOUGH and total.last(0.2).mean > total.first(0.2).mean + log.curve("reward_std").first(0.2).mean
-    )
+    total, spread = log.total(), log.curve("reward_std")
+    scale = spread.first(0.2).mean if len(spread) else 0.0
+    rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
     what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
     changes = [Change("trainer.args.temperature=1.2", "completions that differ more")]

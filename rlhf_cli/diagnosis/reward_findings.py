@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -46,9 +47,10 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
         if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
             continue
         fine = False
-        said = f"{share:.1%} of the {asked:.0f} rows it was asked for failed" + (
-            f", {late:.1%} in time" if late else ""
-        )
+        said = f"{share:.1%} of the rows it was asked for failed" + (f", {late:.1%} in time" if late else "")
+        # A log event of several rounds has their mean, and so has a point of a long log: no sum of these is a count.
+        failed = errors if len(errors) else timeouts
+        each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
         changes = [
             Change(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")
         ]
@@ -59,8 +61,8 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
             name,
             "serious" if share >= _MANY_ERRORS else "warning",
             f"reward {name} fails: {said}",
-            (evidence(errors, f"{errors.values.sum():.0f} rows; reward_errors.jsonl in the run folder keeps them"),),
-            *steps_of(errors),
+            (evidence(failed, f"{each}; reward_errors.jsonl in the run folder keeps them"),),
+            *steps_of(failed),
             tuple(changes),
         )
     if not log.rewards():
@@ -145,19 +147,21 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
     """
     kind = "redundant"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
-    strongest = ("", 0.0)
-    is_seen = is_found = False
+    alike: list[tuple[float, str]] = []
+    is_found = False
     for one, other in combinations(weighted, 2):
         metric = f"rewards/correlation/{one}/{other}"
         curve = log.first_of(metric, f"rewards/correlation/{other}/{one}")
         late = curve.last(LATE)
         if len(late) < ENOUGH:
             continue
-        is_seen = True
-        typical = float(np.median(late.values))
-        strongest = max(strongest, (f"{one} and {other}", typical), key=lambda pair: abs(pair[1]))
+        typical, together = float(np.median(late.values)), _over_all_rows(log, late, one, other)
+        varies = _varies(log, one) and _varies(log, other)
+        learned = "; they vary little any more" if abs(together) >= _SAME and not varies else ""
+        told = f"{one} and {other}: {together:.2f} over all rows from step {steps_of(late)[0]} on{learned}"
+        alike.append((abs(together), told))
         above = np.abs(late.values) >= _SAME
-        if abs(typical) < _SAME or above.mean() < _MOSTLY or not (_varies(log, one) and _varies(log, other)):
+        if abs(typical) < _SAME or above.mean() < _MOSTLY or not varies:
             continue
         is_found = True
         if early := too_early(kind, log, _LEARNED_BY):
@@ -180,10 +184,33 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
         )
     if len(weighted) < 2:
         yield Fine(kind, "there is one weighted reward at most")
-    elif not is_seen:
+    elif not alike:
         yield Unseen(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
     elif not is_found:
-        yield Fine(kind, f"the most alike are {strongest[0]}: {strongest[1]:.2f}")
+        yield Fine(kind, f"the most alike are {max(alike)[1]}")
+
+
+def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
+    """Return the correlation of two rewards within log events, over all rows together.
+
+    Of a log event the covariance is r s_1 s_2; those of all events, by the root of the product of all variances, are
+    the correlation of all rows around their events' means (events of as many rows). A mean or a median of the r would
+    count an event in which two of 64 rows are odd as much as one in which half of them are: what is nearly learned
+    would be correlated by 1 in most. Where no deviations are logged it is the median.
+    """
+    spread, beside = (log.curve(f"rewards/{name}/std") for name in (one, other))
+    steps, places, places_beside = np.intersect1d(spread.steps, beside.steps, return_indices=True)
+    is_late = steps >= correlation.steps[0]
+    first, second = spread.values[places][is_late], beside.values[places_beside][is_late]
+    variances = float(first @ first) * float(second @ second)
+    if not variances:
+        return float(np.median(correlation.values))
+    # In a long log a point of a deviation is of several events; none of them has a correlation where nothing varied.
+    point = np.searchsorted(steps[is_late], correlation.steps)
+    is_known = point < len(first)
+    counts = np.bincount(point[is_known], minlength=len(first))
+    sums = np.bincount(point[is_known], weights=correlation.values[is_known], minlength=len(first))
+    return float(np.sum(sums / np.maximum(counts, 1) * first * second)) / math.sqrt(variances)
 
 
 _NEARLY_ALL = 0.9

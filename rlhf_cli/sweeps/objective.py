@@ -38,7 +38,7 @@ def read_objective(text: str) -> Objective:
 
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
     """Return what a metric has come to by all that was `logged` of it: of the training its mean over the last tenth of
-    the log events, of what is held out the last value. None where there is no number.
+    the log events in which it is a number, of what is held out the last value. None where there is no number.
     """
     values = [value for value in logged if math.isfinite(value)]
     if not values:

@@ -20,7 +20,7 @@ from rlhf_cli.sweeps.job_names import short_keys
 from rlhf_cli.sweeps.outcome import report, say_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_plan import SearchPlan, few_digits, search_plan, without_section
-from rlhf_cli.sweeps.search_space import Numbers, Options
+from rlhf_cli.sweeps.search_space import Numbers, Options, Space
 from rlhf_cli.sweeps.study import JOURNAL, Memory
 from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
 from rlhf_cli.sweeps.sweep_options import SweepOptions
@@ -115,7 +115,7 @@ def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
     ]
     first = next((trial for trial in tried if trial.number in best), None)
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
-    again = ["rlhf", "train", "-m", *fixed, *_rounded(first.words if first else ()), _SEEDS]
+    again = ["rlhf", "train", "-m", *fixed, *rounded_words(first.words if first else (), plan.space), _SEEDS]
     show_found(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
 
 
@@ -126,12 +126,13 @@ def _in_words(may_be: Numbers | Options) -> str:
     return f"{may_be.low:g} to {may_be.high:g}{kind}{', logarithmic' if may_be.is_log else ''}"
 
 
-def _rounded(words: Sequence[str]) -> list[str]:
-    """Return words with as many digits as one would type."""
+def rounded_words(words: Sequence[str], space: Space) -> list[str]:
+    """Return words with as many digits as one would type. A whole number and one of several values stay as they are:
+    `max_completion_length=1.235e+04` is no whole number, and another value than the one that was tried.
+    """
     rounded = []
     for key, _, value in (word.partition("=") for word in words):
-        try:
-            rounded.append(f"{key}={float(value):.4g}")
-        except ValueError:
-            rounded.append(f"{key}={value}")
+        may_be = space.get(key)
+        is_any_number = isinstance(may_be, Numbers) and not may_be.is_whole
+        rounded.append(f"{key}={float(value):.4g}" if is_any_number else f"{key}={value}")
     return rounded

@@ -17,9 +17,9 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
     """Return `final/METRIC`, `best/METRIC` and `best_step/METRIC` of what a run is judged by.
 
     That is the total and every component where there are rewards, else loss and accuracy. Of the training rows `final`
-    is the mean of the last tenth of the log events, and `best` the best of the means of tenths as wide: one lucky batch
-    is no best. Of an evaluation it is the last value and the best, each with `/low` and `/high` where its 95 % interval
-    is known.
+    is the mean of the last tenth of the log events in which it is a number, and `best` the best of the means of tenths
+    as wide: one lucky batch is no best. Of an evaluation it is the last value and the best, each with `/low` and
+    `/high` where its 95 % interval is known.
     """
     names = reward_names(events)
     judged = [TOTAL, *(f"rewards/{name}/mean" for name in names)] if names else list(_OF_PAIRS)

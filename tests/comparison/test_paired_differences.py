@@ -127,6 +127,22 @@ def test_a_huge_effect_needs_few(effect: float) -> None:
     assert needed <= 4
 
 
+@pytest.mark.parametrize("comparisons", [1, 3, 12])
+@pytest.mark.parametrize("effect", [0.1, 0.3, 0.7, 1.3, 2.5, 6.0, 15.0, 60.0, 1e4])
+def test_so_many_seeds_are_enough_and_one_less_is_not(effect: float, comparisons: int) -> None:
+    """One after another from two on, with scipy.stats' noncentral t: the first whose power is 80 %."""
+    from scipy import stats
+
+    def power(count: int) -> float:
+        critical = stats.t.ppf(1 - 0.05 / (2 * comparisons), count - 1)
+        # Far out the series gives NaN, where the noncentral t is nearly normal around its noncentrality.
+        found = stats.nct.sf(critical, count - 1, effect * math.sqrt(count))
+        return float(effect * math.sqrt(count) > critical if math.isnan(found) else found)
+
+    least = next((count for count in range(2, 1001) if power(count) >= 0.8), None)
+    assert seeds_needed(effect, comparisons=comparisons) == seeds_needed(-effect, comparisons=comparisons) == least
+
+
 def test_no_effect_needs_more_than_anybody_has() -> None:
     assert seeds_needed(0.0) is None
     assert seeds_needed(1e-4) is None

@@ -142,3 +142,9 @@ def test_where_none_has_finished_all_count_up_to_the_last_common_step(place: Pat
 )
 def test_a_value_is_said_as_it_is_typed(value: object, text: str) -> None:
     assert value_text(value) == text
+
+
+def test_values_that_are_near_are_told_apart() -> None:
+    assert [value_text(value) for value in (0.12345, 1e-05, 30000, 1.0, None, True, [0.5, 2])] == [
+        *("0.12345", "1e-05", "30000", "1", "none", "true", "[0.5,2]")
+    ]

@@ -50,6 +50,13 @@ def test_null_is_an_event_without_a_number() -> None:
     assert Window("auc").of(curve(0.0, math.nan, 1.0)) == 0.5
 
 
+def test_a_stretch_with_null_is_no_best_stretch() -> None:
+    """Of -4, -2, null, -3, -3 the means of two are -3 and -3 beside those with a null, which are not 0 and not -2."""
+    assert Window("best", 2).of(curve(-4.0, -2.0, math.nan, -3.0, -3.0)) == -3.0
+    assert Window("best", 2).of(curve(4.0, 2.0, math.nan, 3.0, 3.0), more_is_better=False) == 3.0
+    assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
+
+
 @pytest.mark.parametrize("typed", ["last-0", "tenth", "last-x", ""])
 def test_another_word_is_refused(typed: str) -> None:
     with pytest.raises(UserError, match="no such window"):

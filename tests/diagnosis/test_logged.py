@@ -43,7 +43,16 @@ def test_a_long_curve_is_thinned_by_means() -> None:
     curve = log.curve("loss")
     assert len(curve) == 2500
     assert np.allclose(curve.values, np.arange(2.5, 10_000, 4))
-    assert curve.steps[-1] == 10_000
+    assert curve.steps.tolist() == list(range(4, 10_001, 4))
+
+
+def test_a_share_of_a_curve_is_rounded_to_points() -> None:
+    """Of 19 points a tenth is 1.9, two points; of 3 it is 0.3, and one is the least."""
+    log = Log.of([{"step": step, "loss": float(step)} for step in range(1, 20)])
+    assert log.curve("loss").last(0.1).values.tolist() == [18.0, 19.0]
+    assert log.curve("loss").first(0.1).steps.tolist() == [1.0, 2.0]
+    short = Log.of([{"step": step, "loss": float(step)} for step in range(1, 4)]).curve("loss")
+    assert (short.last(0.1).values.tolist(), short.first(0.1).values.tolist()) == ([3.0], [1.0])
 
 
 def test_a_curve_that_grows_is_seen_growing() -> None:

@@ -37,6 +37,15 @@ def test_no_deviation() -> None:
     assert note.severity == "note"
 
 
+def test_groups_without_deviation_are_found_where_the_rows_have_none_that_is_logged() -> None:
+    """Of one row a round there is no deviation: null, and whether the total rose by one cannot be said."""
+    curves = {"frac_reward_zero_std": [1.0] * 20, "reward": noisy(0.1, 0.9, 0.0, n=20), "reward_std": [None] * 20, **A}
+    (finding,) = found(curves, kind="no_deviation")
+    assert finding.severity == "serious"
+    risen = {**curves, "reward_std": [0.1] * 20}
+    assert [one.severity for one in found(risen, kind="no_deviation")] == ["note"]
+
+
 def test_negative_control_deviation() -> None:
     assert found({"frac_reward_zero_std": noisy(0.4, 0.4, 0.05), **A}, kind="no_deviation") == []
     assert found({"frac_reward_zero_std": noisy(0.9, 0.1, 0.02), **A}, kind="no_deviation") == []
@@ -58,6 +67,19 @@ def test_overoptimised() -> None:
     assert words[0] == "kl.coef=0.15"
     (steps,) = [int(word.rpartition("=")[2]) for word in words if "max_steps" in word]
     assert 8 <= steps <= 16
+
+
+def test_it_would_end_with_its_best_tenth() -> None:
+    """A tenth of 40 events is four, and the gold is at its best in those of the steps 21 to 24."""
+    gold = [*noisy(0.5, 0.5, 0.02, n=20), *[0.95] * 4, *noisy(0.8, 0.2, 0.02, n=16)]
+    (finding,) = found(watched(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert "trainer.args.max_steps=24" in [change.words for change in finding.changes]
+
+
+def test_a_fall_by_a_fifth_of_a_rows_deviation_is_worth_saying() -> None:
+    """From 0.5 to 0.4, where rows deviate by 0.5; what is said begins at a tenth, 0.05."""
+    (finding,) = found(watched(noisy(0.5, 0.4, 0.003), noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert finding.first_step == 1
 
 
 def test_overoptimised_by_an_evaluation() -> None:

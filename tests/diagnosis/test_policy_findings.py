@@ -25,6 +25,9 @@ def test_negative_control_kl(end: float) -> None:
     root = [end * (k / 39) ** 0.5 for k in range(40)]
     assert found({"kl/k1_policy_ref": root, **RISING}, PPO, kind="kl") == []
     assert found({"kl/k1_policy_ref": noisy(0.0, end, 0.01), **RISING}, PPO, kind="kl") == []
+    # At the end it gains more than it did, and less than twice what there was.
+    late = [0.3 + 0.3 * (k / 39) ** 6 for k in range(40)]
+    assert found({"kl/k1_policy_ref": late, **RISING}, PPO, kind="kl") == []
 
 
 def test_kl_is_not_logged() -> None:
@@ -113,6 +116,14 @@ def test_value_loss_grows() -> None:
     grown = {"ppo/value_loss": noisy(0.1, 0.5, 0.02), "ppo/returns_std": noisy(1.0, 1.0, 0.02)}
     (finding,) = found({**grown, **RISING}, PPO, kind="value_loss")
     assert "times what it was" in finding.what
+
+
+def test_value_loss_grows_from_its_lowest_quarter_on() -> None:
+    """It falls from 1.2 to 0.1 in a quarter of the run and grows to 0.4 in the rest: over the whole run it falls."""
+    valley = [*noisy(1.2, 0.1, 0.01, n=10), *noisy(0.1, 0.4, 0.01, n=30)]
+    curves = {"ppo/value_loss": valley, "ppo/returns_std": noisy(1.0, 1.0, 0.02), **RISING}
+    (finding,) = found(curves, PPO, kind="value_loss")
+    assert "2.4 times what it was" in finding.what  # quarters: 0.65, 0.147, 0.25, 0.353
 
 
 def test_negative_control_value_loss() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rlhf_cli.diagnosis.run_setup import RunSetup
@@ -33,10 +34,53 @@ def test_redundant(correlation: float) -> None:
         (pair(0.97, std_end=0.05), "both are learned: a few odd rows correlate"),
         (pair(0.97, weight=0.0), "one is only watched"),
         ({**pair(0.97), "rewards/correlation/a/b": [0.99] * 20 + [0.5] * 20}, "only at the beginning"),
+        ({**pair(0.97), "rewards/correlation/a/b": [0.99] * 34 + [0.5] * 6}, "in seven of ten of the last events"),
     ],
 )
 def test_negative_control_not_redundant(curves: dict[str, list[float | None]], why: str) -> None:
     assert found(curves, kind="redundant") == [], why
+
+
+def test_rewards_that_are_learned_are_said_to_vary_little() -> None:
+    """Alike by 0.97, and no finding: why has to be said."""
+    (learned,) = seen(pair(0.97, std_end=0.05), kind="redundant").fine
+    assert "0.97" in learned.says
+    assert "vary little" in learned.says
+    (different,) = seen(pair(0.5), kind="redundant").fine
+    assert "vary little" not in different.says
+
+
+def test_how_alike_is_a_correlation_of_rows_and_not_of_log_events() -> None:
+    """Of ten rows each an event, 40 events; NumPy's Pearson over all rows of the last 20 with their events' means taken
+    off is what has to be told. In three events of four one row is odd in both, and they are correlated by 1; in the
+    others five rows are odd in one way or the other, at random: the median is 1, and the rows say another thing.
+    """
+    random = np.random.default_rng(3)
+    rows = np.ones((40, 10, 2))
+    rows[:, 0] = 0.0
+    rows[::4] = random.integers(0, 2, size=(10, 10, 2))
+    rows[5] = 1.0  # nothing varies, and no correlation is logged
+    r = [None if event.std(axis=0).min() == 0 else float(np.corrcoef(event.T)[0, 1]) for event in rows]
+    stds = rows.std(axis=1, ddof=1)
+    curves = {name: reward(name, mean=RISING, std=stds[:, k].tolist()) for k, name in enumerate("ab")}
+    (fine,) = seen({**curves["a"], **curves["b"], "rewards/correlation/a/b": r}, kind="redundant").fine
+    last = (rows - rows.mean(axis=1, keepdims=True))[20:].reshape(-1, 2)
+    expected = np.corrcoef(last.T)[0, 1]
+    assert np.median([one for one in r[20:] if one is not None]) == pytest.approx(1.0)
+    assert abs(expected) < 0.9
+    assert f"a and b: {expected:.2f} over all rows from step 21 on" in fine.says
+
+
+def test_redundant_while_both_vary_half_as_much_as_at_first() -> None:
+    """A line from 0.5 to 0.25: 0.31 over its last half, beside 0.48 over its first fifth, two thirds of it."""
+    (finding,) = found(pair(0.97, std_end=0.25), kind="redundant")
+    assert finding.changes[0].words == "rewards.a.weight=0"
+
+
+@pytest.mark.parametrize(("weight", "lighter"), [(0.3, "b"), (-0.3, "b"), (3.0, "a"), (-3.0, "a")])
+def test_of_two_that_say_the_same_the_lighter_is_to_be_watched(weight: float, lighter: str) -> None:
+    (finding,) = found(pair(0.97, weight=weight), kind="redundant")
+    assert finding.changes[0].words == f"rewards.{lighter}.weight=0"
 
 
 def test_redundant_needs_enough() -> None:
@@ -57,6 +101,13 @@ def test_one_reward() -> None:
     (finding,) = found(shares(0.98, 0.02), kind="one_reward")
     assert finding.subject == "big"
     assert finding.changes[0].words == "rewards.small.weight=0.33"
+
+
+def test_the_weight_to_try_goes_by_both_deviations() -> None:
+    """A deviation of 0.5 times a weight of 1 is a third of itself where 0.05 has the weight 0.5 / (3 * 0.05) = 3.3."""
+    curves = {**shares(0.98, 0.02), "rewards/small/std": [0.05] * 40}
+    (finding,) = found(curves, kind="one_reward")
+    assert finding.changes[0].words == "rewards.small.weight=3.3"
 
 
 def test_negative_control_one_reward() -> None:
@@ -119,7 +170,13 @@ def test_errors_and_timeouts() -> None:
         return reward("judge", mean=RISING[:20], **counted)
 
     assert [one.severity for one in found(failing(2), kind="reward_errors")] == ["warning"]
-    assert [one.severity for one in found(failing(8), kind="reward_errors")] == ["serious"]
+    (many,) = found(failing(8), kind="reward_errors")
+    assert many.severity == "serious"
+    # With logging_steps=10 the same 64 and 8 are the means of ten rounds, and the run has ten times as many rows.
+    assert "12.5% of the rows" in many.what
+    assert "8 of 64 rows a round" in many.evidence[0].says
+    only_late = {name: values for name, values in failing(0, 8).items() if not name.endswith("/errors")}
+    assert "8 of 64 rows a round" in found(only_late, kind="reward_errors")[0].evidence[0].says
     (late,) = found(failing(1, 1), kind="reward_errors")
     assert late.changes[0].words == "rewards.judge.timeout_s=off"
     assert found(failing(1), kind="reward_errors") == []

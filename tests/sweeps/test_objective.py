@@ -18,6 +18,7 @@ def test_it_is_the_mean_of_the_last_tenth() -> None:
 def test_of_what_is_held_out_it_is_the_last_value() -> None:
     logged = [float(step) for step in range(1, 31)]
     assert value_so_far(read_objective("eval_greedy/rewards/a"), logged) == 30
+    assert value_so_far(read_objective("eval_greedy/rewards/a"), [0.2, 0.9, 0.4, math.nan]) == 0.4
 
 
 @pytest.mark.parametrize("logged", [[], [math.nan, math.inf]])

@@ -128,3 +128,12 @@ def test_an_objective_is_a_metric_and_a_direction() -> None:
     assert read_objective("-kl/k1_policy_ref") == Objective("kl/k1_policy_ref", less_is_better=True)
     assert str(read_objective("-kl/k1_policy_ref")) == "-kl/k1_policy_ref"
     assert read_objective("rewards/correct/mean").direction == "maximize"
+
+
+@pytest.mark.parametrize(("value", "stopped"), [(0.45, False), (0.35, True)])
+def test_a_third_goes_on_at_a_rung(tmp_path: Path, value: float, stopped: bool) -> None:
+    """Of six at the first rung two go on: 0.45 is the second best beside 0.5, and 0.35 the third."""
+    search = memory(tmp_path, prune="halving")
+    for other in (0.1, 0.2, 0.3, 0.4, 0.5):
+        search.report(search.ask().number, 12, other)
+    assert search.report(search.ask().number, 12, value) is stopped
