@@ -43,6 +43,7 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_values import section
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
+from rlhf_cli.suggest import nearest
 
 _ROOT = "runs"
 _BY_NAME = "run:"
@@ -110,7 +111,8 @@ def _print(comparison: Comparison, problems: Sequence[RlhfError], options: argpa
 def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
     """Raise RunError where no two runs can be held against each other, nor a single one shown."""
     runs = comparison.runs
-    if any(run.metrics.num_events for run in runs) and (len(runs) == 1 or in_common(comparison)):
+    num_logged = sum(run.metrics.num_events > 0 for run in runs)
+    if num_logged == 1 or (num_logged and in_common(comparison)):
         return
     logged = [f"{run.name} ({run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs[:4]]
     error = RunError(
@@ -167,7 +169,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         words.append(options.latex)  # `--latex RUN`: what follows is no file of LaTeX
         options.latex = _SCREEN
     if unknown := [word for word in words if word.startswith("-")]:
-        raise UserError("there is no such option", got=unknown[0], hint="rlhf compare --help")
+        close = nearest(unknown[0].partition("=")[0], (f"--{name.replace('_', '-')}" for name in vars(options)))
+        raise UserError("there is no such option", got=unknown[0], hint=close or "rlhf compare --help")
     if not words:
         raise RunError("no run was named", expected="run folders, a sweep, a glob", hint="rlhf compare runs/quickstart")
     if sum((options.json, options.csv == _SCREEN, options.latex == _SCREEN)) > 1:

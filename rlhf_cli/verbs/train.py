@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.resume_options import resume_options
@@ -43,6 +43,7 @@ def run(argv: list[str]) -> int:
     overrides = [word for word in argv if word != DRY_RUN]
     console = Console()
     options, words = resume_options(overrides)
+    _refuse_search(words)
     prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is not None:
@@ -62,3 +63,16 @@ def run(argv: list[str]) -> int:
         return EXIT_OK
     run_once(console, prepared, plan)
     return EXIT_OK
+
+
+def _refuse_search(words: list[str]) -> None:
+    """Raise ConfigError where a search is asked for and `-m` was forgotten: one run that finds nothing is none."""
+    asked = [word for word in words if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null"]
+    if asked:
+        raise ConfigError(
+            "a search is many runs, and this would be one",
+            where="command line",
+            got=asked[0],
+            expected="-m, or no search",
+            hint=f"rlhf train -m ... {asked[0]}",
+        )
