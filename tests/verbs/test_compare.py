@@ -186,3 +186,15 @@ def test_an_option_with_a_slip(sweep: str, compare) -> None:
     code, _, err = compare(sweep, "--wieghts", "correct=1")
     assert code == 2
     assert "try:      --weights" in err
+
+
+def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:
+    assert compare(sweep, "--csv", "new folder/a.csv")[0] == 0
+    assert (place / "new folder" / "a.csv").is_file()
+    (place / "taken").write_text("")
+    code, _, err = compare(sweep, "--latex", "taken/a.tex")
+    assert code == 2
+    assert "--latex" in err
+    code, _, err = compare(sweep, "--png", "a.gif")
+    assert code == 2
+    assert "try:      --png FILE.png" in err
