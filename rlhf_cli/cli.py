@@ -82,6 +82,10 @@ def _run(verb: str, words: list[str]) -> int:
         return Preempted.exit_code
     except BrokenPipeError:
         return EXIT_OK  # `rlhf list | head`
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
+            return EXIT_OK  # rich makes an exit with 1 of it
+        raise
     except Exception:  # a bug of ours or of the user's reward: the traceback is the message
         traceback.print_exc()
         return EXIT_CRASH

@@ -13,6 +13,8 @@ _SEEDS = ("seed", "data_seed")
 _CHANGES_NOTHING = (None, "no best is chosen")
 _MOST_AXES = 4
 _LONGEST_NAME = 60
+_DIGITS = (6, 12)
+"""So many digits of a fraction are shown where they tell it from the others: a search proposes 0.8473095986776095."""
 _ABSENT = object()
 
 
@@ -80,7 +82,8 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
     """Return what differs, keys that change together as one, seeds last.
 
     Of keys that change together the one that was swept gives its name, then a group that was chosen (`truncation`,
-    `exp`) where it stands for several, then the first in the configuration.
+    `exp`) where it stands for several, then the first in the configuration. Keys that were swept stay apart: in a
+    search every trial has another value of each, and none of them says the same as another.
     """
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for key in differences(runs):
@@ -91,8 +94,11 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
     heads = {}
     for (pattern, seeds), keys in classes.items():
         chosen = [one for one in choices if _pattern([run.choices.get(one, "") for run in runs]) == pattern]
-        head = next((key for key in swept if key in keys or key in chosen), None)
-        heads[head or (chosen[0] if chosen and len(keys) > 1 and not seeds else keys[0])] = keys
+        varied = [key for key in swept if key in keys or key in chosen]
+        head = varied[0] if varied else chosen[0] if chosen and len(keys) > 1 and not seeds else keys[0]
+        apart = [key for key in varied[1:] if key in keys]
+        heads[head] = [key for key in keys if key not in apart]
+        heads.update({key: [key] for key in apart})
     found = []
     for head, keys in heads.items():
         texts = _texts(runs, head)
@@ -126,16 +132,16 @@ def short_key(key: str, keys: Sequence[str]) -> str:
     return key
 
 
-def value_text(value: object) -> str:
-    """Return a value as one would type it: 0.5, none, true; of a path its last part."""
+def value_text(value: object, digits: int = 12) -> str:
+    """Return a value as one would type it: 0.5, none, true; of a path its last part; of a fraction so many digits."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return f"{value:.12g}"
+        return f"{value:.{12 if float(value).is_integer() else digits}g}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(value_text(one) for one in value)}]"
+        return f"[{','.join(value_text(one, digits) for one in value)}]"
     text = str(value)
     return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
 
@@ -145,9 +151,11 @@ def _texts(runs: Sequence[Configured], head: str) -> tuple[str, ...]:
     if not any(head in run.settings for run in runs):
         return tuple(run.choices.get(head, "-") for run in runs)
     values = [run.settings.get(head, _ABSENT) for run in runs]
-    texts = ["-" if value is _ABSENT else value_text(value) for value in values]
-    if len(set(texts)) == len(set(map(repr, values))):
-        return tuple(texts)
+    different = len(set(map(repr, values)))
+    for digits in _DIGITS:
+        texts = ["-" if value is _ABSENT else value_text(value, digits) for value in values]
+        if len(set(texts)) == different:
+            return tuple(texts)
     return tuple("-" if value is _ABSENT else str(value) for value in values)
 
 

@@ -165,7 +165,21 @@ def _schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -
                 where=origins.where(key),
                 got=f"{shown!r}" if not isinstance(detail["input"], dict) else shown,
                 expected=_expected(detail["msg"]),
+                hint=_other_reward(path, tree),
             )
+
+
+def _other_reward(path: list[int | str], tree: JsonTree) -> str | None:
+    """Return the key of the reward that was meant where only a part of one of nearly that name was given."""
+    rewards = tree.get("rewards")
+    if len(path) != 2 or path[0] != "rewards" or not isinstance(rewards, dict):
+        return None
+    name = str(path[1])
+    part = rewards.get(name)
+    if not isinstance(part, dict) or not part or part.keys() & {"fn", "model"}:
+        return None
+    close = nearest(name, [other for other in rewards if other != name])
+    return f"rewards.{close}.{next(iter(part))}" if close else None
 
 
 def _keys_of(detail: ErrorDetails, tree: JsonTree) -> list[int | str]:

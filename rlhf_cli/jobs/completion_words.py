@@ -15,7 +15,15 @@ from rlhf_cli.json_values import JsonTree, JsonValue
 _VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
 _OF_SWEEPS = ("-j", "--watch", "-v")
 _OPTIONS = {
+    "compare": (
+        *("--on", "--by", "--baseline", "--weights", "--window", "--estimator", "--metrics", "--front", "--runs"),
+        *("--json", "--csv", "--latex", "--png", "--wandb-view"),
+    ),
+    "report": ("--out", "--json"),
     "status": ("--json",),
+    "sync": ("--dry-run", "--json"),
+    "whatif": ("--recompute", "--show", "--trust", "--json"),
+    "why": ("--json",),
     "train": ("-m", "--multirun", "--dry-run", "--allow", "--take-over"),
     "resume": ("--failed", "--dry-run", "--allow", "--take-over", "--trust", *_OF_SWEEPS),
 }
@@ -48,7 +56,8 @@ def candidates(line: str, verbs: Iterable[str]) -> list[str]:
         left = [option for option in _values(key, words[1:-1]) if option not in earlier.split(",")]
         return _starting(current, [f"{key}={earlier}{comma}{option}" for option in left])
     if "." not in current.lstrip("+~"):
-        chosen = [f"{'+' if group in APPENDED_GROUPS else ''}{group}=" for group in groups()]
+        has_plus = not current or current.startswith("+")
+        chosen = [f"{'+' if group in APPENDED_GROUPS and has_plus else ''}{group}=" for group in groups()]
         return _starting(current, [*chosen, *_keys(current, words[1:-1])])
     return _starting(current, _keys(current, words[1:-1]))
 

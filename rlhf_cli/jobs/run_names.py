@@ -86,11 +86,17 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
         raise RunError(
             f"no run of {name!r} has finished",
             where=where,
-            got=states or f"no runs in {root / name}",
+            got=states or f"no runs in {root / name}{_but_sweeps(root / name)}",
             expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
             hint=f"rlhf train +exp={name.partition('/')[0]}",
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
+
+
+def _but_sweeps(folder: Path) -> str:
+    """Return that there are sweeps in a folder, whose runs are named by their paths alone."""
+    sweeps = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
+    return f" but those of sweeps, such as {folder / sweeps[-1]}" if sweeps else ""
 
 
 def _state(run: RunFolder) -> str:

@@ -130,8 +130,9 @@ def _show_notes(console: Console, comparison: Comparison) -> None:
         notes.append(total)
     if (models := _starting_models(comparison)) is not None:
         notes.append(models)
-    if not comparison.verdicts and len(comparison.grouped.axes) > 1 and len(comparison.grouped.settings) > 1:
-        shorts = [axis.short for axis in comparison.grouped.axes]
+    grouped = comparison.grouped
+    if not comparison.verdicts and len(grouped.axes) > 1 and any(len(one.by_seed) > 1 for one in grouped.settings):
+        shorts = [axis.short for axis in grouped.axes]
         notes.append(f"{len(shorts)} keys differ: --by {shorts[0]} gives a verdict on one of them")
     if notes:
         console.print()

@@ -133,8 +133,9 @@ def titled(measure: Measure) -> str:
 
 def alike(comparison: Comparison, measure: Measure) -> float | None:
     """Return the number that every run has of a measure, None where runs differ; one setting alone differs always."""
-    numbers = {comparison.values[measure.label][run.name] for one in comparison.grouped.settings for run in one.runs}
-    if len(comparison.grouped.settings) < 2 or len(numbers) != 1:
+    settings = [one for one in comparison.grouped.settings if one.runs]
+    numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
+    if len(settings) < 2 or len(numbers) != 1:
         return None
     (only,) = numbers
     return only if math.isfinite(only) else None

@@ -116,7 +116,7 @@ def totals(sweep: SweepRows) -> str:
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{stopped} stopped"] if stopped else []
     parts += [f"{waiting} waiting"] if (waiting := sweep.count(WAITING)) else []
-    left = f"about {span(sweep.left_s)} left" if sweep.left_s is not None else "time left unknown so far"
+    left = f"about {span(sweep.left_s)} left" if sweep.left_s is not None else "time left not known yet"
     return f"{', '.join(parts)}; {span(sweep.elapsed_s)} so far, {left}"
 
 

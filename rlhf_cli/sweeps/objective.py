@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_cli.config.rules.stop_rules import logged_name
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import start_and_end
 from rlhf_cli.suggest import nearest
@@ -31,9 +32,11 @@ class Objective:
         return f"{'-' if self.less_is_better else ''}{self.metric}"
 
 
-def read_objective(text: str) -> Objective:
-    """Return the objective that a text such as `rewards/correct/mean` or `-kl` names."""
-    return Objective(text.removeprefix("-").strip(), text.startswith("-"))
+def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
+    """Return the objective that a text such as `rewards/correct/mean` or `-kl` names; the name of one of the `rewards`
+    stands for its raw mean, as in `rlhf compare --on` and `stop`.
+    """
+    return Objective(logged_name(text.removeprefix("-").strip(), rewards), text.startswith("-"))
 
 
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:

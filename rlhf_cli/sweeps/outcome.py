@@ -62,7 +62,7 @@ def say_folder(console: Console, folder: Path) -> None:
 def way_on(sweep: SweepFolder) -> str:
     """Return the line that says how to go on with a sweep that is not done."""
     left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
-    runs = f"{sum(left)} of {len(left)} runs are not done"
+    runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
     return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
 
 

@@ -70,7 +70,7 @@ def search_plan(typed: list[str]) -> SearchPlan | None:
     space = {**_from_section(sweep, experiment, fixed), **from_words}
     _refuse(space, sweep, experiment)
     words = tuple(word for word in fixed if not _is_of_section(word))
-    objectives = tuple(map(read_objective, sweep.objective))
+    objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
     return SearchPlan(sweep, objectives, space, words, experiment.seed)
 
 
@@ -105,7 +105,7 @@ def _refuse(space: Space, sweep: Sweep, experiment: Experiment) -> None:
     refuse_seeds(space)
     moving = [key for key in space if moves_the_total(key)]
     for objective in sweep.objective:
-        metric = objective.removeprefix("-").removeprefix("eval_")
+        metric = read_objective(objective, experiment.rewards).metric.removeprefix("eval_")
         if moving and (metric == _TOTAL or metric.endswith("/total")):
             raise moving_total(objective, moving, list(experiment.rewards), where="sweep.objective")
 

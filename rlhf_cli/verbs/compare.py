@@ -24,10 +24,11 @@ it is the same sum in all runs. Where one key differs the verdict on each compon
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -43,6 +44,7 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_values import section
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
+from rlhf_cli.suggest import nearest
 
 _ROOT = "runs"
 _BY_NAME = "run:"
@@ -84,15 +86,17 @@ def run(argv: list[str]) -> int:
 
 
 def _print(comparison: Comparison, problems: Sequence[RlhfError], options: argparse.Namespace) -> None:
-    if options.png is not None:
-        from rlhf_cli.report.comparison_picture import draw_comparison
-
-        draw_comparison(comparison, options.png)
     texts = {"csv": comparison_csv, "latex": comparison_latex}
     for name, written in texts.items():
         place = getattr(options, name)
         if place not in (None, _SCREEN):
-            Path(place).write_text(written(comparison), encoding="utf-8")
+            with _file(f"--{name}", Path(place)) as file:
+                file.write_text(written(comparison), encoding="utf-8")
+    if options.png is not None:
+        from rlhf_cli.report.comparison_picture import draw_comparison
+
+        with _file("--png", options.png) as file:
+            draw_comparison(comparison, file)
     on_screen = [name for name in texts if getattr(options, name) == _SCREEN]
     if options.json:
         print(json.dumps(comparison_json(comparison, problems), indent=2))
@@ -107,10 +111,21 @@ def _print(comparison: Comparison, problems: Sequence[RlhfError], options: argpa
     show_left_out(Console(stderr=True), problems)
 
 
+@contextlib.contextmanager
+def _file(option: str, place: Path) -> Iterator[Path]:
+    """Give a file to be written, in a folder that is there. Raises RunError where it cannot be."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield place
+    except OSError as error:
+        raise RunError("the file cannot be written", where=option, got=f"{place}: {error.strerror}") from None
+
+
 def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
     """Raise RunError where no two runs can be held against each other, nor a single one shown."""
     runs = comparison.runs
-    if any(run.metrics.num_events for run in runs) and (len(runs) == 1 or in_common(comparison)):
+    num_logged = sum(run.metrics.num_events > 0 for run in runs)
+    if num_logged == 1 or (num_logged and in_common(comparison)):
         return
     logged = [f"{run.name} ({run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs[:4]]
     error = RunError(
@@ -167,12 +182,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         words.append(options.latex)  # `--latex RUN`: what follows is no file of LaTeX
         options.latex = _SCREEN
     if unknown := [word for word in words if word.startswith("-")]:
-        raise UserError("there is no such option", got=unknown[0], hint="rlhf compare --help")
+        close = nearest(unknown[0].partition("=")[0], (f"--{name.replace('_', '-')}" for name in vars(options)))
+        raise UserError("there is no such option", got=unknown[0], hint=close or "rlhf compare --help")
     if not words:
         raise RunError("no run was named", expected="run folders, a sweep, a glob", hint="rlhf compare runs/quickstart")
     if sum((options.json, options.csv == _SCREEN, options.latex == _SCREEN)) > 1:
         got = "two of --json, --csv -, --latex"
         raise UserError("one thing at a time goes to the screen", got=got, hint="--csv FILE")
+    if options.png is not None and options.png.suffix.lower() != ".png":
+        raise UserError("a picture is a PNG", where="--png", got=str(options.png), hint="--png FILE.png")
     options.words = words
     return options
 

@@ -13,11 +13,20 @@ _rlhf() {
     # bash breaks words at = and :, an override does not
     current="${line##*[[:space:]]}"
     local prefix="${current%"${COMP_WORDS[COMP_CWORD]}"}"
+    # behind a sign that breaks words bash goes on with a new one
+    [[ "${COMP_WORDS[COMP_CWORD]}" == [=:] ]] && prefix="$current"
     COMPREPLY=()
     local word
     while IFS= read -r word; do
         COMPREPLY+=("${word#"$prefix"}")
     done < <(rlhf completion words "$line" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} -eq 0 && $current == *=* ]]; then
+        # a sweep's runs have a = in their names, at which bash's own completion of files begins anew
+        while IFS= read -r word; do
+            [[ -d $word ]] && word+=/
+            COMPREPLY+=("${word#"$prefix"}")
+        done < <(compgen -f -- "${current//\\/}")
+    fi
     [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./] ]] && compopt -o nospace
     [[ ${#COMPREPLY[@]} -eq 0 ]] && compopt -o default
 }
@@ -46,7 +55,8 @@ def run(argv: list[str]) -> int:
     if argv[:1] == ["words"] and len(argv) == 2:
         from rlhf_cli.jobs.completion_words import candidates
 
-        print("\n".join(candidates(argv[1], VERBS)))
+        for word in candidates(argv[1], VERBS):  # nothing, not an empty line, leaves files to the shell
+            print(word)
         return EXIT_OK
     scripts = {"bash": _BASH, "zsh": _ZSH}
     if len(argv) != 1 or argv[0] not in scripts:

@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     overrides = [word for word in argv if word != DRY_RUN]
     console = Console()
     options, words = resume_options(overrides)
-    _refuse_a_search(words)
+    _refuse_search(words)
     prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is not None:
@@ -65,13 +65,14 @@ def run(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _refuse_a_search(words: list[str]) -> None:
-    """Raise ConfigError where a search was typed and one run would be made of it."""
-    for word in words:
-        if word.lstrip("+").startswith(("sweep=", "sweep.")):
-            raise ConfigError(
-                "a search is a sweep of many runs, and this would be one",
-                where="command line",
-                got=word,
-                hint="rlhf train -m ...",
-            )
+def _refuse_search(words: list[str]) -> None:
+    """Raise ConfigError where a search is asked for and `-m` was forgotten: one run that finds nothing is none."""
+    asked = [word for word in words if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null"]
+    if asked:
+        raise ConfigError(
+            "a search is many runs, and this would be one",
+            where="command line",
+            got=asked[0],
+            expected="-m, or no search",
+            hint=f"rlhf train -m ... {asked[0]}",
+        )

@@ -32,7 +32,7 @@ from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.run_names import find_run, is_run_name
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_status import read_status
 
 _PIPE_WIDTH = 120
@@ -87,7 +87,7 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _folder(words: list[str]) -> RunFolder:
     """Take the run out of the words and return it."""
-    named = [word for word in words if "=" not in word and not word.startswith("~")]
+    named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise RunError(
             "which run?" if not named else "one run at a time",

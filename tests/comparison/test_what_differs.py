@@ -148,3 +148,23 @@ def test_values_that_are_near_are_told_apart() -> None:
     assert [value_text(value) for value in (0.12345, 1e-05, 30000, 1.0, None, True, [0.5, 2])] == [
         *("0.12345", "1e-05", "30000", "1", "none", "true", "[0.5,2]")
     ]
+
+
+def test_what_a_search_set_stays_apart(place: Path) -> None:
+    """Every trial has another value of both weights, so that either would tell the trials apart."""
+    folders = []
+    for number, (correct, brevity) in enumerate([(0.8473095986776095, 1.25), (1.2055267521432877, 0.5)]):
+        one = configured(brevity)
+        one["rewards"]["correct"]["weight"] = correct  # type: ignore[index, call-overload]
+        folders.append(write_run(place / "search" / str(number), one, FLAT))
+    write_json(place / "search" / "sweep.json", {"swept": ["rewards.correct.weight", "rewards.brevity.weight"]})
+    assert names(read_runs(folders)[0]) == [
+        "correct.weight=0.84731,brevity.weight=1.25",
+        "correct.weight=1.20553,brevity.weight=0.5",
+    ]
+
+
+def test_fractions_have_as_many_digits_as_tell_them_apart(place: Path) -> None:
+    assert names(read(place, configured(0.12345678), configured(0.12345679), configured(1234567.0))) == [
+        *("weight=0.12345678", "weight=0.12345679", "weight=1234567")
+    ]

@@ -133,3 +133,13 @@ class TestDense:
     def test_what_it_does_not_go_with(self, refused: Refused, judged: Judged, typed: str, what: str) -> None:
         assert refused(QUICK, "trainer.dense=true", typed).what.startswith(what)
         assert judged(QUICK, typed)  # negative control
+
+
+def test_a_part_of_a_reward_of_nearly_that_name(refused: Refused) -> None:
+    error = refused("exp=quickstart", "rewards.brevty.weight=1")
+    assert error.where == "rewards.brevty (command line)"
+    assert error.hint == "rewards.brevity.weight"
+
+
+def test_a_reward_like_none_gets_no_guess(refused: Refused) -> None:
+    assert refused("exp=quickstart", "rewards.xyzzy.weight=1").hint is None

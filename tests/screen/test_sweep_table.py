@@ -47,7 +47,7 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
 def test_nothing_is_hidden_where_there_is_room() -> None:
     lines = drawn(sweep_table(sweep(rows(1, 2, 3), None), height=24, width=80))
     assert len(lines) == 1 + 6 + 1
-    assert lines[-1].endswith("time left unknown so far")
+    assert lines[-1].endswith("time left not known yet")
 
 
 def test_what_failed_and_was_stopped_is_counted() -> None:

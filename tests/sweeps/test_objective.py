@@ -38,3 +38,8 @@ def test_an_objective_that_nobody_logs_is_told_with_the_nearest() -> None:
 
 def test_one_that_is_logged_passes() -> None:
     refuse_unlogged([read_objective("-kl")], {"kl"}, where="runs/x")
+
+
+def test_the_name_of_a_reward_stands_for_its_raw_mean() -> None:
+    assert str(read_objective("-brevity", ["correct", "brevity"])) == "-rewards/brevity/mean"
+    assert str(read_objective("loss", ["correct"])) == "loss"

@@ -171,3 +171,30 @@ def test_without_matplotlib_the_picture_names_the_command(sweep: str, compare, m
     code, _, err = compare(sweep, "--png", "all.png")
     assert code == 2
     assert "pip install 'rlhf-cli[plot]'" in err
+
+
+def test_a_sweep_that_was_stopped_in_its_first_run(place: Path, compare) -> None:
+    write_run(place / "s" / "a", configured(0.0, 0), CURVES, state="preempted")
+    write_run(place / "s" / "b", configured(0.5, 0), {}, state="created")
+    code, out, _ = compare("s")
+    assert code == 0
+    assert "0.500" in out
+    assert "the same in all runs" not in out, "only one of them has numbers"
+
+
+def test_an_option_with_a_slip(sweep: str, compare) -> None:
+    code, _, err = compare(sweep, "--wieghts", "correct=1")
+    assert code == 2
+    assert "try:      --weights" in err
+
+
+def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:
+    assert compare(sweep, "--csv", "new folder/a.csv")[0] == 0
+    assert (place / "new folder" / "a.csv").is_file()
+    (place / "taken").write_text("")
+    code, _, err = compare(sweep, "--latex", "taken/a.tex")
+    assert code == 2
+    assert "--latex" in err
+    code, _, err = compare(sweep, "--png", "a.gif")
+    assert code == 2
+    assert "try:      --png FILE.png" in err

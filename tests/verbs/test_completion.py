@@ -30,6 +30,10 @@ from rlhf_cli.verbs import VERBS
         ("rlhf train -m --w", ["--watch"]),
         ("rlhf train --w", []),
         ("rlhf resume --fa", ["--failed"]),
+        ("rlhf compare --w", ["--wandb-view", "--weights", "--window"]),
+        ("rlhf whatif --r", ["--recompute"]),
+        ("rlhf train -m +exp=quickstart sw", ["sweep="]),
+        ("rlhf train -m +exp=quickstart +sw", ["+sweep="]),
         ("rlhf completion z", ["zsh"]),
         ("rlhf resume ru", []),  # the shell's own file names
     ],
@@ -57,22 +61,35 @@ def test_the_script_parses(shell: str, capsys: pytest.CaptureFixture[str], tmp_p
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_bash_completes_a_word_with_equals(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "words", "replies"),
+    [
+        ("rlhf train +exp=qu", "rlhf train +exp = qu", ["quickstart"]),
+        ("rlhf list tr", "rlhf list tr", ["track", "trainer", "truncation"]),
+        ("rlhf train trainer.args.use_vllm=", "rlhf train trainer.args.use_vllm =", ["false", "true"]),
+        ("rlhf why s/weight=0,", "rlhf why s/weight = 0,", ["0,seed=1/"]),
+        ("rlhf why s", "rlhf why s", []),  # bash's own completion of files
+    ],
+)
+def test_bash_inserts_what_is_behind_a_sign_that_breaks_words(
+    line: str, words: str, replies: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """bash splits words at `=`: what it inserts is the part behind it."""
     main(["completion", "bash"])
+    (tmp_path / "s" / "weight=0,seed=1").mkdir(parents=True)
     script = tmp_path / "script"
     bin_dir = Path(sys.executable).parent
     lines = [
         f"export PATH={bin_dir}:$PATH",
         capsys.readouterr().out,
-        "COMP_LINE='rlhf train +exp=qu' COMP_POINT=18 COMP_CWORD=4",
-        "COMP_WORDS=(rlhf train +exp = qu)",
+        f"COMP_LINE='{line}' COMP_POINT={len(line)} COMP_CWORD={len(words.split()) - 1}",
+        f"COMP_WORDS=({words})",
         "_rlhf 2>/dev/null",
-        'echo "${COMPREPLY[@]}"',
+        'for word in "${COMPREPLY[@]}"; do echo "[$word]"; done',
     ]
     script.write_text("\n".join(lines))
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "quickstart"
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout.split() == [f"[{reply}]" for reply in replies]
 
 
 def test_a_critic_brings_arguments_and_takes_one() -> None:

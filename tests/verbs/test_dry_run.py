@@ -93,3 +93,10 @@ def test_a_mistake_is_refused_as_ever(place: Path, capsys: pytest.CaptureFixture
 def test_check_says_it_in_a_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "+exp=quickstart", "track=none", *TWO]) == 0
     assert "launch: 2 ranks; `rlhf train --dry-run` shows the commands" in capsys.readouterr().out.splitlines()
+
+
+def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "+exp=quickstart", "track=none", "sweep=weights", "sweep.objective=correct", "--dry-run"]
+    assert main(words) == 2
+    assert "try:      rlhf train -m ... sweep=weights" in capsys.readouterr().err
+    assert main([words[0], "-m", *words[1:]]) == 0

@@ -131,3 +131,9 @@ def test_it_needs_no_torch_to_refuse() -> None:
 
     code = "import sys, rlhf_cli.verbs.whatif; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_of_a_sweep_has_an_equals_sign_in_its_name(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    named = run.path.rename(run.path.with_name("weight=0.5,seed=2"))
+    assert main(["whatif", str(named), LESS]) == 0
+    assert "weight=0.5,seed=2" in capsys.readouterr().out

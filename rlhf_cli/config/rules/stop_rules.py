@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
@@ -20,7 +20,7 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     """Yield every rule whose metric cannot be logged by this experiment, as far as that can be known."""
     for name, rule in rules_of(experiment.stop).items():
         key = ".".join(part for part in ("stop", name, "when") if part)
-        told = _problem(rule.metric, experiment)
+        told = not_logged(rule.metric, experiment)
         if told is not None:
             what, valid = told
             close = nearest(rule.metric, valid)
@@ -38,9 +38,13 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
             )
 
 
-def metric_of(rule: StopRule, rewards: list[str] | dict[str, object]) -> str:
-    """Return the name in metrics.jsonl that a rule waits for; of a reward its raw mean, of `total` TRL's `reward`."""
-    name = rule.metric
+def metric_of(rule: StopRule, rewards: Iterable[str]) -> str:
+    """Return the name in metrics.jsonl that a rule waits for."""
+    return logged_name(rule.metric, rewards)
+
+
+def logged_name(name: str, rewards: Iterable[str]) -> str:
+    """Return the name in metrics.jsonl that somebody means: of a reward its raw mean, of `total` TRL's `reward`."""
     if name in rewards and name not in known_metrics_of_every_run():
         return f"rewards/{name}/mean"
     return "reward" if name == _TOTAL else name
@@ -51,7 +55,7 @@ def known_metrics_of_every_run() -> tuple[str, ...]:
     return (*logged_metrics.EVERY_TRAINER, *logged_metrics.OF_REWARDS, *logged_metrics.WITH_BETA)
 
 
-def _problem(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
+def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
     """Return what is wrong with a name and the names it may be meant for; None where it may come."""
     known = _known(experiment)
     plain, is_eval = metric.removeprefix(_EVAL), metric.startswith(_EVAL)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.stop_rules import logged_name, not_logged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import RESERVED_REWARD_NAMES
 from rlhf_cli.errors import ConfigError, UserError
@@ -25,7 +26,8 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         return
     where = origins.where("sweep.objective")
     for objective in sweep.objective:
-        metric = objective.removeprefix("-")
+        typed = objective.removeprefix("-").strip()
+        metric = logged_name(typed, experiment.rewards)
         match = _OF_A_REWARD.match(objective)
         if match is not None and match["name"] not in {*experiment.rewards, *RESERVED_REWARD_NAMES, "correlation"}:
             close = nearest(match["name"], experiment.rewards)
@@ -35,6 +37,16 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
                 got=objective,
                 expected=f"one of the rewards: {', '.join(experiment.rewards) or 'there are none'}",
                 hint=f"sweep.objective={objective.replace(match['name'], close, 1)}" if close else None,
+            )
+        elif (told := not_logged(typed, experiment)) is not None:
+            what, valid = told
+            close = nearest(typed, valid)
+            yield ConfigError(
+                f"no run of this experiment logs {typed}: {what}",
+                where=where,
+                got=objective,
+                expected="a metric that is logged (docs/metrics.md), or a reward's name for its raw mean",
+                hint=f"sweep.objective={objective.replace(typed, close, 1)}" if close else None,
             )
         if metric in _TOTALS and (moving := [key for key in sweep.space if _MOVES_THE_TOTAL.match(key)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=where)

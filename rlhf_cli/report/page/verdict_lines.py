@@ -26,10 +26,13 @@ class VerdictLine:
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
-    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own."""
+    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own. None
+    where every setting has one seed, as those of a search have: a line for each would say no more than that.
+    """
     families = [comparison.verdicts]
-    if not comparison.verdicts and len(comparison.grouped.axes) > 1:
-        keys = [axis.key for axis in comparison.grouped.axes[:_MOST_KEYS]]
+    grouped = comparison.grouped
+    if not comparison.verdicts and len(grouped.axes) > 1 and any(len(one.by_seed) > 1 for one in grouped.settings):
+        keys = [axis.key for axis in grouped.axes[:_MOST_KEYS]]
         families = [compare(comparison.runs, Asked(by=key)).verdicts for key in keys]
     return [_line(verdict) for verdicts in families for verdict in verdicts]
 
