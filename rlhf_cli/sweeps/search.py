@@ -71,25 +71,35 @@ def search_of(folder: Path) -> SearchPlan:
 def go_on_with_search(
     console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
-    """Run the trials of a search that are left, show what was found, and return the exit code.
+    """Run the trials of a search that are left, with --dry-run none, show what was found, and return the exit code.
 
     Trials that were begun go on as `allowed` has it. Raises RunError where another process runs the search, and what
     `resumed` raises for a trial that cannot go on.
     """
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
         memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
+        if options.dry_run:
+            _show_found(console, plan, memory)
+            _show_left(console, plan, memory, folder)
+            console.print("nothing was started or written")
+            return EXIT_OK
         trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False), allowed)
         try:
             watched = options.watch or plan.objectives[0].metric
             return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
         finally:
             _show_found(console, plan, memory)
-            shown = RunFolder(folder).shown
-            if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
-                way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shlex.quote(shown)}` goes on"
-                console.print(way_on, soft_wrap=True, highlight=False, markup=False)
+            _show_left(console, plan, memory, folder)
             report(console, folder)
             say_folder(console, folder)
+
+
+def _show_left(console: Console, plan: SearchPlan, memory: Memory, folder: Path) -> None:
+    """Print how many trials are to come, nothing where none is."""
+    if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
+        shown = shlex.quote(RunFolder(folder).shown)
+        way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` goes on"
+        console.print(way_on, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
