@@ -106,6 +106,13 @@ def decimals(half_width: float) -> int:
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
+def decimals_of(largest: float) -> int:
+    """Return how many decimals show three digits of a number: 0.547, 5.47, 54.7."""
+    if largest == 0 or not math.isfinite(largest):
+        return 3
+    return min(5, max(0, 2 - math.floor(math.log10(largest))))
+
+
 def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
     """One clause a winner: whom it beats, by how much."""
     beaten: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from rlhf_cli.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.comparison.measures import Measure
-from rlhf_cli.comparison.verdicts import decimals
+from rlhf_cli.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.intervals import Estimate
@@ -143,9 +143,10 @@ def _tex(text: str) -> str:
 
 
 def _digits(estimates: Sequence[Estimate]) -> int:
-    """Return the decimals of a column: two digits of its widest interval."""
+    """Return the decimals of a column: two digits of its widest interval, and three of its largest mean."""
     halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
-    return decimals(max(halves, default=0.0))
+    means = [abs(one.mean) for one in estimates if one.mean is not None]
+    return max(decimals(max(halves, default=0.0)), decimals_of(max(means, default=0.0)))
 
 
 def _tex_estimate(one: Estimate, digits: int) -> str:

@@ -40,6 +40,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     from rlhf_cli.report.evaluation_picture import can_draw
     from rlhf_cli.report.page.write_report import NAME, report_at_the_end
     from rlhf_cli.tracking.report_run import log_report
+    from rlhf_cli.tracking.wandb_records import unsent
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -52,6 +53,8 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
         except Exception as error:
             say(f"no {_PICTURE}: {error}")
     log_report(folder, [folder / NAME, picture], say=say)
+    if any(unsent(place) for place in (folder, *(config.parent for config in folder.glob("*/config.yaml")))):
+        say(f"wandb recorded it here; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends it")
 
 
 def say_folder(console: Console, folder: Path) -> None:

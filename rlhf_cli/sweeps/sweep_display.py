@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from rlhf_cli.redaction import redacted
+from rlhf_cli.runs.metrics_file import start_and_end
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status
 from rlhf_cli.screen.start_panel import show_start
 from rlhf_cli.screen.sweep_table import PRUNED, STARTING, WAITING, SweepRows, sweep_table
@@ -87,7 +88,8 @@ class SweepDisplay:
         ended = sum(one.ended_at is not None for one in self._watches)
         of = len(self._watches) + self.num_to_come
         row = watch.row()
-        value = f", {watch.shown_metric} {row.values[-1]:.3f}" if row.values else ""
+        span_of_values = start_and_end(list(row.values))
+        value = f", {watch.shown_metric} {span_of_values[1]:.3f}" if span_of_values is not None else ""
         took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
         why = f": {status.reason}" if status.reason and status.state != FINISHED else ""
         if self._console.is_terminal and status.state == FINISHED:

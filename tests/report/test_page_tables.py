@@ -30,7 +30,7 @@ def test_where_a_number_lies_in_its_column(tmp_path: Path) -> None:
         cell = line.cells[column]
         expected = [100 * ((end or 0.0) - least) / (most - least) for end in (one.mean, one.low, one.high)]
         assert [cell.at, cell.low, cell.high] == pytest.approx(expected, abs=0.051)
-        assert cell.mean == f"{one.mean:.2f}"
+        assert cell.mean == f"{one.mean:.3f}"
 
 
 @pytest.mark.parametrize(

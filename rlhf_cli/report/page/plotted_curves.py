@@ -24,6 +24,7 @@ MOST_VALUES = 250_000
 """So many numbers are drawn on one page, about 1 MB of it as it travels; what is beyond is put together."""
 
 _MOST_POINTS, _LEAST_POINTS = 600, 40
+_FEWEST_IN_A_BAND = 3
 Row = list[float | int | None]
 
 
@@ -119,7 +120,10 @@ def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
-    """Return mean and interval over the seeds at each step; no interval where a step has one seed, or equal ones."""
+    """Return mean and interval over the seeds at each step; no interval where a step has one seed, or equal ones.
+
+    Two seeds have none either: t with one degree of freedom is 12.7, and such bands would hide every curve.
+    """
     found = [estimate(column.tolist()) for column in rows.T]
     of: Sequence[Callable[[int], float | None]] = (
         lambda place: found[place].mean,
@@ -127,6 +131,8 @@ def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
         lambda place: found[place].high,
     )
     mean, low, high = ([rounded(one(place)) for place in range(len(found))] for one in of)
+    if len(rows) < _FEWEST_IN_A_BAND:
+        return mean, [None] * len(mean), [None] * len(mean)
     return mean, low, high
 
 

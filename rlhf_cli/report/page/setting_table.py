@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rlhf_cli.comparison.comparison import Comparison
 from rlhf_cli.comparison.measures import Measure
 from rlhf_cli.comparison.settings import Setting
-from rlhf_cli.comparison.verdicts import decimals
+from rlhf_cli.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.numerics.intervals import Estimate
 
 _MOST_COLUMNS = 16
@@ -66,11 +65,12 @@ def shown_name(setting: Setting) -> str:
 
 
 def _column(estimates: list[Estimate]) -> list[Cell]:
-    """Return the cells of a measure, on one scale and with as many decimals as the widest interval leaves."""
+    """Return the cells of a measure, on one scale: two digits of the widest interval, three of the largest mean."""
     ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
     least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
     halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
-    digits = decimals(max(halves)) if halves else _decimals_of(max(map(abs, ends), default=0.0))
+    means = [abs(one.mean) for one in estimates if one.mean is not None]
+    digits = max(decimals(max(halves)) if halves else 0, decimals_of(max(means, default=0.0)))
 
     def at(value: float | None) -> float | None:
         return None if value is None or most == least else round(100 * (value - least) / (most - least), 1)
@@ -83,7 +83,3 @@ def _column(estimates: list[Estimate]) -> list[Cell]:
         )
         for one in estimates
     ]
-
-
-def _decimals_of(largest: float) -> int:
-    return 3 if largest == 0 or not math.isfinite(largest) else min(5, max(0, 3 - math.floor(math.log10(largest)) - 1))
