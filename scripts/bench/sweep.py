@@ -5,12 +5,15 @@
 Prints seconds by the clock and of CPU time for each way, and the ratios; on a machine that others use, only ratios of
 CPU time mean anything, and for `-j 2` the time by the clock does. `--fresh N` starts so many fresh processes, and
 reckons with their mean, where all of them would take too long. Every way learns the same: the weights are compared.
+The runs alone, from the end of the first to that of the last, leave out what a sweep does once: it imports torch and
+TRL before them, and compares and reports after them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,15 +24,24 @@ from pathlib import Path
 
 from rlhf_cli.runs.provenance import weights_hash
 
+_ENDED = re.compile(r"^\[\d+/\d+\] .* finished in ")
 _WORDS = ["+exp=quickstart", "launch=cpu", "track=none"]
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a way of running took, in seconds by the clock and of CPU time, its processes together."""
+    """What a way of running took, in seconds by the clock and of CPU time, its processes together.
+
+    `ends_s` are when runs of a sweep ended, by the clock, since it began.
+    """
 
     wall_s: float
     cpu_s: float
+    ends_s: tuple[float, ...] = ()
+
+    def s_per_run(self, at_once: int) -> float:
+        """By the clock, of the runs alone: when the first ends, `at_once` have been begun and not paid for."""
+        return (self.ends_s[-1] - self.ends_s[0]) / (len(self.ends_s) - at_once)
 
     def per_run(self, count: int) -> str:
         """As a line of the table."""
@@ -39,9 +51,15 @@ class Took:
 def took(*commands: list[str]) -> Took:
     """Run commands one after another, quietly."""
     before, began_at = _children_cpu_s(), time.monotonic()
+    ends_s: list[float] = []
     for words in commands:
-        subprocess.run([sys.executable, "-m", "rlhf_cli", *words], check=True, stdout=subprocess.DEVNULL)
-    return Took(time.monotonic() - began_at, _children_cpu_s() - before)
+        argv = [sys.executable, "-u", "-m", "rlhf_cli", *words]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            ends_s += [time.monotonic() - began_at for line in process.stdout if _ENDED.match(line)]
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, argv)
+    return Took(time.monotonic() - began_at, _children_cpu_s() - before, tuple(ends_s))
 
 
 def _children_cpu_s() -> float:
@@ -88,6 +106,8 @@ def main() -> None:
     print(f"{fresh.cpu_s * share / ways[1].cpu_s:.2f} times less CPU time")
     print(f"-j 2 against -j 1:   {ways[1].wall_s / ways[2].wall_s:.2f} times faster by the clock", end=", ")
     print(f"{ways[2].cpu_s / ways[1].cpu_s:.2f} of its CPU time")
+    one, two = (way.s_per_run(at_once) for at_once, way in ways.items())
+    print(f"the runs alone:      {one:.2f} s a run with -j 1, {two:.2f} s with -j 2: {one / two:.2f} times faster")
     print(f"the same weights everywhere: {same}")
 
 
