@@ -153,7 +153,7 @@ def test_latex_is_a_tabular(sweep: str, compare, place: Path) -> None:
     """t(2) is 4.3027: 0.6 ± 4.3027 * 0.1 / sqrt(3) = 0.248."""
     code, out, _ = compare(sweep, "--latex")
     assert code == 0
-    assert r"weight=0 & 3 & $0.60 \pm 0.25$ & $0.500$ \\" in out
+    assert r"weight=0 & 3 & $0.600 \pm 0.248$ & $0.500$ \\" in out
     assert out.count(r"\\") == 3
     assert compare(sweep, "--latex", "table.tex")[0] == 0
     assert (place / "table.tex").read_text() == out
