@@ -19,8 +19,6 @@ from scripts.chaos.first_step import with_first_step
 from scripts.chaos.outcomes import Blow, Broken, Ended, Result, result_of
 from scripts.chaos.strikes import Case, Strike
 
-_READERS = ("status", "compare")
-
 
 @dataclass(frozen=True)
 class Reference:
@@ -95,7 +93,9 @@ def _struck(strike: Strike, folder: RunFolder, words: list[str], reference: Refe
         return ended
     seen = _seen(folder)
     later = text_file(place, folder, "later")
-    readers = {verb: typed([verb, str(folder.path)], place, later) for verb in _READERS} if seen["state"] else {}
+    verbs = ["status"] if seen["state"] else []
+    verbs += ["compare"] if seen["state"] and seen["step"] else []  # of a run that has logged nothing it says so
+    readers = {verb: typed([verb, str(folder.path)], place, later) for verb in verbs}
     return Blow(signal=strike.signal.name, victim=victim, at_s=round(at_s, 3), ended=ended, readers=readers, **seen)
 
 
