@@ -50,14 +50,18 @@ class JobSlots:
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return the threads of each of so many jobs at a time: the cores that this process may use, shared out.
+    """Return the threads of each of so many jobs at a time: the cores that this process may use, shared out, or fewer
+    where the user has said so. More than there are cores for wait for one another: two jobs of two threads each took
+    twenty times as long on two cores.
 
-    None for one alone, and where the user has said how many: a job then has what a run that is alone has.
+    None for one alone, which has what a run that is alone has.
     """
-    if at_once == 1 or _THREADS in os.environ:
+    if at_once == 1:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // at_once)
+    share = max(1, cores // at_once)
+    asked = os.environ.get(_THREADS, "")
+    return min(share, int(asked)) if asked.isdigit() and int(asked) else share
 
 
 def most_at_once(jobs: Sequence[ReadyJob]) -> int | None:
