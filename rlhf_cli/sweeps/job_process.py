@@ -32,7 +32,7 @@ def run_job(request: JobRequest) -> int:
             return error.exit_code
         except KeyboardInterrupt:
             return Preempted.exit_code
-        except Exception:
+        except Exception:  # the end of this process: its console.txt has the traceback
             traceback.print_exc()
             return EXIT_CRASH
 

@@ -10,7 +10,9 @@ from rich.console import Console
 from rlhf_cli.comparison.comparison import Comparison, compare
 from rlhf_cli.comparison.logged_run import read_runs
 from rlhf_cli.comparison.measures import is_shown
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_state import UNREADABLE
 from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
@@ -50,7 +52,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     if comparison is not None and can_draw():
         try:
             draw_comparison(comparison, picture)
-        except Exception as error:
+        except Exception as error:  # whatever a drawing library raises, the runs are trained
             say(f"no {_PICTURE}: {error}")
     log_report(folder, [folder / NAME, picture], say=say)
     if any(unsent(place) for place in (folder, *(config.parent for config in folder.glob("*/config.yaml")))):
@@ -64,10 +66,18 @@ def say_folder(console: Console, folder: Path) -> None:
 
 def way_on(sweep: SweepFolder) -> str:
     """Return the line that says how to go on with a sweep that is not done."""
-    left = [read_status(sweep.run_of(job)).state != FINISHED for job in sweep.jobs]
+    left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
     return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
 
 
 def _has_begun(run: RunFolder) -> bool:
-    return run.status.is_file() and read_status(run).state != CREATED
+    return run.status.is_file() and _state(run) != CREATED
+
+
+def _state(run: RunFolder) -> str:
+    """Return what state a run is in; an unreadable status.json is no reason not to say what came of the others."""
+    try:
+        return read_status(run).state
+    except RunError:
+        return UNREADABLE
