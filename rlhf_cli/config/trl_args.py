@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -139,9 +139,10 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
 def json_schema(field: TrlField) -> JsonTree:
     """Return what `complaint` accepts of a field as JSON Schema."""
     if field.choices:
-        others = [{"type": "boolean"}] if "bool" in field.annotation else []
-        others += [{"type": "null"}] if "None" in field.annotation else []
-        return {"anyOf": [{"enum": [*field.choices]}, *others]} if others else {"enum": [*field.choices]}
+        arms: list[JsonValue] = [{"enum": [*field.choices]}]
+        arms += [{"type": "boolean"}] if "bool" in field.annotation else []
+        arms += [{"type": "null"}] if "None" in field.annotation else []
+        return {"anyOf": arms}
     return _adapter(field.annotation).json_schema()
 
 
