@@ -19,7 +19,7 @@ from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problem
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, tracker_problems
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
-from rlhf_cli.plan.checks.reward_checks import aggregate_problems, reward_problems
+from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tracking.tracking_plan import plan_tracking
@@ -32,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     aggregate_problems,
     critic_problems,
     column_problems,
+    missing_argument_problems,
     round_problems,
     margin_column_problems,
     stage_problems,

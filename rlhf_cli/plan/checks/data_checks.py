@@ -59,7 +59,10 @@ def column_problems(experiment: Experiment, composed: Composed, known: Known) ->
         return
     wanted = {
         f"trainer={experiment.trainer.name}": ["prompt"],
-        **{f"rewards.{name}": needs for name, needs in known.reward_columns.items()},
+        **{
+            f"rewards.{name}": [one for one in needs if one not in known.missing_arguments.get(name, ())]
+            for name, needs in known.reward_columns.items()
+        },
     }
     yield from _missing_columns(wanted, known.columns)
 

@@ -39,6 +39,8 @@ class Known:
     """The training sources, then the held-out one, as far as they could be looked at."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to the columns it cannot do without."""
+    missing_arguments: dict[str, list[str]] = field(default_factory=dict)
+    """Maps a reward's name to those of these columns that are arguments, by their annotation, which nobody gave."""
     batches: BatchPlan | None = None
     stage: StagePlan | None = None
     machine: Machine | None = None

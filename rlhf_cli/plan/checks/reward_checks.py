@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
 from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.models.model_folders import describe_reward_model
 from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.stack.argument_values import missing_arguments
 from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
 
 
@@ -24,6 +25,22 @@ def reward_problems(experiment: Experiment, composed: Composed, known: Known) ->
                 _look_at_function(name, reward, composed, known)
         except UserError as error:
             yield error
+
+
+def missing_argument_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield the arguments that a reward function needs, were not given, and are no columns of the data either."""
+    for name, missing in known.missing_arguments.items():
+        for argument in missing:
+            if argument not in known.columns:
+                key = f"rewards.{name}.args"
+                yield RewardError(
+                    f"{experiment.rewards[name].fn} needs the argument {argument!r}",
+                    where=composed.origins.where(f"rewards.{name}.fn"),
+                    got=", ".join(f"{given}={value}" for given, value in experiment.rewards[name].args.items())
+                    or "no arguments",
+                    expected=f"{key}.{argument}, or a column of that name in the data",
+                    hint=f"{key}.{argument}=VALUE",
+                )
 
 
 def aggregate_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -67,3 +84,4 @@ def _look_at_function(name: str, reward: Reward, composed: Composed, known: Know
     if (file := source_file(reward.fn)) is not None:
         known.files[f"rewards.{name}"] = file
     known.reward_columns[name] = required_columns(function)
+    known.missing_arguments[name] = missing_arguments(function)
