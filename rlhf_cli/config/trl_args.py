@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _HOMES = ("trainer", "experimental/*")
@@ -98,6 +99,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
                     continue
                 field = item.target.id
                 closed = _enum_values(annotation) or choices.get(field, ())
+                closed = closed or CHOICES.get(f"{name}.{field}") or CHOICES.get(field, ())
                 if field in also_bool and "bool" not in annotation:
                     annotation += " | bool"
                 fields[field] = TrlField(field, annotation, _default(item), closed)
