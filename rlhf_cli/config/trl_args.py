@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from rlhf_cli.json_values import JsonTree
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -26,7 +27,9 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 _HOMES = ("trainer", "experimental/*")
 """Holds the folders of TRL, as globs, in which a config class lies in a file of its own name."""
 
-_ANY = re.compile(r"\b(?!(?:None|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*")
+_ANY = re.compile(
+    r"\b(?!(?:None|True|False|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*"
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,15 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
     except ValidationError:
         return field.annotation, None
     return None
+
+
+def json_schema(field: TrlField) -> JsonTree:
+    """Return what `complaint` accepts of a field as JSON Schema."""
+    if field.choices:
+        others = [{"type": "boolean"}] if "bool" in field.annotation else []
+        others += [{"type": "null"}] if "None" in field.annotation else []
+        return {"anyOf": [{"enum": [*field.choices]}, *others]} if others else {"enum": [*field.choices]}
+    return _adapter(field.annotation).json_schema()
 
 
 @cache

@@ -15,6 +15,7 @@ VERBS = {
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
     "sync": "send to wandb what runs recorded offline",
+    "schema": "JSON Schema of the configuration, for editors",
     "completion": "a completion script for bash or zsh",
 }
 """Verb -> one line for `rlhf --help`. The module of a verb is imported when it is called."""
