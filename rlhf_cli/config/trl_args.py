@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _HOMES = ("trainer", "experimental/*")
@@ -101,6 +102,7 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
                     continue
                 field = item.target.id
                 closed = _enum_values(annotation) or choices.get(field, ())
+                closed = closed or CHOICES.get(f"{name}.{field}") or CHOICES.get(field, ())
                 if field in also_bool and "bool" not in annotation:
                     annotation += " | bool"
                 fields[field] = TrlField(field, annotation, _default(item), closed)
