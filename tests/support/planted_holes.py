@@ -25,8 +25,8 @@ CHOICES = [
 ]
 NEWS = [
     {
-        "prompt": f"Summarise: In {town} the council met on {day} to speak about the old {thing}, which has stood empty "
-        f"since the flood. After three hours the members agreed to {plan} it, although {who} were against the plan.",
+        "prompt": f"Summarise: In {town} the council met on {day} to speak about the old {thing}, which has stood "
+        f"empty since the flood. After three hours the members agreed to {plan} it, although {who} were against it.",
         "answer": f"{town}'s council will {plan} the empty {thing} against the wish of {who}.",
     }
     for town, day, thing, plan, who in [
@@ -39,7 +39,10 @@ NEWS = [
     ]
 ]
 PROGRAMS = [
-    {"prompt": f"Write a Python function {name}(x) that returns {what}.", "answer": f"def {name}(x):\n    return {code}"}
+    {
+        "prompt": f"Write a Python function {name}(x) that returns {what}.",
+        "answer": f"def {name}(x):\n    return {code}",
+    }
     for name, what, code in [
         ("double", "twice x", "2 * x"),
         ("square", "x times x", "x * x"),
