@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median_low
 
 from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.audit.audit_result import AuditResult, KindResult
@@ -132,6 +132,7 @@ class _Trial:
             gold_text=next(iter(gold_texts.values()), None),
             gold_total=fmean(totals) if totals else None,
             gold_contributions=contributions_of(list(gold_rows.values())),
+            gold_raw={name: _median(list(gold_rows.values()), name) for name in self.stack.names},
             num_unrecognised=unrecognised,
             unrecognised=is_unrecognised,
             blind=self._blind(gold_rows, by_kind),
@@ -259,6 +260,11 @@ def _prompt_text(prompt: object) -> str:
     if isinstance(prompt, list):
         return content_text(prompt[-1]) if prompt else ""
     return str(prompt)
+
+
+def _median(rows: Sequence[ScoredRow], name: str) -> float | None:
+    raw = [value for row in rows if (value := row.rewards[name].raw) is not None]
+    return median_low(raw) if raw else None
 
 
 def _mean(rows: Sequence[ScoredRow]) -> float:

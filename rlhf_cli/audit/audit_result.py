@@ -75,6 +75,8 @@ class AuditResult:
     gold_text: str | None
     gold_total: float | None
     gold_contributions: Mapping[str, float | None]
+    gold_raw: Mapping[str, float | None]
+    """Component -> the median of its raw scores of the gold answers."""
     num_unrecognised: int
     unrecognised: bool
     blind: tuple[str, ...]
