@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from rlhf_cli.numerics.intervals import Estimate
 
@@ -99,6 +99,10 @@ class AuditResult:
     def is_sound(self) -> bool | None:
         """Return whether nothing was found; None where there is no gold answer to tell by."""
         return None if self.gold_source is None else not (self.holes or self.unrecognised)
+
+    def advised(self, advice: list[Advice]) -> AuditResult:
+        """Return the same audit with what to do about it."""
+        return replace(self, advice=tuple(advice))
 
     def as_json(self) -> dict[str, object]:
         """Return the object that `rlhf audit --json` prints."""
