@@ -11,6 +11,11 @@ from rlhf_cli.errors import RlhfError
 Retry = Callable[[tuple[str, ...], tuple[str, ...]], AuditResult]
 """(words, names of kinds) -> the audit with these words beside those that were typed, on these kinds."""
 
+_READY = {
+    "numeric_answer": "rlhf_cli.rewards.numeric:numeric_answer",
+    "exact_match": "rlhf_cli.rewards.match:exact_match",
+}
+"""Rewards that compare with the column `answer`."""
 _HINTS = {
     "empty": "return 0.0 for a text of which `.strip()` leaves nothing, or let it count only where the answer is right",
     "invisible": "strip white space and what is not printable before anything is counted",
@@ -70,17 +75,22 @@ def _candidates(
     name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (why, words) that may close what `name` let in, the smallest change first."""
-    guard = _guard(name, kinds)
-    gated_by = {gate.by for gate in experiment.rewards[name].gates} if name in experiment.rewards else set()
-    if guard is not None and guard not in gated_by and name in experiment.rewards:
-        least = result.gold_raw.get(guard)
-        if least is not None:
-            yield (
-                f"{name} is to count only where {guard} knows the answer",
-                (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
-            )
-    if result.gold_source == "column answer" and "right" not in experiment.rewards:
-        for ready in ("numeric_answer", "exact_match"):
+    guard = result.main
+    if name not in experiment.rewards:
+        return
+    is_gated = guard in {gate.by for gate in experiment.rewards[name].gates}
+    least = None if guard is None else result.gold_raw.get(guard)
+    if guard not in (None, name) and not is_gated and least is not None:
+        yield (
+            f"{name} is to count only where {guard} knows the answer",
+            (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
+        )
+    has_answers = result.gold_source == "column answer"
+    if has_answers and guard == name and experiment.rewards[name].fn is not None:
+        for ready, fn in _READY.items():
+            yield f"{ready} reads the one answer that a text settles on", (f"rewards.{name}.fn={fn}",)
+    if has_answers and "right" not in experiment.rewards:
+        for ready in _READY:
             yield (
                 f"no reward here knows the answer: {ready} does, and the others count only where it does",
                 (f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
@@ -89,14 +99,3 @@ def _candidates(
         yield "repeating has a price", ("reward@rewards.repetition=repetition", "rewards.repetition.weight=1.0")
     if any(kind.name == "longest" for kind in kinds):
         yield "an answer that is cut off has a price", ("truncation=eos_penalty",)
-
-
-def _guard(name: str, kinds: Sequence[KindResult]) -> str | None:
-    """Return the component that pays the gold answer most beyond these kinds, None where none does."""
-    gains: dict[str, float] = {}
-    for kind in kinds:
-        for other, one in kind.contributions.items():
-            if other not in (name, "truncation") and one.gold is not None:
-                gains[other] = gains.get(other, 0.0) + one.gold - one.attack
-    best = max(gains, key=lambda other: gains[other], default=None)
-    return best if best is not None and gains[best] > 1e-9 else None

@@ -15,7 +15,7 @@ from statistics import fmean, median_low
 
 from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.audit.audit_result import AuditResult, KindResult
-from rlhf_cli.audit.compared_with_gold import GoldRow, compared, contributions_of
+from rlhf_cli.audit.compared_with_gold import GoldRow, compared, contributions_of, main_component
 from rlhf_cli.audit.cut_off import after_truncation
 from rlhf_cli.audit.degenerate_answers import KINDS, Asked, Kind
 from rlhf_cli.audit.gold_answers import DEFAULT_TAGS, Gold, Way, final_part, find_gold, ways_to_write
@@ -117,10 +117,12 @@ class _Trial:
         unrecognised = sum(not one.is_recognised for one in gold.values())
         share = wilson(unrecognised, len(gold_rows))
         is_unrecognised = share.low is not None and share.low > LEAST_SHARE
+        every = [one for variants in by_kind.values() for variant in variants for _, one in variant.values()]
+        main = main_component(list(gold_rows.values()), every)
         kinds = []
         for kind in self.plan.kinds:
             variants = by_kind.get(kind.name, [])
-            found = [compared(kind, one, gold, least_share=LEAST_SHARE) for one in variants if one]
+            found = [compared(kind, one, gold, main=main, least_share=LEAST_SHARE) for one in variants if one]
             if found:
                 kinds.append(max(found, key=_strength))
         totals = [one.total for one in gold_rows.values() if one.total is not None]
@@ -135,7 +137,8 @@ class _Trial:
             gold_raw={name: _median(list(gold_rows.values()), name) for name in self.stack.names},
             num_unrecognised=unrecognised,
             unrecognised=is_unrecognised,
-            blind=self._blind(gold_rows, by_kind),
+            main=main,
+            blind=self._blind(list(gold_rows.values()), every),
             kinds=tuple(_ordered(kinds, has_gold=self.gold is not None)),
             left_out=left_out,
             notes=tuple(notes),
@@ -212,22 +215,17 @@ class _Trial:
                 floor[row] = min(scored.total, floor.get(row, math.inf))
         return floor
 
-    def _blind(
-        self, gold_rows: dict[int, ScoredRow], by_kind: dict[str, list[dict[int, tuple[str, ScoredRow]]]]
-    ) -> tuple[str, ...]:
+    def _blind(self, gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
         """Return the components that tell no gold answer from any other text."""
-        if not gold_rows:
-            return ()
-        every = [one for kinds in by_kind.values() for kind in kinds for _, one in kind.values()]
 
         def seen(rows: list[ScoredRow], name: str) -> set[float | None]:
             return {row.rewards[name].raw for row in rows if row.rewards[name].open}
 
         def is_blind(name: str) -> bool:
-            of_gold = seen(list(gold_rows.values()), name)
-            return len(of_gold) == 1 and of_gold == seen(every, name)
+            of_gold = seen(gold, name)
+            return len(of_gold) == 1 and of_gold == seen(attacks, name)
 
-        return tuple(name for name in self.stack.names if is_blind(name))
+        return tuple(name for name in self.stack.names if gold and is_blind(name))
 
 
 def _strength(kind: KindResult) -> tuple[float, float]:

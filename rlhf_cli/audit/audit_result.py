@@ -21,10 +21,11 @@ class KindResult:
     """Holds what one kind of degenerate answer got, by the variant that did best.
 
     Of `rows` with a gold answer it beats the gold's total in `beats` and ties in `ties` (where the gold answer is paid
-    at all); `share` is both of them with Wilson's interval. `is_near`: no hole, but nearly as much as the gold answer
-    gets in too many rows. `margin` is the mean of its total less the gold's. `contributions`
-    are means over the rows in which it beats or ties, over all rows where it does so in none. `let_in` is the component
-    that pays it most beyond the gold answer. `text` is one that beat or tied, else the first.
+    at all); `share` is both of them with Wilson's interval. `is_near`: no hole, but in too many rows it gets all that
+    the main component gives the gold answer, and only other components hold it back. `margin` is the mean of its total
+    less the gold's. `contributions` are means over the rows in which it beats or ties, over all rows where it does so
+    in none. `let_in` is the component that pays it most beyond the gold answer. `text` is one that beat or tied, else
+    the first.
     """
 
     name: str
@@ -63,9 +64,9 @@ class AuditResult:
     """Holds an audit. Totals are means over rows, in reward units.
 
     `gold_source` is None where the data has no right answers: then nothing is a hole, and kinds are only compared with
-    each other. `num_unrecognised` rows pay the gold answer no more than the worst degenerate one, `unrecognised` says
-    that these are too many for the rest to mean much. `blind` are components that give the gold answers nothing that
-    they do not give to all the others.
+    each other. `main` is the component that tells gold answers from the others best. `num_unrecognised` rows pay the
+    gold answer no more than the worst degenerate one, `unrecognised` says that these are too many for the rest to mean
+    much. `blind` are components that give the gold answers nothing that they do not give to all the others.
     """
 
     rows: int
@@ -77,6 +78,7 @@ class AuditResult:
     gold_contributions: Mapping[str, float | None]
     gold_raw: Mapping[str, float | None]
     """Component -> the median of its raw scores of the gold answers."""
+    main: str | None
     num_unrecognised: int
     unrecognised: bool
     blind: tuple[str, ...]
@@ -92,7 +94,7 @@ class AuditResult:
 
     @property
     def near(self) -> list[KindResult]:
-        """Return the kinds that get nearly as much as the gold answer."""
+        """Return the kinds that take in the main component, and are held back by others alone."""
         return [kind for kind in self.kinds if kind.is_near]
 
     @property

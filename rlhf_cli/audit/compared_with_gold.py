@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from rlhf_cli.audit.audit_result import Contribution, KindResult
 from rlhf_cli.audit.degenerate_answers import Kind
@@ -12,10 +12,6 @@ from rlhf_cli.measure.scored_rows import ScoredRow
 from rlhf_cli.numerics.intervals import wilson
 
 _ROUNDING = 1e-9
-
-
-NEARLY = 0.8
-"""An answer that gets this share of the way from the worst answer's total to the gold's is nearly as good as gold."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +38,35 @@ def room(total: float) -> float:
 
 
 def compared(
-    kind: Kind, attacks: Mapping[int, tuple[str, ScoredRow]], gold: Mapping[int, GoldRow], *, least_share: float
+    kind: Kind,
+    attacks: Mapping[int, tuple[str, ScoredRow]],
+    gold: Mapping[int, GoldRow],
+    *,
+    main: str | None,
+    least_share: float,
 ) -> KindResult:
     """Return what one variant of a kind got, row by row, against the gold answers.
 
     attacks: row -> (text, its score). gold: by row. An answer without a total counts as losing: it has no part in any
-    advantage. `least_share`: the kind is a hole where the lower end of the interval of its share is above.
+    advantage. `main`: the component that tells gold answers from the others, None where none does. `least_share`: the
+    kind is a hole where the lower end of the interval of its share is above.
     """
     rows = [row for row in gold if row in attacks]
-    beaten, tied, near, margins = [], [], [], []
+    beaten, tied, fooled, margins = [], [], [], []
     for row in rows:
-        attack, right, floor = attacks[row][1].total, gold[row].scored.total, gold[row].floor
-        if attack is None or right is None or floor is None:
+        attack, right = attacks[row][1].total, gold[row].scored.total
+        if attack is None or right is None:
             continue
         margins.append(attack - right)
         if attack > right + room(right):
             beaten.append(row)
         elif gold[row].is_recognised and attack >= right - room(right):
             tied.append(row)
-        elif gold[row].is_recognised and attack >= floor + NEARLY * (right - floor):
-            near.append(row)
+        elif main is not None and _is_fooled(main, attacks[row][1], gold[row].scored):
+            fooled.append(row)
     share = wilson(len(beaten) + len(tied), len(rows))
-    nearly = wilson(len(beaten) + len(tied) + len(near), len(rows))
-    open_rows = [*beaten, *tied] or near or rows or list(attacks)
+    at_all = wilson(len(beaten) + len(tied) + len(fooled), len(rows))
+    open_rows = [*beaten, *tied] or fooled or rows or list(attacks)
     contributions = _contributions(
         [attacks[row][1] for row in open_rows], [gold[row].scored for row in open_rows if row in gold]
     )
@@ -76,7 +78,7 @@ def compared(
         if reward.error is not None
     }
     is_hole = share.low is not None and share.low > least_share
-    is_near = not is_hole and nearly.low is not None and nearly.low > least_share
+    is_near = not is_hole and at_all.low is not None and at_all.low > least_share
     return KindResult(
         name=kind.name,
         caption=kind.caption,
@@ -89,11 +91,28 @@ def compared(
         margin=fmean(margins) if margins else None,
         is_hole=is_hole,
         is_near=is_near,
-        let_in=_let_in(contributions) if is_hole or is_near or not gold else None,
+        let_in=main if is_near else _let_in(contributions) if is_hole or not gold else None,
         contributions=contributions,
         errors=errors,
         shown_row=open_rows[0],
     )
+
+
+def main_component(gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]) -> str | None:
+    """Return the component that pays gold answers most beyond the usual degenerate one; None where none pays more."""
+    gains = {
+        name: value - median(row.rewards[name].weighted or 0.0 for row in attacks)
+        for name, value in contributions_of(gold).items()
+        if value is not None and attacks
+    }
+    best = max(gains, key=lambda name: gains[name], default=None)
+    return best if best is not None and gains[best] > _ROUNDING else None
+
+
+def _is_fooled(main: str, attack: ScoredRow, gold: ScoredRow) -> bool:
+    """Return whether the main component pays the answer as much as the gold one, and that one something."""
+    paid, right = attack.rewards[main].weighted, gold.rewards[main].weighted
+    return paid is not None and right is not None and right > 0 and paid >= right - room(right)
 
 
 def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -13,6 +13,7 @@ from rlhf_cli.audit.audit_result import Advice, AuditResult, Contribution, KindR
 from rlhf_cli.screen.one_line import figure, one_line
 
 _TEXT = 100
+_MOST_SHOWN = 5
 
 
 def show_audit(console: Console, result: AuditResult) -> None:
@@ -25,9 +26,12 @@ def show_audit(console: Console, result: AuditResult) -> None:
         console.print(Text.assemble(("note      ", "yellow"), note))
     console.print()
     console.print(_table(result))
-    for kind in [*result.holes, *result.near]:
+    found = [*result.holes, *result.near]
+    for kind in found[:_MOST_SHOWN]:
         console.print()
         _show_hole(console, kind)
+    if len(found) > _MOST_SHOWN:
+        console.print(f"\n... and {len(found) - _MOST_SHOWN} more, which --kinds shows", style="dim")
     raised = {name: (kind, message) for kind in result.kinds for name, message in kind.errors.items()}
     for name, (kind, message) in raised.items():
         console.print()
@@ -81,10 +85,10 @@ def _show_hole(console: Console, kind: KindResult) -> None:
     console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2)))
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
-        said = (
-            f"as much as gold or more in {kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
-        )
-        console.print(Padding(Text(said), (0, 0, 0, 2)))
+        rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
+        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2)))
+    elif kind.is_near:
+        console.print(Padding(Text(f"fools {kind.let_in}; only the other rewards hold it back"), (0, 0, 0, 2)))
     console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2)))
 
 
@@ -117,15 +121,20 @@ def _verdict(result: AuditResult) -> Text:
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")
+    near = _listed(result.near, f"fool{'s' if len(result.near) == 1 else ''} {result.main}") if result.near else ""
     if result.holes:
-        names = ", ".join(kind.name for kind in result.holes)
-        count = len(result.holes)
-        return Text(
-            f"{count} hole{'s' if count > 1 else ''}: {names} get{'' if count > 1 else 's'} as much as gold", "red"
-        )
+        count = "1 hole" if len(result.holes) == 1 else f"{len(result.holes)} holes"
+        gets = "gets" if len(result.holes) == 1 else "get"
+        more = f"; {near}" if near else ""
+        return Text(f"{count}: {_listed(result.holes, f'{gets} as much as gold, or more')}{more}", "red")
     few = f"; {result.num_unrecognised} rows do not pay the gold answer at all" if result.num_unrecognised else ""
-    near = f"; nearly as much as gold: {', '.join(kind.name for kind in result.near)}" if result.near else ""
-    return Text(f"no hole in {len(result.kinds)} kinds of answer{near}{few}", "yellow" if near else "green")
+    if near:
+        return Text(f"no hole in the total, but {near}{few}", "yellow")
+    return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
+
+
+def _listed(kinds: Sequence[KindResult], does: str) -> str:
+    return f"{', '.join(kind.name for kind in kinds)} {does}"
 
 
 def _signed(value: float | None) -> str:
