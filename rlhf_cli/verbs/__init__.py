@@ -5,6 +5,7 @@ VERBS = {
     "check": "everything that can be known before a run",
     "show": "the resolved configuration, with where each value came from",
     "list": "experiments, rewards, trainers, models, data: what there is",
+    "audit": "attack the rewards before a training does: degenerate answers against the right ones",
     "score": "the rewards of an experiment on completions from a file",
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
     "compare": "runs side by side",
