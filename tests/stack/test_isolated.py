@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from rlhf_cli.errors import RewardFailed
-from rlhf_cli.stack.calling import RewardTimeout
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.failed_call import RewardTimeout
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.reward_stack import RewardStack
 
