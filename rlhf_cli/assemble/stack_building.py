@@ -15,16 +15,17 @@ from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.stack.too_many_errors import MaxErrors
-from rlhf_cli.stack.truncation import Truncation
 
 if TYPE_CHECKING:
     import torch
+
+    from rlhf_cli.stack.truncation import Truncation
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
@@ -61,6 +62,8 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
 
 def truncation_policy(experiment: Experiment) -> Truncation:
     """Return what a cut-off answer means in this experiment, whichever trainer runs it."""
+    from rlhf_cli.stack.truncation import Truncation  # torch comes with it
+
     section = experiment.truncation
     return Truncation(section.policy, section.penalty, section.replaces, section.cache)
 

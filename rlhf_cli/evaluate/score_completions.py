@@ -29,17 +29,18 @@ from rlhf_cli.measure.scored_rows import (
     ScoredRow,
     SettledReward,
 )
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_rows import settled_rows
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
+
+    from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:
