@@ -59,7 +59,7 @@ class KeptFailures:
         capsule = Capsule(
             reward=call.component.name,
             kind=_kind(call.error),
-            error=call.message,
+            error=_message(call),
             traceback="".join(traceback.format_exception(call.error)),
             row=rows.index(call.row) if call.row is not None else None,
             batch_row=call.row,
@@ -83,6 +83,16 @@ def _kind(error: BaseException) -> str:
     if isinstance(error, RewardError):
         return "nonsense"
     return {"RewardTimeout": "timeout"}.get(type(error).__name__, type(error).__name__)
+
+
+def _message(call: FailedCall) -> str:
+    """Return what went wrong on a line; a function that was given a row alone has called it row 0."""
+    if not isinstance(call.error, RewardError):
+        return call.message
+    what = call.error.what
+    if call.row is not None:
+        what = what.replace(f"row {call.error.row}", f"row {call.row}")
+    return f"{what}: {call.error.got}"
 
 
 def _place(error: BaseException) -> str:

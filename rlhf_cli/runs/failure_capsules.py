@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -96,6 +98,16 @@ def capsules_of(run: RunFolder) -> dict[Path, Capsule]:
     found = sorted(failures_folder(run).glob("*.jsonl"), key=lambda file: (file.stat().st_mtime_ns, file.name))
     read = {file: read_capsule(file) for file in found}
     return {file: capsule for file, capsule in read.items() if capsule is not None}
+
+
+def failed_rows(run: RunFolder) -> dict[str, int]:
+    """Return reward -> rows that it failed on while the run went on, by reward_errors.jsonl."""
+    counts: Counter[str] = Counter()
+    with suppress(FileNotFoundError), run.reward_errors.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # a line that a full disk has cut
+                counts[str(json.loads(line)["reward"])] += 1
+    return dict(counts)
 
 
 def replay_command(run: RunFolder, file: Path) -> str:

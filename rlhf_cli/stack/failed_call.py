@@ -86,7 +86,7 @@ def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardE
 
 def said_of_replay(replay: str | None) -> str | None:
     """Return the line of an error that says how to see it again, None where it was not kept."""
-    return None if replay is None else f"{replay}  fails in the same way, without training"
+    return None if replay is None else f"{replay}  # fails in the same way, without training"
 
 
 def _whose(call: FailedCall) -> str:
