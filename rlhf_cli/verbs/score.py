@@ -14,10 +14,7 @@ rlhf score RUN [overrides]         the rewards of an experiment, or of a run as 
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -25,11 +22,12 @@ from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare, prepare_from
 from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
-from rlhf_cli.jobs.run_names import find_run, is_run_name
+from rlhf_cli.jobs.typed_run import take_run
+from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.failure_capsules import read_capsule
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.screen.score_tables import show_scores
 from rlhf_cli.screen.scored_texts import show_parts
+from rlhf_cli.usage import read_options
 
 
 def run(argv: list[str]) -> int:
@@ -37,57 +35,37 @@ def run(argv: list[str]) -> int:
 
     Raises ConfigError where no file is named.
     """
-    parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--completions", type=Path)
-    parser.add_argument("--trust", action="store_true")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--show", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    try:
-        options, overrides = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise ConfigError(str(error), where="command line", hint="rlhf score --help") from None
-    run = _run_named(overrides, trust=options.trust)
-    file = options.completions or (run.path if run is not None else None)
-    if file is None:
+    options = read_options(__doc__, argv, verb="score")
+    limit, shown = options.number("--limit"), options.number("--show", least=0)
+    run = take_run(options.words, where="rlhf score")
+    completions = options.path("--completions") or (run.path if run is not None else None)
+    if completions is None:
         raise ConfigError(
             "which completions?",
             where="command line",
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = (prepare(overrides) if run is None else prepare_from(run, overrides)).experiment
-    capsule = read_capsule(file)
+    if run is not None:
+        refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
+    experiment = (prepare(options.words) if run is None else prepare_from(run, options.words)).experiment
+    capsule = read_capsule(completions)
     if capsule is not None:
         experiment = replayed(experiment, capsule)
 
     from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
 
-    rows = read_completions(file, limit=options.limit)
+    rows = read_completions(completions, limit=limit)
     if capsule is not None:
         print(replay_words(capsule, len(rows)), file=sys.stderr)
     step, max_steps = (0, 1) if capsule is None else (capsule.step, capsule.max_steps)
     scores = score(experiment, rows, step=step, max_steps=max_steps)
-    if options.json:
-        print(json.dumps(scores.as_json(), indent=2))
+    if options.as_json:
+        print_json(scores.as_json())
     else:
         console = Console()
-        show_parts(console, rows[: max(0, options.show)], scores)
+        show_parts(console, rows[: shown or 0], scores)
         show_scores(console, rows, scores)
     if capsule is not None:
         print(passed_words(capsule), file=sys.stderr)
     return EXIT_OK
-
-
-def _run_named(words: list[str], *, trust: bool) -> RunFolder | None:
-    """Take the run out of the words and return it, None where an experiment is described instead.
-
-    Raises RunError for a folder that is none, and for one whose code somebody else wrote.
-    """
-    named = next((word for word in words if names_a_run(word)), None)
-    if named is None:
-        return None
-    words.remove(named)
-    run = find_run(named, "runs", where="rlhf score") if is_run_name(named) else open_run(Path(named))
-    refuse_foreign_code(run, trust=trust, command=f"rlhf score {run.shown}")
-    return run
