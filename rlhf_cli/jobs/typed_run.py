@@ -21,7 +21,7 @@ def take_run(words: list[str], *, where: str) -> RunFolder | None:
 
 
 def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
-    """Return the run that a path or `run:NAME` means, where `run.root=FOLDER` among the words may say where runs lie."""
+    """Return the run of a path or of `run:NAME`; `run.root=FOLDER` among the words may say where runs lie."""
     if not is_run_name(named):
         return open_run(Path(named))
     root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
