@@ -1,6 +1,8 @@
 """One file a command. Each has `run(argv) -> exit code` and a docstring that is its help."""
 
 VERBS = {
+    "init": "a project of your own: an experiment, rewards with tests, data, README",
+    "doctor": "what this machine has and lacks to train on, and what to type",
     "train": "compose, check, freeze and run an experiment; -m sweeps",
     "check": "everything that can be known before a run",
     "show": "the resolved configuration, with where each value came from",
@@ -14,6 +16,7 @@ VERBS = {
     "status": "what has become of runs: state, step, time left, Slurm's job",
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
+    "export": "a finished run as a model folder to give away: merged, with a card; --push",
     "sync": "send to wandb what runs recorded offline",
     "completion": "a completion script for bash or zsh",
 }
