@@ -1,6 +1,8 @@
 """One file a command. Each has `run(argv) -> exit code` and a docstring that is its help."""
 
 VERBS = {
+    "init": "a project of your own: an experiment, rewards with tests, data, README",
+    "doctor": "what this machine has and lacks to train on, and what to type",
     "train": "compose, check, freeze and run an experiment; -m sweeps",
     "check": "everything that can be known before a run",
     "show": "the resolved configuration, with where each value came from",
