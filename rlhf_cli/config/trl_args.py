@@ -109,6 +109,11 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
+def class_bodies(config_class: str) -> list[ast.ClassDef]:
+    """Return a TRL config class and what it inherits from, transformers' first, as far as their fields go."""
+    return [_fields_of_class(file, name) for file, name in _bases(config_class)]
+
+
 def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
     """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
