@@ -11,16 +11,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
-
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.json_output import print_json
 from rlhf_cli.screen.score_tables import show_scores
 from rlhf_cli.screen.scored_texts import show_parts
+from rlhf_cli.usage import read_options
 
 
 def run(argv: list[str]) -> int:
@@ -28,32 +26,26 @@ def run(argv: list[str]) -> int:
 
     Raises ConfigError where no file is named.
     """
-    parser = argparse.ArgumentParser(prog="rlhf score", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--completions", type=Path)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--show", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    try:
-        options, overrides = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise ConfigError(str(error), where="command line", hint="rlhf score --help") from None
-    if options.completions is None:
+    options = read_options(__doc__, argv, verb="score")
+    limit, shown = options.number("--limit"), options.number("--show", least=0)
+    completions = options.path("--completions")
+    if completions is None:
         raise ConfigError(
             "which completions?",
             where="command line",
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = prepare(overrides).experiment
+    experiment = prepare(options.words).experiment
 
     from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
 
-    rows = read_completions(options.completions, limit=options.limit)
+    rows = read_completions(completions, limit=limit)
     scores = score(experiment, rows)
-    if options.json:
-        print(json.dumps(scores.as_json(), indent=2))
+    if options.as_json:
+        print_json(scores.as_json())
     else:
         console = Console()
-        show_parts(console, rows[: max(0, options.show)], scores)
+        show_parts(console, rows[: shown or 0], scores)
         show_scores(console, rows, scores)
     return EXIT_OK
