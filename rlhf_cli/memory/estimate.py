@@ -262,9 +262,7 @@ def memory_plan(
     """Return what a run needs of one device's memory, or why that is not known."""
     device = "GPU" if on_gpu else "CPU"
     try:
-        found = Estimate(
-            experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes
-        )
+        found = Estimate(experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes)
     except UnknownArchitecture as error:
         return MemoryPlan(unknown=str(error), device=device, device_bytes=device_bytes)
     return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=device, device_bytes=device_bytes)

@@ -14,6 +14,8 @@ VERBS = {
     "report": "one HTML page of runs: verdict, curves, front, completions; no network to open it",
     "why": "what was logged, read: what is wrong with a run, and what to change",
     "whatif": "what other weights or gates would have made of a run's stored rollouts",
+    "verify": "whether runs have come to what their `expect:` says; exit code 1 where not",
+    "reproduce": "run a run again: equal, or the first step and metric that differ, and why",
     "status": "what has become of runs: state, step, time left, Slurm's job",
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
