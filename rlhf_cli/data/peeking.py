@@ -40,7 +40,7 @@ class Scan:
     num_rows: int
 
 
-def peek(source: Source, limit: int = 8) -> Preview:
+def peek(source: Source, limit: int = 64) -> Preview:
     """Return columns, first `limit` rows and row count of a source.
 
     JSONL, JSON and CSV are read and judged to their last line; of Parquet the schema and the first rows; a world is
