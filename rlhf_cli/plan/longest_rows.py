@@ -1,7 +1,7 @@
-"""Counts the tokens of the first rows of the data: what a run's memory and its tokens at most are worked out from.
+"""Counts the tokens of the longest rows of the data: what a run's memory and its tokens at most are worked out from.
 
-Counted are the rows that a look at a source holds anyway, by the policy's own tokenizer, without torch. A chat template
-is not rendered: a message counts a few tokens more than its text.
+Counted are the rows of most characters, by the policy's own tokenizer, without torch. A chat template is not rendered: a
+message counts a few tokens more than its text.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.template import render
-from rlhf_cli.errors import UserError
 from rlhf_cli.memory.run_load import Lengths
 from rlhf_cli.plan.checks.known import Seen
 
 _AROUND_A_MESSAGE = 8
 """Tokens of a chat template around a message: role, marks of beginning and end; more than most have."""
+_COUNTED = 64
+"""How many rows are counted, those of most characters: of a hundred thousand a tokenizer would make seconds."""
 _ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = ("messages", "conversations", "text")
 _IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_ids_rejected")
@@ -25,33 +25,30 @@ Count = Callable[[str], int]
 
 
 def longest_rows(experiment: Experiment, sources: Iterable[Seen]) -> Lengths | None:
-    """Return the longest prompt and row, in tokens, among the first rows of `sources`; None where none were seen, or
-    the tokenizer is not on this machine.
+    """Return the longest prompt and row of `sources`, in tokens; None where their rows, or the policy's tokenizer, are
+    not on this machine.
     """
     count = _counter(experiment)
-    template = experiment.data.model_dump()["prompt"]
-    prompts, wholes = [], []
-    for seen in sources if count is not None else ():
-        assert count is not None
-        for row in seen.preview.rows:
-            renamed = {new: row.get(old) for new, old in seen.source.rename.items()}
-            columns = {**row, **renamed}
-            try:
-                prompt = columns.get("prompt") if template is None else render(template, columns)
-            except UserError:
-                continue
-            asked = _tokens(prompt, count)
-            prompts.append(asked)
-            wholes.append(_whole(columns, asked, count))
-    if not prompts:
+    tables = [seen.rows for seen in sources if seen.rows is not None]
+    rows = [table[number] for table in tables for number in range(len(table))]
+    if count is None or not rows:
         return None
-    shared = prompts if experiment.trainer.row.generates else wholes
-    is_padded = experiment.trainer.row.generates or len(set(shared)) > 1
-    return Lengths(max(prompts), max(wholes), len(prompts), is_padded)
+    generates = experiment.trainer.row.generates
+    prompts = _of_the_longest([row.get("prompt") for row in rows], count)
+    if generates:
+        return Lengths(max(prompts), 0, len(rows))
+    by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
+    wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
+    return Lengths(max(prompts), max(wholes), len(rows), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
 
 
-def _whole(row: Mapping[str, object], prompt: int, count: Count) -> int:
+def _of_the_longest(values: list[object], count: Count) -> list[int]:
+    return [_tokens(value, count) for value in sorted(values, key=lambda value: -_tokens(value, len))[:_COUNTED]]
+
+
+def _whole(row: Mapping[str, object], count: Count) -> int:
     """Return the tokens of a row that is learned from: the prompt with its longest answer, or all that is in it."""
+    prompt = _tokens(row.get("prompt"), count)
     ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
     wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
     answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence

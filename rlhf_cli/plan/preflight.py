@@ -12,7 +12,6 @@ from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
 from rlhf_cli.plan.checks.data_checks import (
     class_file_problems,
     column_problems,
-    margin_column_problems,
     source_problems,
 )
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
@@ -20,7 +19,11 @@ from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, tracker_problems
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
+<<<<<<< HEAD
 from rlhf_cli.plan.planned_memory import planned_memory
+=======
+from rlhf_cli.plan.checks.row_checks import row_problems
+>>>>>>> 96835d27a4c22437b13bb04e4bd37550b2b88281
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tracking.tracking_plan import plan_tracking
@@ -35,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
     column_problems,
     missing_argument_problems,
     round_problems,
-    margin_column_problems,
+    row_problems,
     stage_problems,
     unwritable_problems,
     room_problems,

@@ -10,12 +10,15 @@ from rlhf_cli.config.rules.trainer_class_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.row_table import prepared_rows
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan.checks.known import Known, Seen
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.plan.pair_rules import margin_problems
 from rlhf_cli.suggest import nearest
+
+_LOOKED_AT = 200_000
+"""So many rows of a source are looked through, so that a table of millions does not keep anybody waiting."""
 
 
 def source_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -26,10 +29,11 @@ def source_problems(experiment: Experiment, composed: Composed, known: Known) ->
     is_sound = True
     for source in [*training, *eval_sources(data)]:
         try:
-            preview = peek(source)
+            preview = peek(source, limit=_LOOKED_AT)
             _check_selection(source, preview.num_rows)
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
-            known.sources.append(Seen(source, preview, names))
+            table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
+            known.sources.append(Seen(source, preview, names, table))
         except UserError as error:
             is_sound = False
             yield error
@@ -54,8 +58,8 @@ def class_file_problems(experiment: Experiment, composed: Composed, known: Known
 
 
 def column_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every column that the trainer or a reward reads and the data lacks."""
-    if not experiment.trainer.row.generates or not known.columns:
+    """Yield every column that the trainer or a reward reads and the data lacks, the held-out rows among it."""
+    if not experiment.trainer.row.generates:
         return
     wanted = {
         f"trainer={experiment.trainer.name}": ["prompt"],
@@ -64,12 +68,11 @@ def column_problems(experiment: Experiment, composed: Composed, known: Known) ->
             for name, needs in known.reward_columns.items()
         },
     }
-    yield from _missing_columns(wanted, known.columns)
-
-
-def margin_column_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what is wrong with the columns that margins are made of."""
-    yield from margin_problems(experiment, known.columns)
+    if known.columns:
+        yield from _missing_columns(wanted, known.columns, "data")
+    for seen in known.held_out:
+        if seen.columns:
+            yield from _missing_columns(wanted, seen.columns, seen.source.name)
 
 
 def _check_selection(source: Source, rows: int | None) -> None:
@@ -92,18 +95,18 @@ def _selected(rows: int, source: Source) -> int | None:
     return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
 
 
-def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str]) -> Iterator[UserError]:
+def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str], name: str) -> Iterator[UserError]:
     for who, needs in wanted.items():
         for column in needs:
             if column not in columns:
                 close = nearest(column, columns)
                 yield DataError(
                     f"the data has no column {column!r}",
-                    where="data",
+                    where=name,
                     got="columns " + ", ".join(columns),
                     expected=f"{column}, which {who} reads"
                     + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
-                    hint=f"data.rename.{column}={close or 'EXISTING_COLUMN'}"
+                    hint=f"{name}.rename.{column}={close or 'EXISTING_COLUMN'}"
                     + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""),
                 )
 

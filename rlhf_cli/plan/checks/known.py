@@ -12,6 +12,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.data.peeking import Preview
+from rlhf_cli.data.row_table import RowTable
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.devices import planned_processes
@@ -19,6 +20,9 @@ from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.rollout_batches import BatchPlan
 from rlhf_cli.plan.row_batches import StagePlan
 from rlhf_cli.plan.run_plan import Notice
+
+HELD_OUT = "data.eval"
+"""The name of the source of held-out rows."""
 
 
 @dataclass
@@ -48,6 +52,11 @@ class Known:
     notices: list[Notice] = field(default_factory=list)
 
     @property
+    def held_out(self) -> list[Seen]:
+        """Return the held-out source in a list, empty where there is none or it could not be looked at."""
+        return [seen for seen in self.sources if seen.source.name == HELD_OUT]
+
+    @property
     def steps(self) -> int | None:
         """Return the optimizer steps of the run; None where the data decides when it is read."""
         of = self.stage or self.batches
@@ -56,11 +65,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Seen:
-    """A source that was looked at, and the columns it has once they are renamed and the prompt is made."""
+    """A source that was looked at, and the columns it has once they are renamed and the prompt is made.
+
+    `rows` are its rows in that form, the first of them where they are very many; None where they cannot be had yet.
+    """
 
     source: Source
     preview: Preview
     columns: tuple[str, ...]
+    rows: RowTable | None
 
 
 Check: TypeAlias = Callable[[Experiment, Composed, Known], Iterable[UserError]]
