@@ -27,9 +27,7 @@ def forward_bytes(arch: Architecture, precision: Precision, tokens: int, *, on_g
     return _tiles(arch, precision, tokens, _FORWARD_TILES, on_gpu=on_gpu)
 
 
-def backward_bytes(
-    arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, on_gpu: bool
-) -> float:
+def backward_bytes(arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, on_gpu: bool) -> float:
     """Return the bytes that the head needs at a time for the gradient of `tokens` log-probabilities.
 
     `trains_head`: the head's own gradient is among them, once in float32 and once as its weights are.

@@ -18,7 +18,7 @@ _FLOAT32 = 4
 _OPTIMIZERS: dict[str, tuple[float, float]] = {
     **{f"adamw_{kind}": (2, 0) for kind in ("torch", "torch_fused", "torch_xla", "torch_npu_fused", "apex_fused")},
     **{f"{paged}adamw_32bit": (0, 8) for paged in ("", "paged_")},
-    **{name: (0, 2) for name in ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")},
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit"), (0, 2)),
     "adamw_torch_8bit": (0, 2),
     "adamw_torch_4bit": (0, 1),
     **{f"{paged}lion_32bit": (0, 4) for paged in ("", "paged_")},

@@ -1,7 +1,7 @@
 """Counts the tokens of the longest rows of the data: what a run's memory and its tokens at most are worked out from.
 
-Counted are the rows of most characters, by the policy's own tokenizer, without torch. A chat template is not rendered: a
-message counts a few tokens more than its text.
+Counted are the rows of most characters, by the policy's own tokenizer, without torch. A chat template is not rendered:
+a message counts a few tokens more than its text.
 """
 
 from __future__ import annotations

@@ -19,11 +19,8 @@ from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, tracker_problems
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
-<<<<<<< HEAD
-from rlhf_cli.plan.planned_memory import planned_memory
-=======
 from rlhf_cli.plan.checks.row_checks import row_problems
->>>>>>> 96835d27a4c22437b13bb04e4bd37550b2b88281
+from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tracking.tracking_plan import plan_tracking

@@ -2,8 +2,8 @@
 
     PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--only NAME ...] [--as-malloc-likes]
 
-On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy, after
-a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is told
+On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
+after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is told
 to give memory back at once (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, one arena), because what it keeps of
 freed memory is nobody's; --as-malloc-likes leaves it as it is. On a GPU: torch.cuda.max_memory_allocated, in bfloat16.
 Every run has random weights, and takes two optimizer steps and more, so that the optimizer's state is there.
@@ -52,8 +52,8 @@ SERIES: dict[str, list[str]] = {
     "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
     "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
 }  # fmt: skip
-ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "trainer.args.max_steps=3", "run.name=run",
-          "trainer.args.save_strategy=no", "trainer.args.logging_steps=1", "trainer.args.learning_rate=1e-6"]  # fmt: skip
+ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=3",
+          "trainer.args.save_strategy=no", "trainer.args.logging_steps=1"]  # fmt: skip
 WORDS = {name: [*words, *ALWAYS] for name, words in SERIES.items()}
 
 
