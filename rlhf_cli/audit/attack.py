@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median_low
+from statistics import fmean, median, median_low
 
 from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.audit.audit_result import AuditResult, KindResult
@@ -112,13 +112,22 @@ class _Trial:
     def result(self, left_out: dict[str, str], notes: list[str]) -> AuditResult:
         gold_rows, way, gold_texts = self._gold()
         by_kind = self._attacks(way)
-        floor = self._floor(by_kind)
-        gold = {row: GoldRow(scored, floor.get(row)) for row, scored in gold_rows.items()}
+        every = [
+            (row, one) for variants in by_kind.values() for variant in variants for row, (_, one) in variant.items()
+        ]
+        totals_by_row: dict[int, list[float]] = {}
+        for row, scored in every:
+            if scored.total is not None:
+                totals_by_row.setdefault(row, []).append(scored.total)
+        gold = {
+            row: GoldRow(scored, min(found, default=None), median(found) if found else None)
+            for row, scored in gold_rows.items()
+            for found in [totals_by_row.get(row, [])]
+        }
         unrecognised = sum(not one.is_recognised for one in gold.values())
         share = wilson(unrecognised, len(gold_rows))
         is_unrecognised = share.low is not None and share.low > LEAST_SHARE
-        every = [one for variants in by_kind.values() for variant in variants for _, one in variant.values()]
-        main = main_component(list(gold_rows.values()), every)
+        main = main_component(gold_rows, every)
         kinds = []
         for kind in self.plan.kinds:
             variants = by_kind.get(kind.name, [])
@@ -138,7 +147,7 @@ class _Trial:
             num_unrecognised=unrecognised,
             unrecognised=is_unrecognised,
             main=main,
-            blind=self._blind(list(gold_rows.values()), every),
+            blind=self._blind(list(gold_rows.values()), [one for _, one in every]),
             kinds=tuple(_ordered(kinds, has_gold=self.gold is not None)),
             left_out=left_out,
             notes=tuple(notes),
@@ -204,16 +213,6 @@ class _Trial:
             )
             for row, gold in enumerate(golds)
         ]
-
-    def _floor(self, by_kind: dict[str, list[dict[int, tuple[str, ScoredRow]]]]) -> dict[int, float]:
-        """Return by row the least total that any degenerate answer got."""
-        floor: dict[int, float] = {}
-        for row, (_, scored) in (
-            (row, one) for kinds in by_kind.values() for kind in kinds for row, one in kind.items()
-        ):
-            if scored.total is not None:
-                floor[row] = min(scored.total, floor.get(row, math.inf))
-        return floor
 
     def _blind(self, gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
         """Return the components that tell no gold answer from any other text."""
