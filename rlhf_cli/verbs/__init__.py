@@ -20,6 +20,7 @@ VERBS = {
     "status": "what has become of runs: state, step, time left, Slurm's job",
     "join": "be one of the machines that train a run (launch.rdzv)",
     "resume": "go on with an interrupted run",
+    "export": "a finished run as a model folder to give away: merged, with a card; --push",
     "sync": "send to wandb what runs recorded offline",
     "schema": "JSON Schema of the configuration, for editors",
     "completion": "a completion script for bash or zsh",
