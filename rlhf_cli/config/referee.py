@@ -11,6 +11,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.owned import OWNED
 from rlhf_cli.config.rules.evaluation_rules import evaluation_problems
+from rlhf_cli.config.rules.expect_rules import expect_problems
 from rlhf_cli.config.rules.launch_rules import launch_problems
 from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.rules.ppo_rules import ppo_problems
@@ -36,7 +37,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 _RULES = (
     *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
     *(evaluation_problems, trainer_class_problems, launch_problems, slurm_problems),
-    *(strategy_problems, rollout_problems, stop_problems, sweep_problems),
+    *(strategy_problems, rollout_problems, stop_problems, expect_problems, sweep_problems),
 )
 
 

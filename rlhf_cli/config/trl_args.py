@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -109,6 +109,11 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
     return fields
 
 
+def class_bodies(config_class: str) -> list[ast.ClassDef]:
+    """Return a TRL config class and what it inherits from, transformers' first, as far as their fields go."""
+    return [_fields_of_class(file, name) for file, name in _bases(config_class)]
+
+
 def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
     """Return the value an argument will have: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
@@ -141,9 +146,10 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
 def json_schema(field: TrlField) -> JsonTree:
     """Return what `complaint` accepts of a field as JSON Schema."""
     if field.choices:
-        others = [{"type": "boolean"}] if "bool" in field.annotation else []
-        others += [{"type": "null"}] if "None" in field.annotation else []
-        return {"anyOf": [{"enum": [*field.choices]}, *others]} if others else {"enum": [*field.choices]}
+        arms: list[JsonValue] = [{"enum": [*field.choices]}]
+        arms += [{"type": "boolean"}] if "bool" in field.annotation else []
+        arms += [{"type": "null"}] if "None" in field.annotation else []
+        return {"anyOf": arms}
     return _adapter(field.annotation).json_schema()
 
 

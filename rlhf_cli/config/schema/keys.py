@@ -28,6 +28,12 @@ def valid_keys(path: Sequence[int | str]) -> list[str]:
     return list(_keys(section)) if _is_section(section) else []
 
 
+def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section that a path leads to, None where it leads to a value, a map of the user's or nowhere."""
+    section = _arm(_kind_at(path), "")
+    return section if _is_section(section) else None
+
+
 def field_at(path: Sequence[int | str]) -> FieldInfo | None:
     """Return the field that a path leads to, None where the schema has none there (the arguments of a function)."""
     section = _arm(_kind_at(path[:-1]), path[-1])

@@ -29,7 +29,7 @@ class StopRule(Section):
     """A rule that ends a run: `when` is METRIC > NUMBER (or >=, <, <=), `for` in how many log events in a row.
 
     METRIC is a name of metrics.jsonl, or the name of a reward, which stands for its raw mean; `total` is that of all
-    rewards. Log events without the metric count neither way.
+    rewards, and `step` the number of the step. Log events without the metric count neither way.
     """
 
     when: str
