@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
+from rlhf_cli.tables.former_names import SPOKEN_VALUES
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 Groups = dict[str, dict[str, Path]]
@@ -114,7 +115,8 @@ def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_n
     for option in value.split(","):
         if option in options or (option == "null" and may_be_null):
             continue
-        close = nearest(option, options)
+        spoken = SPOKEN_VALUES.get(group, {}).get(option.lower())
+        close = spoken if spoken in options else nearest(option, options)
         raise ConfigError(
             f"there is no {group} named {option!r}",
             where="command line",

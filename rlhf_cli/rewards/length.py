@@ -7,9 +7,13 @@ at white space, so not for Chinese, Japanese or Thai).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from functools import partial
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Gt
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 Unit: TypeAlias = Literal["tokens", "characters", "words"]
@@ -58,7 +62,7 @@ def length_target(
     completion_ids: TokenIds | None = None,
     *,
     target: float,
-    width: float,
+    width: Annotated[float, Gt(0)],
     unit: Unit = "tokens",
     **kwargs: object,
 ) -> list[float]:
@@ -74,6 +78,7 @@ def length_target(
     return [score_length_target(length, target=target, width=width) for length in lengths]
 
 
+@refused_by(partial(score_length_ramp, 0.0))
 def length_ramp(
     completions: Sequence[Completion],
     completion_ids: TokenIds | None = None,

@@ -40,6 +40,12 @@ def field_at(path: Sequence[int | str]) -> FieldInfo | None:
     return section.model_fields.get(str(path[-1])) if _is_section(section) else None
 
 
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the section that an annotation stands for, optional or not; None where it stands for none."""
+    arm = _arm(annotation, "")
+    return arm if _is_section(arm) else None
+
+
 def _kind_at(path: Sequence[int | str]) -> object:
     """Return the annotation that a path leads to, `object` where it leads out of the schema."""
     kind: object = Experiment
