@@ -19,7 +19,7 @@ from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
 from rlhf_cli.usage import JSON, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.verbs import GROUPS, VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -27,8 +27,8 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                 two minutes on a laptop, nothing to download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5      override anything
+  rlhf train +exp=quickstart                                  no download
+  rlhf train +exp=quickstart rewards.brevity.weight=0.5       override it
   rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
 
 rlhf VERB --help says more; rlhf --version.
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
+        print(_HELP.format(verbs=_verbs()), end="")
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -68,6 +68,11 @@ def _dispatch(words: list[str]) -> int:
         if JSON in rest and JSON in usage.flags:
             stack.enter_context(json_alone())
         return _run(verb, rest)
+
+
+def _verbs() -> str:
+    groups = ("\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items()) for verbs in GROUPS.values())
+    return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
 
 
 def _run(verb: str, words: list[str]) -> int:
