@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shlex
 import sys
 import traceback
 
@@ -18,6 +19,8 @@ from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
+from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
 from rlhf_cli.verbs import GROUPS, VERBS
 
@@ -55,8 +58,7 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        close = nearest(verb, VERBS)
-        print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
+        tell("error", f"there is no verb {verb!r}\n  try:      rlhf {shlex.join([*_meant(verb), *rest])}")
         return EXIT_USER_ERROR
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
@@ -75,6 +77,13 @@ def _verbs() -> str:
     return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
 
 
+def _meant(verb: str) -> list[str]:
+    """Return the verb that was meant by a word that is none, with what belongs to it."""
+    if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
+        return meant.split()
+    return [nearest(verb, VERBS) or "--help"]
+
+
 def _run(verb: str, words: list[str]) -> int:
     try:
         # To import a verb takes longer than it may take until somebody wants it stopped.
@@ -88,7 +97,7 @@ def _run(verb: str, words: list[str]) -> int:
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        print(f"{label}: {error}{notes}", file=sys.stderr)
+        tell(label, f"{error}{notes}")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""
