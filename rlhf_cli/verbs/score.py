@@ -1,23 +1,26 @@
 """rlhf score +exp=NAME [overrides] --completions FILE
                                    the rewards of an experiment on given completions, no policy: every component raw,
-                                   effective and weighted, a row at a time, then a summary
+                                   effective and weighted, a row at a time; how each lies, what goes with what
 
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
                      folder or its completions/ stands for its last table
+--label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
+--against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
 --limit N            only the first N rows are scored
 --show N             print the first N rows as texts, coloured by what each part got
---json               print one object with `rows` and `summary` instead of the tables
+--json               print one object: rows with prompt and completion, summary, distributions, correlations ...
 """
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
-from rlhf_cli.screen.score_tables import show_scores
+from rlhf_cli.screen.score_comparisons import show_correlations, show_label, show_two_weightings
+from rlhf_cli.screen.score_tables import show_distributions, show_scores
 from rlhf_cli.screen.scored_texts import show_parts
+from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
 
 
@@ -36,16 +39,26 @@ def run(argv: list[str]) -> int:
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = prepare(options.words).experiment
+    experiment = prepare(options.words, adjust=without_policy_and_data).experiment
+    words = options.texts("--against")
+    other = prepare([*options.words, *words], adjust=without_policy_and_data).experiment if words else None
 
-    from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
+    from rlhf_cli.evaluate.score_completions import read_completions, score
+    from rlhf_cli.measure.score_bench import score_bench
 
     rows = read_completions(completions, limit=limit)
+    label = options.text("--label")
     scores = score(experiment, rows)
+    bench = score_bench(rows, scores, label=label, other=None if other is None else (words, score(other, rows)))
     if options.as_json:
-        print_json(scores.as_json())
-    else:
-        console = Console()
-        show_parts(console, rows[: shown or 0], scores)
-        show_scores(console, rows, scores)
+        print_json(bench.as_json(rows, scores))
+        return EXIT_OK
+    console = wide_console()
+    show_parts(console, rows[: shown or 0], scores)
+    show_scores(console, rows, scores)
+    show_distributions(console, bench)
+    show_correlations(console, bench)
+    show_label(console, bench, rows)
+    if bench.against is not None:
+        show_two_weightings(console, bench.against, [row.total for row in scores.rows])
     return EXIT_OK
