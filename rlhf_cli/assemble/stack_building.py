@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from rlhf_cli.assemble.kept_failures import KeptFailures
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Component
@@ -38,17 +40,19 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 
 
 def guarded_stack(
-    experiment: Experiment, *, device: str | torch.device, error_log: Path, running: RunningReward
+    experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, running: RunningReward
 ) -> RewardStack:
     """Return the same stack for a training, which ends where too many rows fail.
 
-    `error_log` is a JSONL file for the rows a reward fails on. `running` knows which rewards run at any moment.
+    The folder of the run takes the rows a reward fails on, and the batches of this rank that it failed with first.
+    `running` knows which rewards run at any moment.
     """
     return RewardStack(
         _components(experiment, device),
-        record_error=_recorder(error_log),
+        record_error=_recorder(run.reward_errors),
         max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
         running=running,
+        keep_failure=KeptFailures(run, experiment, rank),
     )
 
 
