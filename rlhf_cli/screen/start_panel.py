@@ -11,7 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Slurm
 from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
-from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.redaction import redacted
 from rlhf_cli.tables.strategies import STRATEGIES
 
@@ -49,8 +49,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):
         console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
-    if plan.space_notice is not None:
-        console.print(f"[yellow]disk:[/] {plan.space_notice}", highlight=False)
+    for notice in plan.notices:
+        console.print(f"[yellow]{notice.subject}:[/] {notice.text}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
 

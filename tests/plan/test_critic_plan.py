@@ -14,7 +14,8 @@ from rich.console import Console
 from rlhf_cli.errors import ConfigError, ModelError, Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.screen.start_panel import show_start
 
 pytestmark = pytest.mark.usefixtures("place")

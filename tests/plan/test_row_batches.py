@@ -10,7 +10,8 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, UserError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 
 Write = Callable[[str, str], Path]
 
