@@ -173,6 +173,8 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
     flag = flags.get(name)
     if flag is None:
         close = nearest(name, flags)
+        if close is None and equals and "[overrides]" in options.usage.text:
+            close = word.lstrip("-")
         raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=close)
     given = options._given.setdefault(flag.names[0], [])
     if flag.is_switch:

@@ -1,13 +1,14 @@
 """Estimates the memory of one device in the moments of a run, part by part, before anything is loaded.
 
-What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. On a CPU the process holds more: a
-hundred megabytes of libraries, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
+What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds some ten
+megabytes more, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer
@@ -99,7 +100,7 @@ class Estimate:
         load = self._load
         if not load.completions:
             return
-        between = {"gradients": self._held.gradients if load.generates_between else 0.0}
+        between: Parts = {"gradients": self._held.gradients if load.generates_between else 0.0}
         rounds = [("generates", load.completions)]
         if load.evaluated_at_once > load.completions:
             rounds.append(("generates in an evaluation", load.evaluated_at_once))
@@ -174,7 +175,7 @@ class Estimate:
         embedding = 0.0
         if self.policy.adapter is None:  # its gradient is made once more before it is added to the head's
             embedding = arch.vocabulary * arch.hidden * self.policy.precision.weight_bytes
-        last = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
+        last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
         yield "training", "the end of the backward pass", _sum(self._always(), done, last)
         if load.evaluated_at_once > load.micro_batch:
             said = f"evaluates {load.evaluated_at_once} rows at a time"
@@ -260,7 +261,7 @@ def memory_plan(
     device_bytes: int | None = None,
 ) -> MemoryPlan:
     """Return what a run needs of one device's memory, or why that is not known."""
-    device = "GPU" if on_gpu else "CPU"
+    device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
     try:
         found = Estimate(experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes)
     except UnknownArchitecture as error:

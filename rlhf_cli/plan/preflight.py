@@ -20,6 +20,7 @@ from rlhf_cli.plan.checks.machine_checks import machine_problems, tracker_proble
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
 from rlhf_cli.plan.checks.row_checks import row_problems
+from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tracking.tracking_plan import plan_tracking
@@ -72,6 +73,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
+        memory=planned_memory(experiment, known),
     )
 
 

@@ -38,6 +38,15 @@ class KeyReference:
     text: str
     holds: tuple[str, ...]
 
+    @property
+    def is_branch(self) -> bool:
+        """Return whether keys stand below it and no value of its own does."""
+        return (
+            not self.values
+            and set(self.type.split(" | ")) & {"number", "whole number", "text"} == set()
+            and (bool(self.holds) or self.type.startswith("{"))
+        )
+
 
 def keys_below(key: str) -> list[KeyReference]:
     """Return the keys one level below a dotted key, the sections for ''; none where the schema names none."""

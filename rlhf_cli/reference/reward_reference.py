@@ -111,9 +111,9 @@ def reward_reference(named: str) -> RewardReference:
     )
 
 
-def argument_names(fn: str) -> tuple[str, ...]:
-    """Return the names of what may stand under `args` of a reward whose function is `fn`. Raises RewardError."""
-    return tuple(argument.name for argument in _arguments(read_function(fn), {})[0])
+def own_arguments(fn: str) -> tuple[ArgumentReference, ...]:
+    """Return what may stand under `args` of a reward of this function. Raises RewardError for one that is not there."""
+    return _arguments(read_function(fn), {})[0]
 
 
 def _own(named: str) -> RewardReference:

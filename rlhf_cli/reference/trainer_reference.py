@@ -20,6 +20,12 @@ from rlhf_cli.reference.docstring import documented_parameters, one_line, senten
 from rlhf_cli.suggest import nearest
 
 _OURS = "PpoArgs"
+COMPUTED_DEFAULTS: dict[str, object] = {
+    "optim": "adamw_torch_fused",
+    "loss_type": ["sigmoid"],
+    "include_for_metrics": [],
+}
+"""What TRL and transformers compute, where their sources have no plain value; a contract test knows of no other."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,8 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
     for config_class in reversed(by_class):  # what the trainer itself brings comes before what every one has
         for name in by_class[config_class]:
             field = fields[name]
-            yield TrainerArgument(name, field.annotation, field.default, field.choices, texts[name][1], config_class)
+            default = COMPUTED_DEFAULTS.get(name, field.default) if field.default is None else field.default
+            yield TrainerArgument(name, field.annotation, default, field.choices, texts[name][1], config_class)
 
 
 @cache

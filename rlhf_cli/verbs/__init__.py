@@ -10,6 +10,7 @@ VERBS = {
     "audit": "attack the rewards before a training does: degenerate answers against the right ones",
     "score": "the rewards of an experiment on completions from a file",
     "eval": "a trained reward model or policy on rows it has not seen, with intervals",
+    "generate": "n completions a prompt: best of n and its curve, preference pairs, answers worth training on",
     "compare": "runs side by side",
     "report": "one HTML page of runs: verdict, curves, front, completions; no network to open it",
     "why": "what was logged, read: what is wrong with a run, and what to change",

@@ -14,15 +14,16 @@ rlhf list keys rewards             keys of the configuration: those below a key,
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import JsonValue
 from rlhf_cli.screen.option_lists import show_groups, show_option
-from rlhf_cli.screen.reading_console import reading_console
+from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.suggest import nearest
+from rlhf_cli.usage import read_options
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
 _KEYS = "keys"
@@ -34,13 +35,13 @@ def run(argv: list[str]) -> int:
 
     Raises ConfigError for a group, an option or an argument that does not exist.
     """
-    is_json = "--json" in argv
-    words = [word for word in argv if word != "--json"]
+    options = read_options(__doc__, argv, verb="list")
+    words, is_json = options.words, options.as_json
     known = {name: groups()[name] for name in sorted(groups(), key=_place)}
     if not words:
         if is_json:
             return _as_json(_options_json(known))
-        show_groups(reading_console(), known)
+        show_groups(wide_console(), known)
         return EXIT_OK
     group, names = _group(words[0], known), words[1:]
     if group == _KEYS:
@@ -54,7 +55,7 @@ def run(argv: list[str]) -> int:
     if not names:
         if is_json:
             return _as_json(_options_json({group: known[group]}))
-        show_groups(reading_console(), {group: known[group]})
+        show_groups(wide_console(), {group: known[group]})
         return EXIT_OK
     if group == "reward":
         return _reward(names[0], is_json=is_json)
@@ -91,7 +92,7 @@ def _reward(named: str, *, is_json: bool) -> int:
         return _as_json(reward_json(reward))
     from rlhf_cli.screen.reward_page import show_reward
 
-    show_reward(reading_console(), reward)
+    show_reward(wide_console(), reward)
     return EXIT_OK
 
 
@@ -115,9 +116,9 @@ def _trainer(option: str, words: list[str], *, is_json: bool) -> int:
     from rlhf_cli.screen.trainer_page import show_arguments, show_trainer
 
     if words:
-        show_arguments(reading_console(), found)
+        show_arguments(wide_console(), found)
     else:
-        show_trainer(reading_console(), trainer)
+        show_trainer(wide_console(), trainer)
     return EXIT_OK
 
 
@@ -131,7 +132,7 @@ def _keys(words: list[str], *, is_json: bool) -> int:
         return _as_json([key_json(key) for key in found])
     from rlhf_cli.screen.key_page import show_keys
 
-    show_keys(reading_console(), found)
+    show_keys(wide_console(), found)
     return EXIT_OK
 
 
@@ -148,7 +149,7 @@ def _option(group: str, named: str, options: _Options, *, is_json: bool) -> int:
     if is_json:
         text = file.read_text(encoding="utf-8")
         return _as_json({"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text})
-    show_option(reading_console(), group, named, file)
+    show_option(wide_console(), group, named, file)
     return EXIT_OK
 
 
@@ -160,5 +161,5 @@ def _options_json(known: dict[str, _Options]) -> JsonValue:
 
 
 def _as_json(value: JsonValue) -> int:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print_json(value)
     return EXIT_OK

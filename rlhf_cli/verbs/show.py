@@ -16,42 +16,43 @@ rlhf show +exp=quickstart --against '+exp=quickstart trainer=rloo'       the sam
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict
 
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.named_experiment import NamedExperiment, named_experiment
+from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.reference.differences import Side, differences, only_sections
 from rlhf_cli.reference.unlike_default import unlike_default
 from rlhf_cli.screen.configuration_tree import show_configuration
 from rlhf_cli.screen.difference_table import show_differences
-from rlhf_cli.screen.reading_console import reading_console
+from rlhf_cli.screen.screen_width import wide_console
+from rlhf_cli.usage import read_options
 
 
 def run(argv: list[str]) -> int:
     """Print the configuration that `argv` describes, or where it differs from another; returns the exit code."""
-    is_changed, is_json, against, words = _options(argv)
-    named = named_experiment(words)
+    options = read_options(__doc__, argv, verb="show")
+    named = named_experiment(options.words)
     here = _side(named)
-    if against is not None:
+    if (against := options.text("--against")) is not None:
         other = named_experiment(_words_of(against))
         there = _side(other)
         found = [one for one in differences(here, there) if _is_asked(one.key, named.keys)]
-        if is_json:
-            print(json.dumps({"here": here.label, "there": there.label, "differences": [asdict(one) for one in found]}))
+        if options.as_json:
+            print_json({"here": here.label, "there": there.label, "differences": [asdict(one) for one in found]})
         else:
-            show_differences(reading_console(), found, here, there)
+            show_differences(wide_console(), found, here, there)
         return EXIT_OK
-    tree = only_sections(unlike_default(here.tree) if is_changed else here.tree, named.keys)
-    if is_json:
-        print(json.dumps({"config": tree, "origins": _origins(tree, here.origins)}, indent=2))
+    tree = only_sections(unlike_default(here.tree) if options.on("--changed") else here.tree, named.keys)
+    if options.as_json:
+        print_json({"config": tree, "origins": _origins(tree, here.origins)})
     else:
-        show_configuration(reading_console(), tree, here.origins)
+        show_configuration(wide_console(), tree, here.origins)
     return EXIT_OK
 
 
@@ -67,7 +68,7 @@ def _words_of(against: str) -> list[str]:
 
 
 def _is_asked(key: str, keys: tuple[str, ...]) -> bool:
-    return not keys or any(key == asked or key.startswith(f"{asked}.") for asked in keys)
+    return not keys or any(f"{key}.".startswith(f"{asked}.") or f"{asked}.".startswith(f"{key}.") for asked in keys)
 
 
 def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:
@@ -80,16 +81,3 @@ def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, st
         elif key in origins.by_key:
             found[key] = str(origins.by_key[key])
     return found
-
-
-def _options(argv: list[str]) -> tuple[bool, bool, str | None, list[str]]:
-    words = list(argv)
-    against = None
-    if "--against" in words:
-        place = words.index("--against")
-        if place + 1 == len(words):
-            raise ConfigError("against what?", where="--against", expected="an experiment, a run, or overrides")
-        against = words[place + 1]
-        del words[place : place + 2]
-    flags = {flag: flag in words for flag in ("--changed", "--json")}
-    return flags["--changed"], flags["--json"], against, [word for word in words if word not in flags]
