@@ -13,10 +13,12 @@ import traceback
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
+from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
+from rlhf_cli.usage import JSON, usage_of
 from rlhf_cli.verbs import VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
@@ -56,7 +58,15 @@ def _dispatch(words: list[str]) -> int:
         close = nearest(verb, VERBS)
         print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
         return EXIT_USER_ERROR
-    with lasting_output() if verb in _LONG else contextlib.nullcontext():
+    usage = usage_of(verb)
+    if any(word in ("-h", "--help") for word in rest):
+        print(usage.text.strip())
+        return EXIT_OK
+    with contextlib.ExitStack() as stack:
+        if verb in _LONG:
+            stack.enter_context(lasting_output())
+        if JSON in rest and JSON in usage.flags:
+            stack.enter_context(json_alone())
         return _run(verb, rest)
 
 
@@ -65,11 +75,10 @@ def _run(verb: str, words: list[str]) -> int:
         # To import a verb takes longer than it may take until somebody wants it stopped.
         with stopped_early() if verb in _LONG else contextlib.nullcontext():
             module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
-            if any(word in ("-h", "--help") for word in words):
-                print((module.__doc__ or "").rstrip())
-                return EXIT_OK
             code: int = module.run(words)
     except RlhfError as error:
+        if is_json_alone():
+            print_json(problems_json(error))
         label = "stopped" if isinstance(error, Preempted) else "error"
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
@@ -86,7 +95,9 @@ def _run(verb: str, words: list[str]) -> int:
         if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
             return EXIT_OK  # rich makes an exit with 1 of it
         raise
-    except Exception:  # a bug of ours or of the user's reward: the traceback is the message
+    except Exception as error:  # a bug of ours or of the user's reward: the traceback is the message
+        if is_json_alone():
+            print_json(problems_json(error))
         traceback.print_exc()
         return EXIT_CRASH
     return code

@@ -9,11 +9,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
-from rlhf_cli.plan.checks.data_checks import (
-    class_file_problems,
-    column_problems,
-    source_problems,
-)
+from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
 from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
 from rlhf_cli.plan.checks.hub_checks import hub_problems
@@ -25,6 +21,7 @@ from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokeni
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
 from rlhf_cli.plan.checks.row_checks import row_problems
 from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
+from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tracking.tracking_plan import plan_tracking
@@ -86,6 +83,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
+        memory=planned_memory(experiment, known),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlhf_cli.memory.moments import MemoryPlan
 from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.rollout_batches import BatchPlan
 from rlhf_cli.plan.row_batches import StagePlan
@@ -42,3 +43,5 @@ class Plan:
     """Names the reward code, the data files and accelerate's, for the hashes in the provenance."""
     machine: Machine
     notices: tuple[Notice, ...] = ()
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    """Says what a process needs of its device's memory."""
