@@ -22,9 +22,11 @@ from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokeni
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
 from rlhf_cli.plan.checks.row_checks import row_problems
 from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
+from rlhf_cli.plan.longest_rows import longest_rows
 from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.plan.workload import checkpoints, evaluations, workload
 from rlhf_cli.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
@@ -74,6 +76,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     if problems:
         raise Problems(problems)
     assert known.machine is not None
+    lengths = longest_rows(experiment, known.sources)
     return Plan(
         model=known.model,
         data=known.data,
@@ -87,7 +90,10 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
-        memory=planned_memory(experiment, known),
+        memory=planned_memory(experiment, known, lengths),
+        workload=workload(experiment, known, lengths),
+        evaluations=evaluations(experiment, known),
+        checkpoints=checkpoints(experiment, known),
     )
 
 
