@@ -73,7 +73,10 @@ def _counter(experiment: Experiment) -> Count | None:
         return None
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception:  # it raises nothing more precise; whoever loads it says what is wrong with it
+        return None
     return lambda text: len(tokenizer.encode(text).ids)
 
 
