@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.comparison.metric_columns import MetricColumns
 from rlhf_cli.comparison.windows import BEST, LAST, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
@@ -79,15 +80,20 @@ class Measure:
             return float(sum(parts))
         if self.evaluation is not None:
             return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
-        series = run.metrics.series(self.metric)
-        if up_to is not None:
-            series = series.up_to(up_to)
-        if self.metric.startswith("eval_"):
-            finite = series.values[np.isfinite(series.values)]
-            return float(finite[-1]) if len(finite) else float("nan")
-        if self.sign == 0 and window.kind == BEST:
-            window = Window(LAST, window.num_events)
-        return window.of(series, more_is_better=self.sign > 0)
+        return number_of(run.metrics, self.metric, window, sign=self.sign, up_to=up_to)
+
+
+def number_of(metrics: MetricColumns, metric: str, window: Window, *, sign: int = 1, up_to: int | None = None) -> float:
+    """Return what a window of a logged metric comes to, NaN where it has no number; see `Measure.of`."""
+    series = metrics.series(metric)
+    if up_to is not None:
+        series = series.up_to(up_to)
+    if metric.startswith("eval_"):
+        finite = series.values[np.isfinite(series.values)]
+        return float(finite[-1]) if len(finite) else float("nan")
+    if sign == 0 and window.kind == BEST:
+        window = Window(LAST, window.num_events)
+    return window.of(series, more_is_better=sign > 0)
 
 
 def is_shown(metric: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rlhf_cli.config.rules.stop_rules import metric_of
+from rlhf_cli.config.rules.stop_rules import STEP, metric_of
 from rlhf_cli.config.schema.stop_section import StopRule
 from rlhf_cli.suggest import nearest
 
@@ -54,6 +54,7 @@ class StoppingRules:
         if not any(name.startswith(_EVAL) for name in event):
             self._num_events += 1
         self._logged.update(dict.fromkeys(event))
+        event = {STEP: step, **event}
         for one in self._counted:
             if one.metric not in event:
                 continue

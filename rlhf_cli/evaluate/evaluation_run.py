@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
+from rlhf_cli.evaluate.end_of_run import end_of_run
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.held_out_rows import load_held_out
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
@@ -20,14 +21,10 @@ from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 from rlhf_cli.runs.run_folder import write_json
-from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.stack.running_state import read_running
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
@@ -38,7 +35,7 @@ _OTHER_ENDING = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Asked:
     """Says how to evaluate. `name` is what the files are called, `data` says on the screen which rows these are.
 
     `out` is the folder of the files, None for the target's; `rows` is the greatest number of rows, None for all;
@@ -66,13 +63,13 @@ class Evaluated:
     files: list[Path]
 
 
-def evaluate(target: Target, experiment: Experiment, options: Options, say: Say) -> Evaluated:
+def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> Evaluated:
     """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the target's folder.
 
     Raises UserError for a model or rows that cannot be had, and whatever a reward raises.
     """
     transformers_logging.disable_progress_bar()
-    folder = options.out or target.folder
+    folder = asked.out or target.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     except OSError as error:
@@ -84,49 +81,49 @@ def evaluate(target: Target, experiment: Experiment, options: Options, say: Say)
     rows, warning = load_held_out(
         experiment,
         needs="chosen" if is_reward_model else "prompt",
-        limit=options.rows,
+        limit=asked.rows,
         or_training=not is_reward_model,
     )
     measured: Measured
     completions: list[Row] = []
     warnings = [warning] if warning else []
     if is_reward_model:
-        if trained_with_eos(target.model) not in (None, options.with_eos):
-            warnings.append(_OTHER_ENDING[options.with_eos])
-        measured = _reward_model(target, experiment, rows, options, device, say)
+        if trained_with_eos(target.model) not in (None, asked.with_eos):
+            warnings.append(_OTHER_ENDING[asked.with_eos])
+        measured = _reward_model(target, experiment, rows, asked, device, say)
     else:
-        measured, completions = _policy(target, experiment, rows, options, device, say)
+        measured, completions = _policy(target, experiment, rows, asked, device, say)
     heading = Heading(
-        name=options.name,
+        name=asked.name,
         model=target.label,
         path=str(target.model),
-        data=options.data,
+        data=asked.data,
         time=time.time(),
         warnings=warnings,
     )
     evaluation = Evaluation(heading, measured)
-    files = [folder / f"{options.name}.json"]
+    files = [folder / f"{asked.name}.json"]
     if can_draw():
-        files.append(folder / f"{options.name}.png")
+        files.append(folder / f"{asked.name}.png")
         draw(evaluation, files[-1])
     else:
         evaluation = evaluation.with_warning(MISSING)
     if completions:
-        files.append(folder / f"{options.name}.completions.jsonl")
+        files.append(folder / f"{asked.name}.completions.jsonl")
         write_completions(files[-1], completions)
     write_json(files[0], evaluation_json(evaluation))
     return Evaluated(evaluation, files)
 
 
 def _reward_model(
-    target: Target, experiment: Experiment, rows: list[Row], options: Options, device: str, say: Say
+    target: Target, experiment: Experiment, rows: list[Row], asked: Asked, device: str, say: Say
 ) -> RewardModelEvaluation:
     from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 
     say(f"scoring {len(rows)} pairs with {target.label}")
     scorer = RewardModelScorer(
         str(target.model),
-        batch_size=options.batch_size or _SCORER_BATCH,
+        batch_size=asked.batch_size or _SCORER_BATCH,
         dtype=experiment.model.dtype,
         device=device,
         trust_remote_code=experiment.model.trust_remote_code,
@@ -135,26 +132,25 @@ def _reward_model(
     return evaluate_reward_model(
         scorer,
         rows,
-        slices=options.slices,
+        slices=asked.slices,
         margin=section.margin.columns if section is not None and section.margin is not None else (),
-        as_chat=options.as_chat,
-        with_eos=options.with_eos,
+        as_chat=asked.as_chat,
+        with_eos=asked.with_eos,
     )
 
 
 def _policy(
-    target: Target, experiment: Experiment, rows: list[Row], options: Options, device: str, say: Say
+    target: Target, experiment: Experiment, rows: list[Row], asked: Asked, device: str, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
     from rlhf_cli.evaluate.generation import Policy, sampling_settings
     from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
-    status = read_status(target.run) if target.run is not None else None
-    step = status.step if status else 0
+    end = end_of_run(target)  # a schedule is at its end when the run is
     policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
-    rival = options.against
+    rival = asked.against
     against = Opponent(Policy(rival.model, device=device), rival.label) if rival is not None else None
-    total = len(rows) * (1 + options.samples) * (1 if against is None else 2)
-    say(f"{total} completions of {len(rows)} prompts, {1 + options.samples} each")
+    total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
+    say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0
 
     def on_batch(count: int) -> None:
@@ -168,21 +164,12 @@ def _policy(
         experiment,
         rows,
         sampling_settings(experiment.trainer),
-        samples=options.samples,
-        batch_size=options.batch_size or _POLICY_BATCH,
+        samples=asked.samples,
+        batch_size=asked.batch_size or _POLICY_BATCH,
         seed=experiment.seed,
         against=against,
-        # A schedule is at its end when the run is.
-        step=step,
-        max_steps=(status.max_steps if status else None) or 1,
-        running=_running(target, step),
+        step=end.step,
+        max_steps=end.max_steps,
+        running=end.running,
         on_batch=on_batch,
     )
-
-
-def _running(target: Target, step: int) -> dict[str, RunningDeviation] | None:
-    """Return the deviations by reward that the run had at the end, or at the checkpoint that is the model; None where
-    nobody kept them.
-    """
-    of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
-    return read_running(target.model) or (read_running(of_run) if of_run is not None else None)

@@ -1,12 +1,12 @@
-"""Reads the options that say how a run may go on, which `rlhf train` and `rlhf resume` share."""
+"""Says how a run may go on: the options that `rlhf train`, `rlhf check` and `rlhf resume` share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.usage import Options
 
-_ALLOW, _TAKE_OVER, _TRUST = "--allow", "--take-over", "--trust"
+_TRUST = "--trust"
 
 
 @dataclass(frozen=True)
@@ -19,28 +19,7 @@ class ResumeOptions:
     trust: bool = False
 
 
-def resume_options(argv: list[str]) -> tuple[ResumeOptions, list[str]]:
-    """Return the options in `argv` and the words that are none. Raises ConfigError for `--allow` without a key."""
-    allowed: list[str] = []
-    words: list[str] = []
-    take_over = trust = False
-    left = iter(argv)
-    for word in left:
-        option, equals, value = word.partition("=")
-        if option == _ALLOW:
-            name = value if equals else next(left, "")
-            if not name or name.startswith("-"):
-                raise ConfigError(
-                    "--allow names what may be another one now",
-                    where="command line",
-                    expected="a key such as trainer.args.learning_rate, a section, or data, code, config",
-                    hint="--allow trainer.args.learning_rate",
-                )
-            allowed.append(name)
-        elif word == _TAKE_OVER:
-            take_over = True
-        elif word == _TRUST:
-            trust = True
-        else:
-            words.append(word)
-    return ResumeOptions(tuple(allowed), take_over, trust), words
+def resume_options(options: Options) -> ResumeOptions:
+    """Return how a run may go on, by what was typed; a verb without `--trust` trusts nobody."""
+    trust = _TRUST in options.usage.flags and options.on(_TRUST)
+    return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.provenance import code_hash, weights_hash
 
 if TYPE_CHECKING:  # torch comes with it
     from rlhf_cli.trainers.additions import BuiltWhole
@@ -22,6 +22,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "world_size": accelerator.num_processes,
         "distributed_type": str(accelerator.distributed_type.value),
         "device": str(accelerator.device),
+        **_computed_with(accelerator.device.type == "cuda"),
         "mixed_precision": accelerator.mixed_precision,
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
@@ -29,6 +30,14 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
+
+
+def _computed_with(on_cuda: bool) -> dict[str, object]:
+    """Return what the last bits of a sum may hang on, beside the versions of packages, and the code of this one."""
+    import torch
+
+    cuda = {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
+    return {"torch_threads": torch.get_num_threads(), "rlhf_code": code_hash(), **cuda}
 
 
 def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:

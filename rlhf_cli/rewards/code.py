@@ -87,7 +87,12 @@ def code_runs(
 
     Args:
         completions: one a row; what is run of it is `code_in`.
-        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row.
+        timeout_s: wall time, for each row.
+        memory_mb: address space of each process, and resident memory of all of a row's together.
+        max_processes: processes and threads a row may have at once.
+        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
+            is logged). Another value insists.
         max_workers: rows run at once; None = as many as there are processors.
     """
     run = partial(
@@ -127,7 +132,12 @@ def code_passes_tests(
         completions: one a row; what is run of it is `code_in`.
         tests: dataset column: a list of tests, or a text of assert statements, each of which is a test, together with
             the statements between it and the one before.
-        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row with all its tests.
+        timeout_s: wall time, for each row with all its tests.
+        memory_mb: address space of each process, and resident memory of all of a row's together.
+        max_processes: processes and threads a row may have at once.
+        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
+            is logged). Another value insists.
         max_workers: rows run at once; None = as many as there are processors.
     """
     run = partial(

@@ -68,7 +68,11 @@ def length_target(
 ) -> list[float]:
     """Score 1.0 where the completion is `target` long, 0.0 from `width` away.
 
-    The arguments are those of `score_length_target`, and the `unit` of both lengths.
+    The other arguments are those of `score_length_target`.
+
+    Args:
+        unit: of both lengths: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or
+            `words` (split at white space, so not for Chinese, Japanese or Thai).
     """
     lengths = lengths_of(completions, completion_ids, unit)
     return [score_length_target(length, target=target, width=width) for length in lengths]
@@ -86,7 +90,11 @@ def length_ramp(
 ) -> list[float]:
     """Score 1.0 on the `full` side of a ramp, 0.0 on its `zero` side.
 
-    The arguments are those of `score_length_ramp`, and the `unit` of both lengths.
+    The other arguments are those of `score_length_ramp`.
+
+    Args:
+        unit: of both lengths: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or
+            `words` (split at white space, so not for Chinese, Japanese or Thai).
     """
     return [score_length_ramp(length, full=full, zero=zero) for length in lengths_of(completions, completion_ids, unit)]
 

@@ -45,11 +45,12 @@ def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, P
             continue
         now = sha256(path)
         if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
-            found.append(ChangedFile(name, _kind(name), path, before, now))
+            found.append(ChangedFile(name, kind_of_file(name), path, before, now))
     return found
 
 
-def _kind(name: str) -> str:
+def kind_of_file(name: str) -> str:
+    """Return which kind of file a name in the provenance is: its configuration, data, or code."""
     if name == CONFIG:
         return CONFIG
     return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE

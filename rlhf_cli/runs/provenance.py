@@ -60,6 +60,7 @@ def write_provenance(
             "name": socket.gethostname(),
             "platform": f"{platform.system()} {platform.release()}",
             "cpus": os.cpu_count(),
+            "processor": _processor(),
         },
         "git": git_state(Path.cwd()),
         "wandb_id": secrets.token_hex(_WANDB_ID_BYTES),
@@ -101,6 +102,27 @@ def weights_hash(model: Path) -> str | None:
         digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
         _update(digest, file)
     return digest.hexdigest() if files else None
+
+
+@functools.cache
+def code_hash() -> str:
+    """Return the hash of this package's own code: a version is the same while somebody works on it."""
+    package = Path(rlhf_cli.__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
+        _update(digest, file)
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """Return the processor's name, '' where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def git_state(cwd: Path) -> dict[str, str | bool] | None:

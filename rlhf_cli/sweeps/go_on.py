@@ -27,9 +27,10 @@ from rlhf_cli.sweeps.outcome import say_folder
 from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
 from rlhf_cli.sweeps.sweep import run_ready
+from rlhf_cli.sweeps.sweep_end import SweepEnd
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import Job
-from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 
 _MISSING = "missing"
 _LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""}
@@ -49,12 +50,12 @@ class _Known:
         return self.status.state == FAILED if only_failed else self.status.state not in _LEFT_ALONE
 
 
-def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
-    """Go on with the sweep in `folder` and return the exit code; `argv` are the options of the sweep.
+def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
+    """Go on with the sweep in `folder` and return how it ended; `words` are what else was typed: no sweep takes
+    any.
 
     Raises RunError while another process runs it, and whatever is wrong with any of the jobs, before the first starts.
     """
-    options, words = sweep_options(argv, may_only_failed=True)
     if words:
         raise ConfigError(
             "a sweep goes on as it was frozen",
@@ -64,7 +65,7 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
             hint=f"rlhf resume {RunFolder(folder).shown}, or a new sweep",
         )
     if is_search(folder):
-        return _go_on_searching(folder, allowed, options)
+        return SweepEnd(_go_on_searching(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Console(), open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
@@ -73,17 +74,17 @@ def go_on(folder: Path, allowed: ResumeOptions, argv: list[str]) -> int:
         if not wanted:
             console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
             say_folder(console, sweep.path)
-            return EXIT_OK
+            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if options.dry_run:
             console.print("nothing was started or written")
-            return EXIT_OK
+            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
         if goes_to_slurm(jobs[0].experiment.launch):
             check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
             say_folder(console, sweep.path)
-            return EXIT_OK
-        return run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known))
+            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
+        return SweepEnd(run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known)), sweep.path)
 
 
 def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:

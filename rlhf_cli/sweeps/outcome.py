@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from rlhf_cli.comparison.comparison import Comparison, compare
 from rlhf_cli.comparison.logged_run import read_runs
 from rlhf_cli.comparison.measures import is_shown
 from rlhf_cli.errors import RunError
+from rlhf_cli.expectations.met_or_missed import MISSED, verify
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import UNREADABLE
 from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
+from rlhf_cli.screen.expectations_table import missed_line, tally
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
 
 _PICTURE = "comparison.png"
@@ -28,8 +33,24 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     if comparison is not None:
         show_comparison(console, comparison)
     show_left_out(console, problems)
+    _show_expectations(console, folders)
     report(console, sweep.path, comparison)
     say_folder(console, sweep.path)
+
+
+def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
+    """Print how many runs came to what was expected of them, and what the others have missed."""
+    verified = []
+    for folder in folders:
+        with contextlib.suppress(RunError):  # it is among those that are left out above
+            verified.append(verify(folder))
+    if not any(run.outcomes for run in verified):
+        return
+    console.print(Text.assemble("expectations: ", tally(verified)))
+    for run in verified:
+        for one in run.outcomes:
+            if one.state == MISSED:
+                console.print(f"  {run.folder.path.name}: {missed_line(one)}", markup=False, highlight=False)
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:

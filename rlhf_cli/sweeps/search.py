@@ -22,6 +22,7 @@ from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_plan import SearchPlan, few_digits, search_plan, without_section
 from rlhf_cli.sweeps.search_space import Numbers, Options, Space
 from rlhf_cli.sweeps.study import JOURNAL, Memory
+from rlhf_cli.sweeps.sweep_end import SweepEnd
 from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.trials import Trials
@@ -30,8 +31,8 @@ _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", o
 _SEEDS = "seed=range(1,6)"
 
 
-def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> int:
-    """Run a new search, or say with --dry-run what it would be; returns the exit code.
+def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
+    """Run a new search, or say with --dry-run what it would be; returns how it ended.
 
     Raises, before anything is written, what is wrong at any end of what may be searched, and ConfigError where Optuna
     is missing or trials would go to Slurm.
@@ -49,9 +50,9 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
     _show_heading(console, plan, folder, options)
     if options.dry_run:
         console.print("nothing was started or written")
-        return EXIT_OK
+        return SweepEnd(EXIT_OK, folder, is_dry=True)
     begin_sweep(folder, typed, list(plan.space), [])
-    return go_on_with_search(console, plan, folder, options, ResumeOptions())
+    return SweepEnd(go_on_with_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
 def is_search(folder: Path) -> bool:

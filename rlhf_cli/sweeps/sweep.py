@@ -23,21 +23,21 @@ from rlhf_cli.sweeps.ready_job import ReadyJob
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
 from rlhf_cli.sweeps.search_plan import search_plan
+from rlhf_cli.sweeps.sweep_end import SweepEnd
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
-from rlhf_cli.sweeps.sweep_options import SweepOptions, sweep_options
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 
 _WORTH_SHOWING_S = 1.0
 
 
-def run(argv: list[str]) -> int:
-    """Run every combination of what `argv` sweeps over, or the search that its `sweep` section describes, or say with
-    --dry-run what would be run; returns the exit code.
+def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
+    """Run every combination of what the words `typed` sweep over, or the search that their `sweep` section
+    describes, or say with --dry-run what would be run; returns how it ended.
 
     A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
-    for any of the jobs, and ConfigError for options.
+    for any of the jobs.
     """
-    options, typed = sweep_options(argv)
     console = Console()
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
@@ -52,16 +52,17 @@ def run(argv: list[str]) -> int:
         for job in jobs:
             console.print(f"  {job.job.name}", markup=False, highlight=False, soft_wrap=True)
         console.print("nothing was started or written")
-        return EXIT_OK
+        return SweepEnd(EXIT_OK, folder, is_dry=True)
     with _progress(console, f"freezing {len(jobs)} runs", len(jobs)) as tell:
         sweep = write_sweep(folder, typed, grid, jobs, tell)
     if for_slurm:
         submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
         say_folder(console, sweep.path)
-        return EXIT_OK
+        return SweepEnd(EXIT_OK, sweep.path)
     ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
     with only_writer(RunFolder(sweep.path), what="sweep"):
-        return run_ready(console, sweep, ready, options, expected_s=expected.seconds / len(jobs) if expected else None)
+        expected_s = expected.seconds / len(jobs) if expected else None
+        return SweepEnd(run_ready(console, sweep, ready, options, expected_s=expected_s), sweep.path)
 
 
 def run_ready(

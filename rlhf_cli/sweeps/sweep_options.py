@@ -1,14 +1,14 @@
-"""Reads the options of a sweep, which `rlhf train -m` and `rlhf resume SWEEP` share."""
+"""Says how a sweep runs: the options that `rlhf train -m` and `rlhf resume SWEEP` share."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.usage import Options
 
-_JOBS = re.compile(r"^(?:-j|--jobs=|-j=)(?P<count>.+)$")
-_KNOWN = "-j N, --watch METRIC, -v, --dry-run"
+OF_SWEEPS = ("-j", "--watch", "-v", "--failed")
+"""Flags that say nothing about a single run."""
 
 
 @dataclass(frozen=True)
@@ -24,43 +24,24 @@ class SweepOptions:
     only_failed: bool = False
 
 
-def sweep_options(argv: list[str], *, may_only_failed: bool = False) -> tuple[SweepOptions, list[str]]:
-    """Return the options in `argv` and the words that are none. Raises ConfigError for an option that is not known."""
-    at_once, watch = 1, None
-    flags: set[str] = set()
-    words: list[str] = []
-    left = iter(argv)
-    for word in left:
-        if word in ("-j", "--jobs"):
-            at_once = _count(next(left, ""))
-        elif (match := _JOBS.match(word)) is not None:
-            at_once = _count(match["count"])
-        elif word == "--watch" or word.startswith("--watch="):
-            watch = word.partition("=")[2] or next(left, "")
-            if not watch:
-                raise _wrong("--watch names a metric of metrics.jsonl", "--watch", "--watch rewards/correct/mean")
-        elif word in ("-v", "--verbose", "--dry-run") or (word == "--failed" and may_only_failed):
-            flags.add(word)
-        elif word.startswith("-"):
-            known = f"{_KNOWN}, --failed, --trust" if may_only_failed else _KNOWN
-            raise _wrong("a sweep has no such option", word, f"one of {known}")
-        else:
-            words.append(word)
-    options = SweepOptions(
-        at_once=at_once,
-        watch=watch,
-        verbose=not flags.isdisjoint({"-v", "--verbose"}),
-        dry_run="--dry-run" in flags,
-        only_failed="--failed" in flags,
+def sweep_options(options: Options) -> SweepOptions:
+    """Return how a sweep runs, by what was typed. Raises ConfigError where -j is no number from 1 on."""
+    return SweepOptions(
+        at_once=options.number("-j") or 1,
+        watch=options.text("--watch"),
+        verbose=options.on("-v"),
+        dry_run=options.on("--dry-run"),
+        only_failed="--failed" in options.usage.flags and options.on("--failed"),
     )
-    return options, words
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise _wrong("-j says how many runs there are at a time", f"-j {text}".strip(), "a number from 1 on: -j 4")
-    return int(text)
-
-
-def _wrong(what: str, got: str, expected: str) -> ConfigError:
-    return ConfigError(what, where="command line", got=got, expected=expected)
+def refuse_of_sweeps(options: Options, hint: str) -> None:
+    """Raise ConfigError where an option of sweeps was typed for a single run; `hint` is what to type for a sweep."""
+    typed = [name for name in OF_SWEEPS if name in options.usage.flags and options.on(name)]
+    if typed:
+        raise ConfigError(
+            f"{typed[0]} is an option of sweeps, and this is one run",
+            where="command line",
+            got=" ".join(typed),
+            hint=hint,
+        )

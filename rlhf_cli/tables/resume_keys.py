@@ -73,6 +73,7 @@ _ROWS = (
     ResumeRow("track", "taken", "a tracker is a mirror of the run"),
     ResumeRow("guards", "taken", "a guard ends a run and changes no step of it"),
     ResumeRow("stop", "taken", "a rule ends a run and changes no step of it"),
+    ResumeRow("expect", "taken", "an expectation is held against a run and changes no step of it"),
     ResumeRow("warn", "taken", "a warning changes no step of a run"),
     ResumeRow("run", "taken", "it says where the run lies and how it goes on"),
     ResumeRow("launch.processes", "taken", "as many come up", only_if="as many processes", else_never=True),

@@ -10,24 +10,20 @@ it is the same sum in all runs. Where one key differs the verdict on each compon
 --baseline VALUE   hold the other values against this one, not each against each: fewer comparisons
 --weights a=1,b=2  one total for all runs: the sum of their raw means with these weights
 --window WINDOW    last (a tenth of the log events; default), last-K (K of them), best, auc (area per step), first
---estimator iqm    interquartile mean with a bootstrap over seeds instead of the mean with Student's interval
+--estimator NAME   iqm: interquartile mean with a bootstrap over seeds instead of the mean with Student's interval
 --metrics A,B      show these instead
 --front A,B[,C]    the front over these instead of the first components
 --runs             each run as well
 --json             all of it as JSON
 --csv FILE         a row a run; - for the screen
---latex [FILE]     a table for booktabs; on the screen without a file
---png FILE         a picture: intervals, differences and the front (pip install 'rlhf-cli[plot]')
+--latex [FILE.tex]   a table for booktabs; on the screen without a file
+--png FILE.png     a picture: intervals, differences and the front (pip install 'rlhf-cli[plot]')
 --wandb-view       save a view of these runs in wandb, raw rewards by what differs (pip install 'rlhf-cli[wandb-view]')
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,15 +38,15 @@ from rlhf_cli.comparison.windows import parse_window
 from rlhf_cli.comparison.written_out import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
+from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import section
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
-from rlhf_cli.suggest import nearest
+from rlhf_cli.screen.screen_width import wide_console
+from rlhf_cli.usage import Options, read_options
 
 _ROOT = "runs"
 _BY_NAME = "run:"
 _SCREEN = "-"
-_PIPE_WIDTH = 200
-_WITH_A_MINUS = ("--on", "--metrics", "--front", "--baseline")
 _LOOKED_INTO = 3
 
 
@@ -62,14 +58,14 @@ def run(argv: list[str]) -> int:
     """
     options = _parse(argv)
     asked = Asked(
-        on=_names(options.on),
-        by=options.by,
-        baseline=options.baseline,
-        window=parse_window(options.window),
-        weights=options.weights,
-        estimator=options.estimator,
-        metrics=_names(options.metrics),
-        front=_names(options.front),
+        on=_names(options, "--on"),
+        by=options.text("--by"),
+        baseline=options.text("--baseline"),
+        window=parse_window(options.text("--window") or "last"),
+        weights=options.text("--weights"),
+        estimator=_estimator(options),
+        metrics=_names(options, "--metrics"),
+        front=_names(options, "--front"),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics, *asked.front)}
     runs, problems = read_by_words(
@@ -77,7 +73,7 @@ def run(argv: list[str]) -> int:
     )
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
-    if options.wandb_view:
+    if options.on("--wandb-view"):
         print(f"view: {_view(runs)}")
     comparison = compare(runs, asked, all_names=_all_names(runs) if words else ())
     _refuse_nothing(comparison, problems)
@@ -85,30 +81,32 @@ def run(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _print(comparison: Comparison, problems: Sequence[RlhfError], options: argparse.Namespace) -> None:
-    texts = {"csv": comparison_csv, "latex": comparison_latex}
-    for name, written in texts.items():
-        place = getattr(options, name)
-        if place not in (None, _SCREEN):
-            with _file(f"--{name}", Path(place)) as file:
-                file.write_text(written(comparison), encoding="utf-8")
-    if options.png is not None:
+def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
+    written = {"--csv": comparison_csv, "--latex": comparison_latex}
+    for name, in_words in written.items():
+        if (place := options.text(name)) and place != _SCREEN:
+            with _file(name, Path(place)) as file:
+                file.write_text(in_words(comparison), encoding="utf-8")
+    if (png := options.path("--png")) is not None:
         from rlhf_cli.report.comparison_picture import draw_comparison
 
-        with _file("--png", options.png) as file:
+        with _file("--png", png) as file:
             draw_comparison(comparison, file)
-    on_screen = [name for name in texts if getattr(options, name) == _SCREEN]
-    if options.json:
-        print(json.dumps(comparison_json(comparison, problems), indent=2))
+    on_screen = [name for name in written if _is_for_screen(options, name)]
+    if options.as_json:
+        print_json(comparison_json(comparison, problems))
     elif on_screen:
-        print(texts[on_screen[0]](comparison), end="")
+        print(written[on_screen[0]](comparison), end="")
     else:
-        # In a pipe nobody sees a table that is folded at 80 columns.
-        console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH)
-        show_comparison(console, comparison, each_run=options.runs)
+        console = wide_console()
+        show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
         return
     show_left_out(Console(stderr=True), problems)
+
+
+def _is_for_screen(options: Options, name: str) -> bool:
+    return options.text(name) in (_SCREEN, "")
 
 
 @contextlib.contextmanager
@@ -159,48 +157,24 @@ def _all_names(runs: Sequence[LoggedRun]) -> list[str]:
     return list(dict.fromkeys(name for file in files[:_LOOKED_INTO] for name in read_columns(file)))
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+def _names(options: Options, flag: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (options.text(flag) or "").split(",") if name.strip())
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rlhf compare", add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--on", "--by", "--baseline", "--weights", "--metrics", "--front", "--csv"):
-        parser.add_argument(name)
-    parser.add_argument("--window", default="last")
-    parser.add_argument("--estimator", default=MEAN, choices=ESTIMATORS)
-    parser.add_argument("--latex", nargs="?", const=_SCREEN)
-    parser.add_argument("--png", type=Path)
-    parser.add_argument("--runs", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--wandb-view", action="store_true")
-    try:
-        options, words = parser.parse_known_args(_joined(argv))
-    except argparse.ArgumentError as error:
-        raise UserError(error.message, where=error.argument_name, hint="rlhf compare --help") from None
-    if options.latex not in (None, _SCREEN) and not options.latex.endswith(".tex"):
-        words.append(options.latex)  # `--latex RUN`: what follows is no file of LaTeX
-        options.latex = _SCREEN
-    if unknown := [word for word in words if word.startswith("-")]:
-        close = nearest(unknown[0].partition("=")[0], (f"--{name.replace('_', '-')}" for name in vars(options)))
-        raise UserError("there is no such option", got=unknown[0], hint=close or "rlhf compare --help")
-    if not words:
+def _estimator(options: Options) -> str:
+    """Return how a setting's seeds are put together. Raises UserError for what is no way to."""
+    name = options.text("--estimator") or MEAN
+    if name not in ESTIMATORS:
+        raise UserError("there is no such estimator", where="--estimator", got=name, expected=" or ".join(ESTIMATORS))
+    return name
+
+
+def _parse(argv: list[str]) -> Options:
+    """Return what was typed. Raises RunError where no run is named, UserError for two things on one screen."""
+    options = read_options(__doc__, argv, verb="compare")
+    if not options.words:
         raise RunError("no run was named", expected="run folders, a sweep, a glob", hint="rlhf compare runs/quickstart")
-    if sum((options.json, options.csv == _SCREEN, options.latex == _SCREEN)) > 1:
+    if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
         got = "two of --json, --csv -, --latex"
         raise UserError("one thing at a time goes to the screen", got=got, hint="--csv FILE")
-    if options.png is not None and options.png.suffix.lower() != ".png":
-        raise UserError("a picture is a PNG", where="--png", got=str(options.png), hint="--png FILE.png")
-    options.words = words
     return options
-
-
-def _joined(argv: Sequence[str]) -> list[str]:
-    """`--on -kl` is one option with a value: argparse would take `-kl` for another option."""
-    joined: list[str] = []
-    for word in argv:
-        if joined and joined[-1] in _WITH_A_MINUS and word.startswith("-") and not word.startswith("--"):
-            joined[-1] = f"{joined[-1]}={word}"
-        else:
-            joined.append(word)
-    return joined

@@ -14,24 +14,21 @@ model.path=FOLDER takes another policy or a checkpoint, data.eval.path=FILE othe
 --trust          run the reward files and other code that the run names, though somebody else made it
 
 for a reward model
---slice COLUMN   accuracy by this column's values; may be given several times
+--slice COLUMN ...   accuracy by this column's values
 --chat           score plain texts as a user's and an assistant's message
---eos, --no-eos  plain texts end with the end-of-sequence token, or do not; without either as those did that the model
-                 was trained on, and so it scores as a reward, too. `offset: auto` subtracts their mean
+--eos            plain texts end with the end-of-sequence token
+--no-eos         or do not; without either as those did that the model was trained on, and so it scores as a reward,
+                 too. `offset: auto` subtracts their mean
 
 for a policy
---samples K      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
---against RUN2   win rate against another run's policy on the same prompts, by this run's rewards
+--samples N      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
+--against RUN    win rate against another run's policy on the same prompts, by this run's rewards
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,16 +39,18 @@ from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_tar
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import find_run, is_run_name
+from rlhf_cli.json_output import print_json
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
+from rlhf_cli.usage import Options, read_options
 
 _ONLY = {
-    REWARD_MODEL: {"--slice": "slice", "--chat": "chat", "--eos": "eos"},
-    POLICY: {"--samples": "samples", "--against": "against"},
+    REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"),
+    POLICY: ("--samples", "--against"),
 }
 _SAMPLES = 4
 _LONGEST_NAME = 100
@@ -62,7 +61,8 @@ def run(argv: list[str]) -> int:
 
     Raises RunError where no run is named, ConfigError for an option that does not fit the model.
     """
-    options, words = _parse(argv)
+    options = _parse(argv)
+    words, data = options.words, options.text("--data")
     named = next((word for word in words if names_a_run(word)), None)
     if named is None:
         raise RunError(
@@ -72,13 +72,14 @@ def run(argv: list[str]) -> int:
     target = _target(named, words)
     _refuse_of_other_kind(options, target)
     if target.run is not None:
-        refuse_foreign_code(target.run, trust=options.trust, command=f"rlhf eval {target.run.shown}")
-    prepared = _prepare(target, words, options.data)
+        refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
+    prepared = _prepare(target, words, data)
     experiment = prepared.experiment
     if _is_typed(words, "model.path"):
         other = Path(str(experiment.model.path))
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
-    against = _target(options.against, []) if options.against is not None else None
+    other_run = options.text("--against")
+    against = _target(other_run, []) if other_run is not None else None
     if against is not None and not (against.kind == POLICY and experiment.rewards):
         raise ConfigError(
             "there is nothing to win by",
@@ -88,29 +89,28 @@ def run(argv: list[str]) -> int:
         )
     name = _name(options, words, target, against)
 
-    from rlhf_cli.evaluate.evaluation_run import Options, evaluate  # torch comes with it
+    from rlhf_cli.evaluate.evaluation_run import Asked, evaluate  # torch comes with it
 
-    screen = Console(stderr=options.json)
+    screen, samples = Console(), options.number("--samples", least=0)
     evaluated = evaluate(
         target,
         experiment,
-        Options(
+        Asked(
             name=name,
-            data=options.data or describe_eval_rows(experiment.data),
-            out=options.out,
-            rows=options.rows,
-            slices=options.slice or [],
-            samples=_SAMPLES if options.samples is None else options.samples,
-            batch_size=options.batch_size,
-            as_chat=bool(options.chat),
+            data=data or describe_eval_rows(experiment.data),
+            out=options.path("--out"),
+            rows=options.number("--rows"),
+            slices=options.texts("--slice"),
+            samples=_SAMPLES if samples is None else samples,
+            batch_size=options.number("--batch-size"),
+            as_chat=options.on("--chat"),
             with_eos=_with_eos(options, target),
             against=against,
         ),
         lambda message: screen.print(f"[dim]{message}", highlight=False),
     )
-    if options.json:
-        json.dump(evaluation_json(evaluated.evaluation), sys.stdout, indent=2)
-        print()
+    if options.as_json:
+        print_json(evaluation_json(evaluated.evaluation))
     else:
         show_evaluation(screen, evaluated.evaluation, evaluated.files)
     return EXIT_OK
@@ -123,35 +123,14 @@ def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
     return prepare_from(target.run, words, adjust=rows)
 
 
-def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="rlhf eval", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--data")
-    parser.add_argument("--rows", type=_at_least(1))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--batch-size", type=_at_least(1))
-    parser.add_argument("--trust", action="store_true")
-    parser.add_argument("--slice", action="append")
-    parser.add_argument("--chat", action="store_true", default=None)
-    parser.add_argument("--eos", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--samples", type=_at_least(0))
-    parser.add_argument("--against")
-    try:
-        options, rest = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise ConfigError(str(error), where="command line", hint="rlhf eval --help") from None
-    return options, rest
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
-        return value
-
-    number.__name__ = "number"
-    return number
+def _parse(argv: list[str]) -> Options:
+    """Return what was typed, with every number looked at before a model is."""
+    options = read_options(__doc__, argv, verb="eval")
+    for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
+        options.number(name, least=least)
+    if options.on("--eos") and options.on("--no-eos"):
+        raise ConfigError("one of the two", where="command line", got="--eos --no-eos", hint="rlhf eval --help")
+    return options
 
 
 def _target(named: str, words: list[str]) -> Target:
@@ -161,10 +140,10 @@ def _target(named: str, words: list[str]) -> Target:
     return find_target(find_run(named, root, where="rlhf eval").path)
 
 
-def _refuse_of_other_kind(options: argparse.Namespace, target: Target) -> None:
+def _refuse_of_other_kind(options: Options, target: Target) -> None:
     other = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
-    for word, name in _ONLY[other].items():
-        if getattr(options, name) is not None:
+    for word in _ONLY[other]:
+        if options.on(word):
             raise ConfigError(
                 f"{word} is for a {other.replace('_', ' ')}",
                 where="command line",
@@ -177,28 +156,31 @@ def _is_typed(words: list[str], key: str) -> bool:
     return any(word.lstrip("+").startswith(f"{key}=") for word in words)
 
 
-def _with_eos(options: argparse.Namespace, target: Target) -> bool:
+def _with_eos(options: Options, target: Target) -> bool:
     """Return whether plain texts end with the end-of-sequence token: as in the model's training if nothing is said."""
-    return trained_with_eos(target.model) is True if options.eos is None else bool(options.eos)
+    if options.on("--eos") or options.on("--no-eos"):
+        return options.on("--eos")
+    return trained_with_eos(target.model) is True
 
 
-def _name(options: argparse.Namespace, words: list[str], target: Target, against: Target | None) -> str:
+def _name(options: Options, words: list[str], target: Target, against: Target | None) -> str:
     """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
 
     Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes.
     """
+    data, samples = options.text("--data"), options.number("--samples", least=0)
     has_other_rows = any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
-    parts = ["other_rows" if options.data is None and has_other_rows else _rows_name(options.data)]
-    if _with_eos(options, target) != (trained_with_eos(target.model) is True):
-        parts.append("eos" if options.eos else "no_eos")
-    parts += ["chat"] * bool(options.chat)
-    if options.rows is not None:
-        parts.append(f"{options.rows}_rows")
-    if options.samples not in (None, _SAMPLES):
-        parts.append(f"{options.samples}_samples")
+    parts = ["other_rows" if data is None and has_other_rows else _rows_name(data)]
+    if (with_eos := _with_eos(options, target)) != (trained_with_eos(target.model) is True):
+        parts.append("eos" if with_eos else "no_eos")
+    parts += ["chat"] * options.on("--chat")
+    if (rows := options.number("--rows")) is not None:
+        parts.append(f"{rows}_rows")
+    if samples not in (None, _SAMPLES):
+        parts.append(f"{samples}_samples")
     # The batch decides which random numbers a sampled answer gets.
-    if options.batch_size is not None and target.kind == POLICY:
-        parts.append(f"batches_of_{options.batch_size}")
+    if (batch_size := options.number("--batch-size")) is not None and target.kind == POLICY:
+        parts.append(f"batches_of_{batch_size}")
     parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
     if against is not None:
         parts.append(f"against_{_as_name(against.label)}")

@@ -5,6 +5,7 @@ waits for them. They need the same Python environment, and the run's folder unde
 What is typed on any of them to stop the run, stops it on all, after it is saved.
 
   --trust          run the reward files and other code that the run names, though it is not known here who made it
+  --json           what came of the run as one object, at the end
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
+from rlhf_cli.json_output import print_json
 from rlhf_cli.machines.joining import invited, train_with_others
 from rlhf_cli.plan.meeting_place import meeting_place
-
-_TRUST = "--trust"
+from rlhf_cli.runs.run_result import run_result
+from rlhf_cli.usage import read_options
 
 
 def run(argv: list[str]) -> int:
@@ -24,7 +26,8 @@ def run(argv: list[str]) -> int:
 
     Raises what `invited` and `train_with_others` raise, and RunError for a run that names code of somebody else's.
     """
-    words = [word for word in argv if word != _TRUST]
+    options = read_options(__doc__, argv, verb="join")
+    words = options.words
     place = meeting_place(words[0]) if len(words) == 1 else None
     if place is None:
         raise ConfigError(
@@ -35,6 +38,8 @@ def run(argv: list[str]) -> int:
         )
     console = Console()
     invitation = invited(place, console)
-    refuse_foreign_code(invitation.folder, trust=_TRUST in argv, command=f"rlhf join {place}")
+    refuse_foreign_code(invitation.folder, trust=options.on("--trust"), command=f"rlhf join {place}")
     train_with_others(invitation, console)
+    if options.as_json:
+        print_json(run_result(invitation.folder))
     return EXIT_OK

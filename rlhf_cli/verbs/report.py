@@ -8,8 +8,6 @@ quotes, run:NAME, or wandb:entity/project[/group]
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +18,8 @@ from rich.console import Console
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import EXIT_OK, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
+from rlhf_cli.json_output import print_json
+from rlhf_cli.usage import read_options
 
 _KILOBYTE = 1000
 
@@ -29,20 +29,13 @@ def run(argv: list[str]) -> int:
 
     Raises RunError where none is named or none can be read, UserError where the file cannot be written.
     """
-    parser = argparse.ArgumentParser(prog="rlhf report", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--json", action="store_true")
-    try:
-        options, words = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise UserError(error.message, where=error.argument_name, hint="rlhf report --help") from None
-    if unknown := [word for word in words if word.startswith("-")]:
-        raise UserError("there is no such option", got=unknown[0], expected="--out, --json", hint="rlhf report --help")
+    options = read_options(__doc__, argv, verb="report")
+    words = options.words
     if not words:
         raise RunError("no run was named", expected="runs, sweeps, folders of them", hint="rlhf report runs/quickstart")
     runs, problems = read_by_words(words, wanted=None, where="rlhf report")
     folder = _folder_of(words, runs)
-    out = options.out or folder / "report.html"
+    out = options.path("--out") or folder / "report.html"
     if out.is_dir():
         hint = f"--out {out / 'report.html'}"
         raise UserError("the report is a file", where="--out", got=f"the folder {out}", hint=hint)
@@ -53,8 +46,8 @@ def run(argv: list[str]) -> int:
         written = report_on(runs, problems, out, title=title_of([folder.resolve()]))
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
-    if options.json:
-        print(json.dumps({**asdict(written), "path": str(out)}, indent=2))
+    if options.as_json:
+        print_json({**asdict(written), "path": str(out)})
         return EXIT_OK
     console = Console(soft_wrap=True, highlight=False)
     shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)

@@ -8,37 +8,32 @@ what Slurm says of it: TIMEOUT, CANCELLED, NODE_FAIL.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
-from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.run_states import overview
+from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.found_runs import runs_below
+from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.screen.status_table import show_overview
+from rlhf_cli.usage import read_options
 
 _ROOT = Path("runs")
-_PIPE_WIDTH = 200
 
 
 def run(argv: list[str]) -> int:
     """Print the state of the runs that `argv` names; returns the exit code. Raises RunError for what is no run."""
-    words = [word for word in argv if word != "--json"]
-    if options := [word for word in words if word.startswith("-")]:
-        raise UserError("there is no such option", got=options[0], expected="--json", hint="rlhf status --help")
+    options = read_options(__doc__, argv, verb="status")
+    words = options.words
     places = [Path(word) for word in words]
     if not words and runs_below(_ROOT):
         places = [_ROOT]
     seen = overview(places, mine=not words)
-    if len(words) < len(argv):
-        print(json.dumps([asdict(row) for row in seen.rows], indent=2))
+    if options.as_json:
+        print_json([asdict(row) for row in seen.rows])
         return EXIT_OK
-    # In a pipe nobody sees a table that is folded at 80 columns.
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH)
+    console = wide_console()
     if seen.rows:
         show_overview(console, seen)
     else:

@@ -9,17 +9,17 @@ login`, or WANDB_API_KEY.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
+from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tracking.sending import Sending, by_wandb, send, to_send
+from rlhf_cli.usage import read_options
 
-_OPTIONS = ("--dry-run", "--json")
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
 
@@ -28,21 +28,18 @@ def run(argv: list[str]) -> int:
 
     Raises RunError for what is no run, UserError where nobody is logged in.
     """
-    words = [word for word in argv if not word.startswith("-")]
-    if unknown := [word for word in argv if word.startswith("-") and word not in _OPTIONS]:
-        raise UserError(
-            "there is no such option", got=unknown[0], expected=", ".join(_OPTIONS), hint="rlhf sync --help"
-        )
+    options = read_options(__doc__, argv, verb="sync")
+    words = options.words
     if not words:
         raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")
     sendings = to_send([Path(word) for word in words])
-    console = Console(stderr="--json" in argv)
-    if "--dry-run" not in argv:
+    console = Console()
+    if not options.on("--dry-run"):
         count = sum(one.state == "to send" for one in sendings)
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings, by=by_wandb)
-    if "--json" in argv:
-        print(json.dumps([_object(one) for one in sendings], indent=2))
+    if options.as_json:
+        print_json([_object(one) for one in sendings])
     else:
         _show(console, sendings)
     return EXIT_CRASH if any(one.state == "not sent" for one in sendings) else EXIT_OK

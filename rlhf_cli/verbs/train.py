@@ -7,12 +7,13 @@ with the same words shows the configuration they make, `rlhf check` what they wo
 the sweep as an array, is left to Slurm: `rlhf status` says what becomes of it.
 
   -m, --multirun   sweep: a,b,c, choice(), range(), glob(), as Hydra has them; all is checked before the first run
-  -j N             with -m: so many runs at a time
+  -j, --jobs N     with -m: so many runs at a time
   --watch METRIC   with -m: the metric that the table shows, of metrics.jsonl; the total reward if none is named
-  -v               with -m: the panels of every run, before and after it
+  -v, --verbose    with -m: the panels of every run, before and after it
   --dry-run        show what would be started, process by process, and start nothing
-  --allow KEY      with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
+  --allow KEY ...  with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
   --take-over      with run.resume=auto: go on with a run that another machine left without a word
+  --json           what came of it as one object, at the end; what is shown meanwhile goes to stderr
 """
 
 from __future__ import annotations
@@ -27,42 +28,57 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
+from rlhf_cli.json_output import print_json
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_result import run_result
 from rlhf_cli.slurm.slurm_submission import check_slurm
+from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
+from rlhf_cli.usage import Options, read_options
 
 DRY_RUN = "--dry-run"
 
 
 def run(argv: list[str]) -> int:
     """Train one experiment, or every combination of a sweep; returns the exit code."""
-    if "-m" in argv or "--multirun" in argv:
+    options = read_options(__doc__, argv, verb="train")
+    if options.on("-m"):
         from rlhf_cli.sweeps import sweep
 
-        return sweep.run([word for word in argv if word not in ("-m", "--multirun")])
-    overrides = [word for word in argv if word != DRY_RUN]
-    console = Console()
-    options, words = resume_options(overrides)
+        end = sweep.run(sweep_options(options), options.words)
+        if options.as_json:
+            print_json(end.as_json())
+        return end.code
+    refuse_of_sweeps(options, "rlhf train -m ...")
+    folder = _train(Console(), options)
+    if options.as_json:
+        print_json({"dry_run": True} if folder is None else {"dry_run": False, **run_result(folder)})
+    return EXIT_OK
+
+
+def _train(console: Console, options: Options) -> RunFolder | None:
+    """Train one experiment, or leave it to Slurm, and return its folder; None where nothing was to be started."""
+    words, is_dry = options.words, options.on(DRY_RUN)
+    how = resume_options(options)
     _refuse_search(words)
     prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is not None:
-        going_on = resumed(earlier, prepared, options.allowed)
-        if DRY_RUN in argv and going_on.plan is not None:
+        going_on = resumed(earlier, prepared, how.allowed)
+        if is_dry and going_on.plan is not None:
             show_plan(console, going_on.prepared, going_on.plan, earlier=earlier)
-        else:
-            resume_once(console, going_on, take_over=options.take_over)
-        return EXIT_OK
+            return None
+        resume_once(console, going_on, take_over=how.take_over)
+        return earlier
     plan = preflight(prepared.experiment, prepared.composed)
-    if DRY_RUN in argv:
+    if is_dry:
         show_plan(console, prepared, plan)
-        return EXIT_OK
+        return None
     if goes_to_slurm(prepared.experiment.launch):
         check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
-        submit_once(console, prepared, plan)
-        return EXIT_OK
-    run_once(console, prepared, plan)
-    return EXIT_OK
+        return submit_once(console, prepared, plan)
+    return run_once(console, prepared, plan)
 
 
 def _refuse_search(words: list[str]) -> None:

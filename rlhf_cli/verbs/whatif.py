@@ -15,27 +15,25 @@ questions. The first step is exact: any run of this seed begins with these rollo
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.config.schema.reward_section import AGGREGATES
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.hindsight.alternatives import alternatives
 from rlhf_cli.hindsight.question import Question
 from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.run_names import find_run, is_run_name
+from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.screen.screen_width import wide_console
+from rlhf_cli.usage import read_options
 
 _PIPE_WIDTH = 120
+_MOVERS = 3
 
 
 def run(argv: list[str]) -> int:
@@ -43,46 +41,30 @@ def run(argv: list[str]) -> int:
 
     Raises RunError where no run is named, and what `ask`, `read_rounds` and `what_if` raise.
     """
-    options, words = _parse(argv)
+    options = read_options(__doc__, argv, verb="whatif")
+    words, recompute = options.words, options.on("--recompute")
+    num_movers = options.number("--show", least=0)
     folder = _folder(words)
-    questions = [ask(folder, one, recompute=options.recompute) for one in alternatives(words)]
-    if options.recompute or any(_names_code(question) for question in questions):
-        refuse_foreign_code(folder, trust=options.trust, command=f"rlhf whatif {folder.shown}")
+    questions = [ask(folder, one, recompute=recompute) for one in alternatives(words)]
+    if recompute or any(_names_code(question) for question in questions):
+        refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 
     from rlhf_cli.hindsight.what_if import what_if  # torch comes with it
     from rlhf_cli.screen.hindsight_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps
-    shown = max(0, options.show)
-    answers = [
-        what_if(question, stored, max_steps, recompute=options.recompute, num_movers=shown) for question in questions
-    ]
-    if options.json:
-        content = {"run": str(folder.path), "questions": [asdict(answer) for answer in answers]}
-        print(json.dumps(content, indent=2, default=str))
+    most = _MOVERS if num_movers is None else num_movers
+    answers = [what_if(question, stored, max_steps, recompute=recompute, num_movers=most) for question in questions]
+    if options.as_json:
+        print_json({"run": str(folder.path), "questions": [asdict(answer) for answer in answers]})
         return EXIT_OK
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH)
+    console = wide_console(_PIPE_WIDTH)
     if len(answers) == 1:
         show_what_if(console, folder.shown, answers[0])
     else:
         show_alternatives(console, folder.shown, answers)
     return EXIT_OK
-
-
-def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="rlhf whatif", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--recompute", action="store_true")
-    parser.add_argument("--show", type=int, default=3)
-    parser.add_argument("--trust", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    try:
-        options, words = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise ConfigError(str(error), where="command line", hint="rlhf whatif --help") from None
-    if unknown := [word for word in words if word.startswith("-")]:
-        raise ConfigError("there is no such option", where="command line", got=unknown[0], hint="rlhf whatif --help")
-    return options, words
 
 
 def _folder(words: list[str]) -> RunFolder:

@@ -32,7 +32,19 @@ MUST_NOT_KNOW = {
     "comparison": {"config", "plan", "data", "models", "rewards", "stack", "trainers", "launch", "jobs", "screen"},
     "measure": {"config", "plan", "trainers"},
     "redaction": set(ROOMS),
-    "cli": set(ROOMS) - {"verbs", "errors", "suggest", "lasting_output", "redaction", "stopped_early"},
+    "cli": set(ROOMS)
+    - {
+        "verbs",
+        "usage",
+        "tables",
+        "told",
+        "errors",
+        "suggest",
+        "lasting_output",
+        "json_output",
+        "redaction",
+        "stopped_early",
+    },
 }
 """Room -> the rooms whose words it must not use, whether or not that would close a circle."""
 

@@ -260,4 +260,4 @@ def test_another_run_of_that_name_has_finished_meanwhile() -> None:
 
 def test_allow_without_a_key(capsys) -> None:
     assert main(["resume", str(begun().path), "--allow"]) == 2
-    assert "--allow names what may be another one" in capsys.readouterr().err
+    assert "--allow wants a value" in capsys.readouterr().err

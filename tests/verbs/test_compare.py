@@ -86,17 +86,17 @@ def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, pla
         ([], "no run was named"),
         (["nowhere"], "nowhere is not a run folder"),
         (["nowhere/*"], "no folder fits this pattern"),
-        (["runs/exp/sweep", "--onn", "x"], "no such option"),
+        (["runs/exp/sweep", "--onn", "x"], "try:      --on"),
         (["runs/exp/sweep", "--window", "lats"], "no such window"),
         (["runs/exp/sweep", "--on", "rewards/corect/mean"], "did you mean 'rewards/correct/mean'"),
-        (["runs/exp/sweep", "--estimator", "median"], "invalid choice"),
+        (["runs/exp/sweep", "--estimator", "median"], "there is no such estimator"),
         (["runs/exp/sweep", "--json", "--csv", "-"], "one thing at a time"),
         (["run:other"], "no run of 'other' has finished"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_exit_code_two(sweep: str, compare, words: list[str], said: str) -> None:
     code, out, err = compare(*words)
-    assert (code, out) == (2, "")
+    assert (code, bool(out)) == (2, "--json" in words)
     assert said in err
 
 
@@ -197,4 +197,4 @@ def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -
     assert "--latex" in err
     code, _, err = compare(sweep, "--png", "a.gif")
     assert code == 2
-    assert "try:      --png FILE.png" in err
+    assert "try:      --png a.gif.png" in err

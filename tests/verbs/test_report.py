@@ -42,7 +42,7 @@ def test_the_page_leads_to_the_folders_from_where_it_lies(sweep: Path) -> None:
         ([], "no run was named"),
         (["nowhere"], "nowhere is not a run folder"),
         (["runs/demo/sweep", "--out", "runs"], "the report is a file"),
-        (["runs/demo/sweep", "--yes"], "there is no such option"),
+        (["runs/demo/sweep", "--yes"], "has no option --yes"),
         (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "cannot be written"),
     ],
     ids=["nothing", "no run", "a folder", "an option", "below a file"],

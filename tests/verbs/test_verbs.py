@@ -52,6 +52,7 @@ def test_help_names_every_verb(words: list[str], capsys: Said) -> None:
     assert said.err == ""
     for verb, what in VERBS.items():
         assert f"  {verb:<11} {what}\n" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
@@ -86,8 +87,8 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert said.err == (
         "error: unknown key 'sed'\n"
         "  where:    sed (command line)\n"
-        "  expected: one of aggregate, critic, data, guards, kl, launch, model, primary, reward_model, rewards, run, "
-        "seed, stop, sweep, track, trainer, truncation, warn\n"
+        "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, reward_model, "
+        "rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
         "  try:      seed\n"
     )
 

@@ -77,7 +77,7 @@ def test_the_first_rollouts_are_missed(place: Path, capsys: pytest.CaptureFixtur
         (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "--recompute"]),
         (["rewards.brevity.gate={by: nobody, at_least: 1}"], ["nobody"]),
         (["+exp=quickstart"], ["a run has its exp already"]),
-        (["--quick", LESS], ["no such option", "--quick"]),
+        (["--quick", LESS], ["has no option", "--quick"]),
         (["another", LESS], ["one run at a time"]),
         (["reward@rewards.new=numeric"], ["numeric"]),
         (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "--recompute"]),

@@ -11,6 +11,8 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables import logged_metrics
 
+STEP = "step"
+"""What a rule may wait for beside metrics: the number of the step."""
 _EVAL = "eval_"
 _TOTAL = "total"
 _OF_POLICY_EVALUATIONS = ("greedy/", "sampled/", "pass@", "maj@")
@@ -20,7 +22,7 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     """Yield every rule whose metric cannot be logged by this experiment, as far as that can be known."""
     for name, rule in rules_of(experiment.stop).items():
         key = ".".join(part for part in ("stop", name, "when") if part)
-        told = not_logged(rule.metric, experiment)
+        told = None if rule.metric == STEP else not_logged(rule.metric, experiment)
         if told is not None:
             what, valid = told
             close = nearest(rule.metric, valid)

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.data_section import Data
+from rlhf_cli.config.schema.expect_section import Expectations, checked_expectations
 from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.config.schema.model_section import Model
 from rlhf_cli.config.schema.ppo_sections import Critic, Kl
@@ -46,6 +47,7 @@ class Experiment(Section):
     truncation: Truncation = Truncation()
     guards: Guards = Guards()
     stop: Annotated[StopRules, BeforeValidator(checked_rules)] = None
+    expect: Annotated[Expectations, BeforeValidator(checked_expectations)] = None
     warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
     launch: Launch
     track: Track

@@ -1,0 +1,89 @@
+"""Keeps stdout for one JSON value where `--json` was typed: whatever else is printed goes to stderr.
+
+Other processes that are started meanwhile inherit the same: their stdout is our stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+from rlhf_cli.errors import Problems, RlhfError
+from rlhf_cli.json_values import finite_or_none
+from rlhf_cli.redaction import redacted_tree
+
+_STDOUT, _STDERR = 1, 2
+_kept: list[TextIO] = []
+"""The stream that the value goes to, innermost last; empty where nothing else is led away from it."""
+
+
+@contextlib.contextmanager
+def json_alone() -> Iterator[None]:
+    """Open a context in which only `print_json` writes to stdout."""
+    sys.stdout.flush()
+    stdout, own = sys.stdout, None
+    if _is_real(stdout):
+        own = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
+    with open(own, "w", encoding="utf-8") if own is not None else contextlib.nullcontext(stdout) as kept:
+        _kept.append(kept)
+        sys.stdout = sys.stderr
+        try:
+            yield
+        finally:
+            _kept.pop()
+            sys.stdout = stdout
+            if own is not None:
+                os.dup2(own, _STDOUT)
+
+
+def is_json_alone() -> bool:
+    """Return whether stdout is kept for one JSON value."""
+    return bool(_kept)
+
+
+def _is_real(stream: TextIO) -> bool:
+    """Return whether a stream is the process's own stdout: within a test, or a notebook, it is none."""
+    try:
+        return stream.fileno() == _STDOUT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def print_json(value: object) -> None:
+    """Print a value that JSON can hold to stdout, without secrets; NaN and infinity, which JSON has not, are null."""
+    text = json.dumps(redacted_tree(_finite(value)), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    print(text, file=_kept[-1] if _kept else None, flush=True)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return finite_or_none(value)
+
+
+def problems_json(error: BaseException) -> dict[str, object]:
+    """Return what is wrong as `{"problems": [...]}`: `kind` is the error's name, the rest as a message has it."""
+    errors = error.problems if isinstance(error, Problems) else [error]
+    return {"problems": [_problem(one) for one in errors]}
+
+
+def _problem(error: BaseException) -> dict[str, object]:
+    kind = type(error).__name__
+    if not isinstance(error, RlhfError):
+        return {"kind": kind, "what": str(error), "where": None, "got": None, "expected": None, "try": None}
+    got = None if error.got is None else str(error.got)
+    return {
+        "kind": kind,
+        "what": error.what,
+        "where": error.where,
+        "got": got,
+        "expected": error.expected,
+        "try": error.hint,
+    }

@@ -1,0 +1,88 @@
+"""Prints what runs were expected to come to, and whether they have: met, missed or open, with the number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.expectations.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
+from rlhf_cli.runs.run_status import FINISHED
+
+_STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
+
+
+def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return a line an expectation: whether it is met, the metric, what was expected of it, what it came to."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("expected", no_wrap=True)
+    table.add_column("metric", style="bold", overflow="fold")
+    table.add_column("at", no_wrap=True)
+    table.add_column("bound", overflow="fold")
+    table.add_column("came to", justify="right", overflow="fold")
+    for one in outcomes:
+        expected = one.expectation
+        came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
+        words = (expected.metric, expected.place, expected.bound)
+        table.add_row(Text(one.state, _STYLES[one.state]), *(Text(word) for word in words), Text(came_to))
+    return table
+
+
+def at_the_end(verified: Verified, typed: Sequence[str]) -> Group:
+    """Return the part of a run's last screen: the table, and below it what a missed expectation may come from.
+
+    `typed` are the overrides that the run was started with: what is expected of a shipped experiment is expected of it
+    as it is written.
+    """
+    parts: list[Table | Text] = [outcomes_table(verified.outcomes)]
+    if verified.state == MISSED:
+        number = sum(one.state == MISSED for one in verified.outcomes)
+        what = "an expectation is missed" if number == 1 else f"{number} expectations are missed"
+        changes = [word for word in typed if _may_change_the_result(word)]
+        because = (
+            f"; they are for the experiment as it is written, and {', '.join(changes)} was typed" if changes else ""
+        )
+        parts.append(Text(f"{what}; the run is no less finished{because}", style="yellow"))
+    return Group(*parts)
+
+
+def show_verified(console: Console, runs: Sequence[Verified]) -> None:
+    """Print the outcomes of every run, and of several runs how many have met theirs."""
+    for run in runs:
+        where = "" if run.status.state == FINISHED else f", which is {run.status.state}"
+        at = f" at step {run.status.step}"
+        if not run.outcomes:
+            console.print(Text.assemble((run.folder.shown, "bold"), f"{where} expects nothing"), soft_wrap=True)
+            continue
+        assert run.state is not None
+        line = Text.assemble(
+            (run.folder.shown, "bold"), f"{where}{at if where else ''}: ", (run.state, _STYLES[run.state])
+        )
+        console.print(line, soft_wrap=True)
+        console.print(outcomes_table(run.outcomes))
+    if len(runs) > 1:
+        console.print(tally(runs))
+
+
+def tally(runs: Sequence[Verified]) -> Text:
+    """Return how many of several runs have met what was expected of them, in a line."""
+    states = [run.state for run in runs if run.state is not None]
+    words = [f"{states.count(state)} {state}" for state in (MET, MISSED, OPEN) if state in states]
+    nothing = len(runs) - len(states)
+    words += [f"{nothing} expect{'s' if nothing == 1 else ''} nothing"] if nothing else []
+    style = next((_STYLES[state] for state in (MISSED, OPEN) if state in states), "green")
+    return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
+
+
+def missed_line(one: Outcome) -> str:
+    """Return what a missed expectation came to, in a line: `correct at the end 0.612, expected at least 0.75`."""
+    came_to = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
+    return f"{one.expectation.metric} at {one.expectation.place}{came_to}, expected {one.expectation.bound}"
+
+
+def _may_change_the_result(word: str) -> bool:
+    key = word.lstrip("+~").partition("=")[0]
+    return key not in ("exp", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))

@@ -1,0 +1,47 @@
+"""List the logged metrics that are read off a clock: two runs that are the same in all else differ in them.
+
+Nothing is left out of a comparison of a run with itself but these. A count that a clock decides (`timeouts`) is none
+of them: it says that another thing happened.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """Say what of the clock a metric is. `name` is its whole name, `*` in it for what has no slash."""
+
+    name: str
+    reason: str
+
+    @property
+    def pattern(self) -> str:
+        """Return the expression that a whole name has to match."""
+        return re.escape(self.name).replace(r"\*", "[^/]+")
+
+
+CLOCK_METRICS: tuple[ClockRow, ...] = (
+    ClockRow("time_s", "seconds of training up to the log event"),
+    ClockRow("step_time", "seconds of a step, TRL's"),
+    ClockRow("rewards/*/seconds", "seconds that a reward took"),
+    *(ClockRow(f"{which}_runtime", "seconds of a whole call, transformers'") for which in ("train", "eval")),
+    *(
+        ClockRow(f"{which}_{what}_per_second", "a speed, transformers'")
+        for which in ("train", "eval")
+        for what in ("samples", "steps", "tokens")
+    ),
+    ClockRow("eval_step_time", "seconds of a step of an evaluation, TRL's"),
+    ClockRow("eval_rewards/*/seconds", "seconds that a reward took in an evaluation"),
+    ClockRow("profiling/*", "seconds of a part of a step, TRL's"),
+    ClockRow("profiling/Time taken: *", "seconds of a part of a step, TRL's"),
+)
+
+_CLOCK = re.compile("|".join(f"(?:{row.pattern})" for row in CLOCK_METRICS))
+
+
+def is_of_the_clock(metric: str) -> bool:
+    """Return whether a metric is a time or a speed, by its whole name."""
+    return _CLOCK.fullmatch(metric) is not None

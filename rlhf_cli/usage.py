@@ -1,0 +1,215 @@
+"""Reads the words behind a verb by what its help says: the docstring of verbs/NAME.py is the interface.
+
+A line of the docstring that begins with a dash describes a flag, with two blanks or more before its text:
+
+    --limit N            a value: N is a whole number, FILE or FOLDER a path, all else a text
+    --png FILE.png       a path that must end so
+    --latex [FILE.tex]   a value that may be left out; the next word is taken for it only if it ends so
+    --allow KEY ...      may be typed several times
+    -m, --multirun       a switch, with another name
+
+So what `rlhf VERB --help` prints, what is accepted and what Tab offers cannot differ. The docstring is read from the
+source: neither help nor completion waits for what the verb imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.words_of_others import FLAGS_OF_OTHERS
+
+JSON = "--json"
+_NAME = r"--?[A-Za-z][A-Za-z0-9-]*"
+_LINE = re.compile(
+    rf"^ {{0,2}}(?P<names>{_NAME}(?:, {_NAME})*)(?: (?P<metavar>[^-\s]\S*))?(?P<more> \.\.\.)?(?: {{2,}}\S.*)?$"
+)
+_PATHS = ("FILE", "FOLDER")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a verb: its names, and what its value is called, '' for a switch."""
+
+    names: tuple[str, ...]
+    metavar: str = ""
+    is_repeatable: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.metavar
+
+    @property
+    def may_be_bare(self) -> bool:
+        """Whether its value may be left out."""
+        return self.metavar.startswith("[")
+
+    @property
+    def is_path(self) -> bool:
+        """Whether its value is a file or a folder."""
+        return self.metavar.strip("[]").startswith(_PATHS)
+
+    @property
+    def ending(self) -> str:
+        """What a path has to end with, '' where all is well."""
+        return Path(self.metavar.strip("[]")).suffix if self.is_path else ""
+
+    def __str__(self) -> str:
+        return f"{self.names[0]} {self.metavar}".rstrip()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a verb takes, as its docstring says it."""
+
+    verb: str
+    text: str
+
+    @cached_property
+    def flags(self) -> dict[str, Flag]:
+        """Every flag under each of its names."""
+        found: dict[str, Flag] = {}
+        for line in self.text.splitlines():
+            if (match := _LINE.match(line)) is not None:
+                flag = Flag(tuple(match["names"].split(", ")), match["metavar"] or "", bool(match["more"]))
+                found |= dict.fromkeys(flag.names, flag)
+        return found
+
+
+@dataclass
+class Options:
+    """The words behind a verb: `words` are those that are no flags, in their order. Flags are asked for by name."""
+
+    usage: Usage
+    words: list[str] = field(default_factory=list)
+    _given: dict[str, list[str]] = field(default_factory=dict)
+
+    def on(self, name: str) -> bool:
+        """Return whether the flag was typed."""
+        return self._flag(name).names[0] in self._given
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of a flag, in the order they were typed."""
+        return list(self._given.get(self._flag(name).names[0], ()))
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a flag, None where it was not typed, '' where it was typed without one."""
+        return next(reversed(self.texts(name)), None)
+
+    def path(self, name: str) -> Path | None:
+        """Return the value of a flag as a path, None where it was not typed."""
+        value = self.text(name)
+        return Path(value).expanduser() if value is not None else None
+
+    def number(self, name: str, *, least: int = 1) -> int | None:
+        """Return the value of a flag as a whole number, None where it was not typed. Raises ConfigError for less."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"-?\d+", value) or int(value) < least:
+            raise self._wrong(f"{name} is a whole number", got=f"{name} {value}", expected=f"{least} or more")
+        return int(value)
+
+    @property
+    def as_json(self) -> bool:
+        """Whether stdout is to be one JSON value."""
+        return self.on(JSON)
+
+    def refuse_words(self, expected: str) -> None:
+        """Raise ConfigError where words were typed that are no flags, to a verb that takes none."""
+        if self.words:
+            raise self._wrong(f"rlhf {self.usage.verb} takes no such word", got=self.words[0], expected=expected)
+
+    def _flag(self, name: str) -> Flag:
+        return self.usage.flags[name]
+
+    def _wrong(self, what: str, *, got: str, expected: str | None = None, hint: str | None = None) -> ConfigError:
+        hint = hint or f"rlhf {self.usage.verb} --help"
+        return ConfigError(what, where="command line", got=got, expected=expected, hint=hint)
+
+
+def usage_of(verb: str) -> Usage:
+    """Return what a verb takes, read from its source without importing it."""
+    source = (Path(__file__).parent / "verbs" / f"{verb}.py").read_text(encoding="utf-8")
+    return Usage(verb, ast.get_docstring(ast.parse(source), clean=False) or "")
+
+
+def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options:
+    """Return what was typed behind `verb`, whose docstring is `text`.
+
+    Raises ConfigError, or Problems with all of them, for a flag that the docstring does not have, a value that is
+    missing or that a switch does not take, and a file with another ending.
+    """
+    options = Options(Usage(verb, text or ""))
+    problems: list[UserError] = []
+    left = deque(argv)
+    while left:
+        word = left.popleft()
+        if word.startswith("-") and len(word) > 1:
+            try:
+                _take(options, word, left)
+            except UserError as error:
+                problems.append(error)
+        else:
+            options.words.append(word)
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    return options
+
+
+def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
+    """Return what is typed here for a flag of another tool's (`--cfg job`, `--output_dir X`), None for no such flag."""
+    known = FLAGS_OF_OTHERS.get(name)
+    takes_experiment = "+exp=" in options.usage.text
+    if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+        known = f"trainer.args.{name[2:]}={{value}}, if it is an argument of TRL's"
+    if known is None or not (takes_experiment or known.startswith("rlhf show")):
+        return None
+    words = [*options.words, *(word for word in left if not word.startswith("-"))]
+    takes_value = "{value}" in known or name == "--cfg"
+    if takes_value and not value and left and "=" not in left[0] and not left[0].startswith("-"):
+        value = left[0]
+        words.remove(value)
+    return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
+
+
+def _take(options: Options, word: str, left: deque[str]) -> None:
+    """Note one flag and its value, which may be the next of the words that are left. Raises ConfigError."""
+    name, equals, value = word.partition("=")
+    flags = options.usage.flags
+    if not equals and name not in flags and name[:2] in flags and not name.startswith("--"):
+        name, equals, value = name[:2], "=", name[2:]  # -j4
+    flag = flags.get(name)
+    if flag is None:
+        hint = _of_others(options, name, value, left) or nearest(name, flags)
+        if hint is None and equals and "[overrides]" in options.usage.text:
+            hint = word.lstrip("-")
+        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)
+    given = options._given.setdefault(flag.names[0], [])
+    if flag.is_switch:
+        if equals:
+            raise options._wrong(f"{name} is a switch", got=word, expected=f"{name} alone")
+        given.append("")
+        return
+    if not equals:
+        # A value may begin with one dash (`--on -kl`), never with two.
+        is_value = bool(left) and not left[0].startswith("--")
+        if flag.may_be_bare:
+            is_value = is_value and bool(flag.ending) and left[0].endswith(flag.ending)
+        if is_value:
+            value = left.popleft()
+        elif not flag.may_be_bare:
+            raise options._wrong(f"{name} wants a value", got=word, expected=str(flag))
+    if value and flag.ending and not value.lower().endswith(flag.ending):
+        what = f"{name} is a {flag.ending} file"
+        raise options._wrong(what, got=f"{name} {value}", hint=f"{name} {value}{flag.ending}")
+    given.append(value)

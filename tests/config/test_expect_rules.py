@@ -1,0 +1,135 @@
+"""`expect` is checked before a run: its shape, whether anybody logs the metric, and whether it can be met at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.config.schema.expect_section import Expectation, checked_expectations, expectations_of
+from rlhf_cli.errors import UserError
+from rlhf_cli.jobs.prepare import prepare
+
+
+def refused(*words: str, exp: str = "quickstart") -> UserError:
+    with pytest.raises(UserError) as caught:
+        prepare([f"+exp={exp}", *words])
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("expect={metric: correct, at_least: 0.5}", [""]),
+        ("expect=[{metric: correct, at_least: 0.5}, {metric: total, at: 100, at_most: 2}]", ["0", "1"]),
+        ("expect={right: {metric: rewards/correct/mean, at: best, at_least: 1}}", ["right"]),
+        (
+            "expect=[{metric: entropy, at: first, between: [0, 2]}, {metric: entropy, at: last-5, at_most: 1}]",
+            ["0", "1"],
+        ),
+        # A lower and an upper end of one number say something each.
+        ("expect=[{metric: correct, at_least: 0.5}, {metric: correct, at_most: 0.9}]", ["0", "1"]),
+        ("expect=[{metric: mine_alone, at_least: 0.5}]", ["0"]),
+        ("expect=null", []),
+        ("expect=off", []),
+        ("expect=[]", []),
+    ],
+)
+def test_accepted(word: str, names: list[str]) -> None:
+    assert list(expectations_of(prepare(["+exp=quickstart", word]).experiment.expect)) == names
+
+
+def test_a_part_of_a_named_one_can_be_typed() -> None:
+    named = "expect={right: {metric: correct, at_least: 0.5}}"
+    right = expectations_of(prepare(["+exp=quickstart", named, "expect.right.at_least=0.25"]).experiment.expect)[
+        "right"
+    ]
+    assert (right.at_least, right.at, right.low, right.high) == (0.25, "end", 0.25, float("inf"))
+
+
+def test_what_is_frozen_is_read_again() -> None:
+    """A frozen expectation has nulls for the bounds it has not."""
+    before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))
+    assert checked_expectations([before.model_dump(mode="json")]) == [before]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        ("{metrik: correct, at_least: 0.5}", "did you mean metric?"),
+        ("{metric: correct}", "something to compare with: at_least, at_most, or between"),
+        ("{metric: correct, at_lest: 0.5}", "did you mean at_least?"),
+        ("{metric: correct, at: ennd, at_least: 0.5}", "did you mean end?"),
+        ("{metric: correct, at: last-0, at_least: 0.5}", "last-K (K log events)"),
+        ("{metric: correct, at: -3, at_least: 0.5}", "number of a step"),
+        ("{metric: correct, at: 0.5, at_least: 0.5}", "number of a step"),
+        ("{metric: correct, at_least: 0.5, at_most: 0.9}", "between: [0.5, 0.9]"),
+        ("{metric: correct, at_least: much}", "at_least as a number, not 'much'"),
+        ("{metric: correct, at_least: true}", "at_least as a number, not True"),
+        ("{metric: correct, between: [2, 1]}", "between: [1, 2], the lesser first"),
+        ("{metric: correct, between: 2}", "between: [LEAST, MOST]"),
+        ("{metric: correct, at: best, between: [0, 1]}", "whether more or less is better"),
+        ("{metric: 5, at_least: 1}", "a name of metrics.jsonl, not 5"),
+        ("correct", "{metric: NAME, at: end, at_least: NUMBER}, not 'correct'"),
+    ],
+)
+def test_what_is_none(one: str, expected: str) -> None:
+    error = refused(f"expect=[{one}]")
+    assert (error.what, error.where) == ("wrong value for expect", "expect (command line)")
+    assert str(error.expected).startswith("1. ")
+    assert expected in str(error.expected)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    error = refused("expect=[{metric: correct}, {metric: x, at: now, at_least: a}]")
+    assert [line[:2] for line in str(error.expected).splitlines()] == ["1.", "2.", "2."]
+
+
+@pytest.mark.parametrize(
+    ("one", "hint"),
+    [
+        ("{metric: corect, at_least: 1}", "metric: correct"),
+        ("{metric: rewards/corect/mean, at_least: 1}", "metric: rewards/correct/mean"),
+        ("{metric: ppo/value_loss, at_most: 1}", None),
+        ("{metric: eval_reward, at_least: 1}", None),
+    ],
+)
+def test_a_metric_that_nobody_logs(one: str, hint: str | None) -> None:
+    error = refused(f"expect=[{{metric: correct, at_least: 0}}, {one}]")
+    assert "is expected to come to something" in error.what
+    assert error.where == "expect (command line), entry 2"
+    assert hint is None or error.hint == hint
+
+
+def test_the_key_of_a_named_one_can_be_typed() -> None:
+    assert refused("expect={right: {metric: corect, at_least: 1}}").hint == "expect.right.metric=correct"
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        ("{metric: rewards/correct/mean, at_least: 0.7}", "is expected twice"),
+        ("{metric: correct, at_most: 0.4}", "exclude each other"),
+        ("{metric: correct, between: [0.1, 0.2]}", "exclude each other"),
+        ("{metric: correct, between: [0.6, 0.9]}", "is expected twice"),
+    ],
+)
+def test_twice_or_against_each_other(second: str, what: str) -> None:
+    error = refused(f"expect=[{{metric: correct, at_least: 0.5}}, {second}]")
+    assert what in error.what
+    assert "entry 1 (at least 0.5)" in str(error.got)
+
+
+def test_at_another_place_it_is_another_number() -> None:
+    words = "expect=[{metric: correct, at_least: 0.5}, {metric: correct, at: first, at_most: 0.4}]"
+    assert prepare(["+exp=quickstart", words]).experiment.expect is not None
+
+
+def test_a_step_that_never_comes() -> None:
+    error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
+    assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")
+    assert "ends at step 120" in error.what
+
+
+def test_a_debug_run_expects_nothing() -> None:
+    word = "expect=[{metric: correct, at_least: 0.5}]"
+    assert prepare(["+exp=quickstart", word]).experiment.expect
+    assert prepare(["+exp=quickstart", "debug=one_step"]).experiment.expect is None

@@ -1,0 +1,62 @@
+"""stdout is one JSON value where `--json` was typed, whoever prints beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.json_output import json_alone, print_json, problems_json
+
+CHATTY = """
+import os, subprocess, sys
+from rlhf_cli.json_output import json_alone, print_json
+print("before")
+with json_alone():
+    print("by print")
+    os.write(1, b"by a library in C\\n")
+    subprocess.run(["echo", "by a child"], check=True)
+    print_json({"answer": [1.5, float("nan")]})
+print("after")
+"""
+
+
+def test_of_a_whole_process() -> None:
+    done = subprocess.run([sys.executable, "-c", CHATTY], capture_output=True, text=True, check=True)
+    first, *middle, last = done.stdout.splitlines()
+    assert (first, last) == ("before", "after")
+    assert json.loads("\n".join(middle)) == {"answer": [1.5, None]}
+    assert sorted(done.stderr.splitlines()) == ["by a child", "by a library in C", "by print"]
+
+
+def test_within_a_test(capsys: pytest.CaptureFixture[str]) -> None:
+    with json_alone():
+        print("words")
+        print_json([1])
+    assert capsys.readouterr() == ("[\n  1\n]\n", "words\n")
+
+
+def test_a_secret_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"hub_token": "s3cr3t-and-long", "rows": [{"text": "x"}]})
+    assert json.loads(capsys.readouterr().out) == {"hub_token": "***", "rows": [{"text": "x"}]}
+
+
+def test_every_problem_is_an_object() -> None:
+    one = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6")
+    as_object = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5", "expected": "6", "try": "a=6"}
+    assert problems_json(Problems([one, one])) == {"problems": [as_object, as_object]}
+    assert problems_json(ValueError("x"))["problems"][0]["kind"] == "ValueError"
+
+
+@pytest.mark.usefixtures("place")
+def test_a_mistake_is_told_to_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "+exp=quickstart", "trainer.args.learning_rte=1", "seeed=2", "--json"]) == 2
+    said = capsys.readouterr()
+    problems = json.loads(said.out)["problems"]
+    assert {one["kind"] for one in problems} == {"ConfigError"}
+    assert sorted("learning_rte" in one["what"] + str(one["where"]) for one in problems) == [False, True]
+    assert said.err.startswith("error: ")

@@ -1,0 +1,121 @@
+"""What may be typed behind a verb is what its help says."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.usage import JSON, read_options, usage_of
+from rlhf_cli.verbs import VERBS
+
+HELP = """rlhf cook DISH     it cooks
+
+Not a flag: --raw is spoken of in a text, and
+  -- this is none either
+
+--heat N           so hot
+  -q, --quick      without salt
+--with SPICE ...   as many as one likes
+--photo FILE.png   a picture
+--book [FILE.tex]  the recipe; on the screen without a file
+--json
+"""
+
+
+def cook(*words: str):
+    return read_options(HELP, words, verb="cook")
+
+
+def test_flags_are_the_lines_that_begin_with_a_dash() -> None:
+    flags = cook().usage.flags
+    assert set(flags) == {"--heat", "-q", "--quick", "--with", "--photo", "--book", "--json"}
+    assert flags["-q"] is flags["--quick"]
+    assert {name for name, flag in flags.items() if flag.is_switch} == {"-q", "--quick", "--json"}
+
+
+def test_words_and_flags_in_any_order() -> None:
+    options = cook("soup", "--heat", "3", "--with=pepper", "salt=1", "-q", "--with", "-thyme", "~x")
+    assert options.words == ["soup", "salt=1", "~x"]
+    assert options.number("--heat") == 3
+    assert options.texts("--with") == ["pepper", "-thyme"]
+    assert options.on("--quick")
+    assert options.on("-q")
+    assert not options.as_json
+
+
+def test_what_was_not_typed() -> None:
+    options = cook()
+    assert (options.number("--heat"), options.text("--with"), options.path("--photo")) == (None, None, None)
+    assert (options.texts("--with"), options.on("-q")) == ([], False)
+
+
+def test_the_last_of_several_counts() -> None:
+    assert cook("--heat", "3", "--heat=4").number("--heat") == 4
+
+
+def test_a_short_flag_with_its_value_in_one_word() -> None:
+    assert read_options("-j, --jobs N   so many", ["-j4", "x"], verb="cook").number("--jobs") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "left"),
+    [
+        (["--book"], "", []),
+        (["--book", "soup"], "", ["soup"]),
+        (["--book", "a.tex", "soup"], "a.tex", ["soup"]),
+        (["--book=a.tex"], "a.tex", []),
+    ],
+)
+def test_a_value_that_may_be_left_out(words: list[str], text: str, left: list[str]) -> None:
+    options = cook(*words)
+    assert (options.text("--book"), options.words) == (text, left)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (["--haet", "3"], "rlhf cook has no option --haet", "--heat"),
+        (["--zzz"], "rlhf cook has no option --zzz", "rlhf cook --help"),
+        (["--heat"], "--heat wants a value", "rlhf cook --help"),
+        (["--heat", "--json"], "--heat wants a value", "rlhf cook --help"),
+        (["--quick=yes"], "--quick is a switch", "rlhf cook --help"),
+        (["--photo", "a.gif"], "--photo is a .png file", "--photo a.gif.png"),
+    ],
+)
+def test_refusals(words: list[str], what: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        cook(*words)
+    assert (raised.value.what, raised.value.hint, raised.value.where) == (what, hint, "command line")
+
+
+@pytest.mark.parametrize("value", ["x", "0", "1.5", ""])
+def test_a_number_that_is_none(value: str) -> None:
+    with pytest.raises(ConfigError, match="whole number"):
+        cook(f"--heat={value}").number("--heat")
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(Problems) as raised:
+        cook("--haet", "3", "--photo", "a.gif")
+    assert len(raised.value.problems) == 2
+
+
+def test_a_path_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert cook("--photo", "~/a.png").path("--photo") == Path("/somewhere/a.png")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_help_prints_is_the_docstring_of_the_verb(verb: str) -> None:
+    assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.verbs.{verb}").__doc__
+
+
+_WITHOUT_JSON = {"completion"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_json(verb: str) -> None:
+    assert (JSON in usage_of(verb).flags) == (verb not in _WITHOUT_JSON)
