@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.memory.moments import MemoryPlan, Moment
+from rlhf_cli.memory.moments import Lowering, MemoryPlan, Moment
 from rlhf_cli.screen.memory_bars import memory_bars
 from tests.support.terminal import drawn
 
@@ -12,7 +12,8 @@ GB = 10**9
 GENERATING = Moment("generation", "generating 8 completions", {"weights": 2 * GB, "KV cache": 1 * GB})
 LEARNING = Moment("training", "learning from 8 rows", {"weights": 2 * GB, "activations": 6 * GB, "logits": 10**6})
 SMALLER = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
-PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB, cheapest="a=1  (why)")
+LOWER = Lowering("activations", ("a=1", "b=2"), "why")
+PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB, cheapest=LOWER)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -23,7 +24,7 @@ def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
     assert training.split(maxsplit=2)[1] == 10 * "█" + 10 * "░"  # 8 of 16 GB
     assert training.endswith("8 GB  activations 6 GB, weights 2 GB")  # the fullest moment, without what is below 1 %
     assert most == "most of it: activations, 75% (learning from 8 rows)"
-    assert lower == "to lower that: a=1  (why)"
+    assert lower == "to lower activations: a=1 b=2  (why)"
     assert "11" not in "".join((heading, generation, training, most, lower))  # 3 + 8: both are never there together
 
 
@@ -36,7 +37,7 @@ def test_more_than_there_is() -> None:
 
 def test_what_needs_no_lowering_is_not_advised() -> None:
     """A hundredth of the device. The bars then show the two phases beside each other."""
-    plan = MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB, cheapest="a=1")
+    plan = MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB, cheapest=LOWER)
     lines = drawn(memory_bars(plan))
     assert not any("to lower" in line for line in lines)
     assert 20 * "█" in lines[2]
