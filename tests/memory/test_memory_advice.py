@@ -88,7 +88,7 @@ def test_on_the_cpu_nothing_of_a_gpu_is_advised() -> None:
     ("words", "part", "typed"),
     [
         ([PLAIN], "activations", "trainer.args.gradient_checkpointing=true"),
-        ([], "activations", "trainer.args.per_device_train_batch_size=4"),
+        (["trainer.args.gradient_checkpointing=true"], "activations", "trainer.args.per_device_train_batch_size=4"),
         ([], "logits", "trainer.args.per_device_train_batch_size=4"),
         ([], "optimizer", "trainer.args.optim=adamw_bnb_8bit"),
         ([], "gradients", "model.lora.r=16"),
