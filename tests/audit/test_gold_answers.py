@@ -16,6 +16,12 @@ def test_the_column_that_a_reward_reads_comes_first() -> None:
     assert find_gold([{"prompt": "p", "score": 1}], [], named=None) is None
 
 
+def test_the_only_column_that_is_read_is_what_an_answer_is_compared_with() -> None:
+    rows: list[dict[str, object]] = [{"prompt": "p", "city": "Riga", "country": "Latvia", "a": 1}]
+    found = [find_gold(rows, required, named=None) for required in (["city"], ["city", "country"], ["a"], ["prompt"])]
+    assert [one.answers if one else None for one in found] == [["Riga"], None, None, None]
+
+
 def test_a_named_column_and_a_template() -> None:
     rows: list[dict[str, object]] = [{"a": 1, "b": 2}, {"a": None, "b": 3}]
     named, filled = find_gold(rows, [], named="b"), find_gold(rows, [], named="{a} of {b}")
