@@ -159,16 +159,10 @@ def test_what_is_refused(words: list[str], said: str, run: str, capsys: Any) -> 
 def test_what_it_makes_is_trained_on(run: str) -> None:
     """Pairs by DPO and as pairs with margins by a reward model, the best answers by SFT: two steps of each."""
     assert main(["generate", run, *FOUR]) == 0
-    small = [
-        "model=local",
-        f"model.path={run}/model",
-        "data=file",
-        "track=none",
-        "launch=cpu",
-        "trainer.args.max_steps=2",
-    ]
+    args = ("max_steps=2", "max_length=64", "per_device_train_batch_size=2", "gradient_checkpointing=false")
+    small = ["model=local", f"model.path={run}/model", "data=file", "track=none", "launch=cpu"]
+    small += [f"trainer.args.{one}" for one in args]
     for trainer, name in (("dpo", "pairs"), ("sft", "best"), ("reward", "pairs")):
         margin = ["reward_model.margin.column=margin"] if trainer == "reward" else []
-        batch = "trainer.args.per_device_train_batch_size=2"
-        words = [f"trainer={trainer}", *small, f"data.path={run}/generated/{name}.jsonl", batch, *margin]
-        assert main(["train", *words, "trainer.args.max_length=64", f"run.name={trainer}"]) == 0
+        words = [f"trainer={trainer}", *small, f"data.path={run}/generated/{name}.jsonl", *margin]
+        assert main(["train", *words, f"run.name={trainer}"]) == 0
