@@ -60,7 +60,7 @@ def prompts_seen(
 
     Raises ModelError where the policy has no tokenizer that can be loaded, or conversations no chat template.
     """
-    tokenizer = policy_tokenizer(experiment)
+    tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     args = experiment.trainer.trl_args
     settings = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.evaluate.end_of_run import EndOfRun, end_of_run
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.generated_files import BEST, COMPLETIONS, PAIRS, PICTURE, write_generated
 from rlhf_cli.evaluate.held_out_rows import load_held_out, load_training
@@ -20,6 +21,7 @@ from rlhf_cli.report.evaluation_picture import MISSING, can_draw
 from rlhf_cli.sampling.best_of_n import BestOfN, best_of_n
 from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.sampling.worth_training_on import MadeRows, best_answers, preference_pairs
+from rlhf_cli.stack.row_totals import why_no_total
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,18 @@ def generate(
     Raises ConfigError where answers have no total of their own and no reward was named to pick by, ModelError for a
     model that cannot be loaded, and whatever a reward raises.
     """
+    end = end_of_run(target)
+    _refuse_without_total(experiment, request.by, end)
     sampled = sample(
         target,
         experiment,
         rows,
+        end,
         num_samples=request.num_samples,
         batch_size=request.batch_size,
         on_batch=on_batch,
         on_scoring=on_scoring,
     )
-    if sampled.no_total is not None and request.by == TOTAL:
-        raise ConfigError(
-            "a completion has no total of its own here",
-            where="aggregate, rewards",
-            got=sampled.no_total,
-            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
-            hint=f"--by {next(iter(experiment.rewards))}",
-        )
     best = best_of_n(sampled.prompts, by=request.by)
     made = {
         PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
@@ -131,3 +128,17 @@ def generate(
         draw_best_of_n(best, title, target.folder / PICTURE)
         files.append(target.folder / PICTURE)
     return Generated(best, made, content, files, warnings)
+
+
+def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
+    """Raise ConfigError, before anything is sampled, where answers would be picked by a total that they do not have."""
+    normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
+    reason = why_no_total(normalize, experiment.aggregate, end.running or {}) if by == TOTAL else None
+    if reason is not None:
+        raise ConfigError(
+            "a completion has no total of its own here",
+            where="aggregate, rewards",
+            got=reason,
+            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
+            hint=f"--by {next(iter(experiment.rewards))}",
+        )

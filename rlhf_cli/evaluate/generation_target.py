@@ -10,7 +10,7 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import Target, file_source, find_target
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.model_folders import describe_model
-from rlhf_cli.runs.evaluations import POLICY
+from rlhf_cli.runs.evaluations import POLICY, run_of
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FOLDER = "generated"
@@ -48,7 +48,10 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
     else:
         describe_model(named, where="rlhf generate")
         model, label = Path(named).expanduser(), named
-    return Target(POLICY, model.resolve() if model.is_dir() else model, label, Path(_FOLDER, model.name).resolve())
+        model = model.resolve() if model.is_dir() else model
+        run = run_of(model)
+    name = model.name if run is None else f"{run.path.parent.name}-{run.path.name}"
+    return Target(POLICY, model, label, Path(_FOLDER, name).resolve())
 
 
 def _no_policy(label: str) -> RunError:
@@ -88,4 +91,16 @@ def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> Non
     if by is not None and by not in rewards:
         raise ConfigError(
             f"there is no reward {by!r} to pick by", where="--by", expected="one of " + ", ".join(rewards)
+        )
+
+
+def refuse_greedy(temperature: object) -> None:
+    """Raise ConfigError for a temperature at which all completions of a prompt are the same one."""
+    if isinstance(temperature, int | float) and temperature <= 0:
+        raise ConfigError(
+            "without a temperature all completions of a prompt are one and the same",
+            where="trainer.args.temperature",
+            got=temperature,
+            expected="a temperature above 0",
+            hint="rlhf eval RUN has the greedy answer",
         )

@@ -9,7 +9,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.evaluate.end_of_run import end_of_run
+from rlhf_cli.evaluate.end_of_run import EndOfRun
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.generation import Policy, sampling_settings
 from rlhf_cli.evaluate.policy_on_rows import answer_of, score_answers
@@ -24,28 +24,25 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Sampled:
-    """Holds prompts with their scored answers, a row a completion for a file, and how it was sampled.
-
-    `no_total` says why no answer has a total of its own, None where they have.
-    """
+    """Holds prompts with their scored answers, a row a completion for a file, and how it was sampled."""
 
     prompts: list[SampledPrompt]
     rows: list[Row]
     settings: dict[str, object]
-    no_total: str | None
 
 
 def sample(
     target: Target,
     experiment: Experiment,
     rows: list[Row],
+    end: EndOfRun,
     *,
     num_samples: int,
     batch_size: int | None,
     on_batch: Callable[[int], None],
     on_scoring: Callable[[], None],
 ) -> Sampled:
-    """Return `num_samples` answers to each row's prompt, sampled as the trainer samples and scored by the experiment.
+    """Return `num_samples` answers to each row's prompt, sampled as the trainer samples, scored as at the run's `end`.
 
     The same seed and batches give the same answers. `on_batch` is given the number of completions that are new,
     `on_scoring` is called when the rewards begin. Raises ModelError for a model that cannot be loaded, and whatever a
@@ -54,7 +51,7 @@ def sample(
     transformers_logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
     policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
-    settings, end = sampling_settings(experiment.trainer), end_of_run(target)
+    settings = sampling_settings(experiment.trainer)
     repeated = [row for row in rows for _ in range(num_samples)]
     completions = policy.complete(
         [row["prompt"] for row in repeated],
@@ -82,4 +79,4 @@ def sample(
     ]
     written = completions_of({SAMPLED: Part(num_samples, answers, settled.rows)})
     described = {**settings, "seed": experiment.seed, "batch_size": batch_size or BATCH}
-    return Sampled(prompts, written, described, settled.no_total)
+    return Sampled(prompts, written, described)

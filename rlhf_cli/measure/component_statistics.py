@@ -6,7 +6,7 @@ NumPy imports in a tenth of the time of pandas or scipy.stats; tests hold these 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy
 
@@ -29,6 +29,11 @@ class Distribution:
     quantiles: tuple[float, ...]
     bins: tuple[int, ...]
     distinct: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that stands in JSON: `quantiles` by their share, "0.5" for the median."""
+        by_share = {f"{share:g}": value for share, value in zip(QUANTILES, self.quantiles, strict=False)}
+        return {**asdict(self), "quantiles": by_share}
 
 
 def distribution(values: Sequence[float | None]) -> Distribution:

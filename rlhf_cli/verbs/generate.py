@@ -19,7 +19,7 @@ sample, model.path=CHECKPOINT takes another model.
 --overwrite      write over what is there
 --batch-size N   completions sampled at once (default 32); another number draws other random numbers
 --trust          run the reward files that RUN names, though somebody else made it
---json           print what is in best_of_n.json
+--json           print what is in best_of_n.json, and where the files are
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ from rich.text import Text
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.generated_files import BEST, PAIRS, make_room, shown
-from rlhf_cli.evaluate.generation_target import SampledRows, model_to_sample, refuse_without_scores, run_to_sample
+from rlhf_cli.evaluate.generation_target import (
+    SampledRows,
+    model_to_sample,
+    refuse_greedy,
+    refuse_without_scores,
+    run_to_sample,
+)
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import is_run_name
@@ -65,6 +71,7 @@ def run(argv: list[str]) -> int:
     target, prepared = _prepared(options)
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)
+    refuse_greedy(experiment.trainer.args.get("temperature"))
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
@@ -73,14 +80,13 @@ def run(argv: list[str]) -> int:
     screen = Console(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
     total = len(rows) * num_samples
-    screen.print(
-        f"[bold]{target.label}[/] on {which}: {len(rows)} prompts, {num_samples} completions each", highlight=False
-    )
+    asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
+    screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
     request = Request(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
     with generation_bar(screen, total) as bar:
         generated = generate(target, experiment, rows, which, request, on_batch=bar.add, on_scoring=bar.scoring)
     if options.as_json:
-        print_json(generated.content)
+        print_json({**generated.content, "files": [shown(file) for file in generated.files]})
         return EXIT_OK
     for warning in generated.warnings:
         screen.print(Text(f"warning: {warning}", style="bold yellow"))
