@@ -62,6 +62,7 @@ def test_a_document_works_line_by_line(
     name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "my project", "--trains", name]) == 0
+    capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workplace / "my project")
         small = [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
@@ -80,5 +81,6 @@ def test_every_line_works_as_it_stands(
     name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["init", "--trains", name]) == 0
+    capsys.readouterr()
     for words in commands_of((workplace / document).read_text()):
         typed(words, capsys)

@@ -85,7 +85,7 @@ def test_nothing_is_overwritten_and_all_that_is_there_is_named(place: Path, caps
         (["--model", "./nowhere"], "no such model folder"),
         (["--data", "nowhere.csv"], "no such file"),
         (["--column", "prompt"], "--column is ROLE=COLUMN"),
-        (["--trian", "dpo"], "--trains"),
+        (["--train", "dpo"], "--trains"),
         (["my", "project"], "rlhf init 'my project'"),
     ],
 )
