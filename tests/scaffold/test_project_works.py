@@ -57,7 +57,9 @@ def test_only_verbs_that_there_are_and_folders_that_were_made(name: str, place: 
         assert any("-m" in words for words in commands if words[:2] == ["rlhf", "train"])
 
 
-@pytest.mark.parametrize(("name", "document"), [("grpo", "AGENTS.md"), ("reward", "README.md")])
+@pytest.mark.parametrize(
+    ("name", "document"), [("grpo", "AGENTS.md"), pytest.param("reward", "README.md", marks=pytest.mark.slow)]
+)
 def test_a_document_works_line_by_line(
     name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
