@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
+
 pytestmark = pytest.mark.processes
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS = 9
@@ -76,6 +78,11 @@ def test_all_end_as_they_are_said_to(answers: dict[int, list[Answer]]) -> None:
     codes = {answer.command: answer.code for task in answers.values() for answer in task}
     assert {command for command, code in codes.items() if code} == {"verify runs/quickstart/first --json"}, codes
     assert set(codes.values()) == {0, 1}
+
+
+def test_each_has_the_shape_that_rlhf_schema_says(answers: dict[int, list[Answer]]) -> None:
+    for answer in (one for task in answers.values() for one in task):
+        SHAPES[answer.command.split()[0]].model_validate_json(json.dumps(answer.said))
 
 
 def test_what_there_is(answers: dict[int, list[Answer]]) -> None:
