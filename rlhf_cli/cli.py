@@ -14,6 +14,7 @@ import traceback
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
+from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
@@ -30,9 +31,9 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                 two minutes on a laptop, nothing to download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5      override anything
-  rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
+  rlhf train +exp=quickstart                                   half a minute on a laptop, nothing to download
+  rlhf train +exp=quickstart rewards.brevity.weight=0.5        override anything
+  rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5   sweep it
 
 rlhf VERB --help says more; rlhf --version.
 """
@@ -51,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
+        verbs = "\n".join(f"  {verb:<12}  {summary}" for verb, summary in VERBS.items())
+        print(folded(_HELP.format(verbs=verbs).rstrip(), shown_width()))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -62,7 +64,7 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_USER_ERROR
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
-        print(usage.text.strip())
+        print(folded(usage.text.strip(), shown_width()))
         return EXIT_OK
     with contextlib.ExitStack() as stack:
         if verb in _LONG:

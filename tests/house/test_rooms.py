@@ -38,6 +38,7 @@ MUST_NOT_KNOW = {
         "usage",
         "tables",
         "told",
+        "folded_help",
         "errors",
         "suggest",
         "lasting_output",
