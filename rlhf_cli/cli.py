@@ -23,7 +23,7 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
 from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.verbs import GROUPS, VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -31,9 +31,9 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                   half a minute on a laptop, nothing to download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5        override anything
-  rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5   sweep it
+  rlhf train +exp=quickstart                       half a minute, no download
+  rlhf train +exp=quickstart seed=3                override it
+  rlhf train -m +exp=quickstart 'seed=range(0,3)'  sweep it
 
 rlhf VERB --help says more; rlhf --version.
 """
@@ -52,8 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        verbs = "\n".join(f"  {verb:<12}  {summary}" for verb, summary in VERBS.items())
-        print(folded(_HELP.format(verbs=verbs).rstrip(), shown_width()))
+        print(folded(_HELP.format(verbs=_verbs()).rstrip(), shown_width()))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -72,6 +71,11 @@ def _dispatch(words: list[str]) -> int:
         if JSON in rest and JSON in usage.flags:
             stack.enter_context(json_alone())
         return _run(verb, rest)
+
+
+def _verbs() -> str:
+    groups = ("\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items()) for verbs in GROUPS.values())
+    return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
 
 
 def _meant(verb: str) -> list[str]:

@@ -76,8 +76,8 @@ def _holds(name: str, letters: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return a name as it counts: neither capitals nor the sign between its words make another."""
-    return re.sub(r"[-\s]", "_", name.lower())
+    """Return a name as it counts: neither capitals nor the signs before it and between its words make another."""
+    return re.sub(r"[-\s]", "_", name.lower().lstrip("-+~"))
 
 
 def _words(name: str) -> frozenset[str]:

@@ -191,6 +191,8 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
     flag = flags.get(name)
     if flag is None:
         hint = _of_others(options, name, value, left) or nearest(name, flags)
+        if hint is None and equals and "[overrides]" in options.usage.text:
+            hint = word.lstrip("-")
         raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)
     given = options._given.setdefault(flag.names[0], [])
     if flag.is_switch:

@@ -22,8 +22,8 @@ class KindResult:
 
     Of `rows` with a gold answer it beats the gold's total in `beats` and ties in `ties` (where the gold answer is paid
     at all); `share` is both of them with Wilson's interval. `is_near`: no hole, but in too many rows it gets all that
-    the main component gives the gold answer, and only other components hold it back. `margin` is the mean of its total
-    less the gold's. `contributions` are means over the rows in which it beats or ties, over all rows where it does so
+    the main component gives the gold answer, or nearly the gold's total. `margin` is the mean of its total less the
+    gold's. `contributions` are means over the rows in which it beats or ties, over all rows where it does so
     in none. `let_in` is the component that pays it most beyond the gold answer. `text` is one that beat or tied, else
     the first.
     """
@@ -94,7 +94,7 @@ class AuditResult:
 
     @property
     def near(self) -> list[KindResult]:
-        """Return the kinds that take in the main component, and are held back by others alone."""
+        """Return the kinds that come near, by the main component or in total."""
         return [kind for kind in self.kinds if kind.is_near]
 
     @property

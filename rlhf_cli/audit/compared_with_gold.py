@@ -14,9 +14,13 @@ from rlhf_cli.numerics.intervals import wilson
 _ROUNDING = 1e-9
 
 
+NEARLY = 0.8
+"""An answer that gets this share of the way from the usual degenerate one's total to the gold's is nearly as good."""
+
+
 @dataclass(frozen=True)
 class GoldRow:
-    """Holds the gold answer's score in a row and the least total that a degenerate answer got there.
+    """Holds the gold answer's score in a row, and the least and the median total that degenerate answers got there.
 
     Where the gold answer gets no more than that, the rewards do not recognise it: nothing can tie with it then, and
     what gets more beats it all the same.
@@ -24,6 +28,7 @@ class GoldRow:
 
     scored: ScoredRow
     floor: float | None
+    usual: float | None
 
     @property
     def is_recognised(self) -> bool:
@@ -52,7 +57,7 @@ def compared(
     kind is a hole where the lower end of the interval of its share is above.
     """
     rows = [row for row in gold if row in attacks]
-    beaten, tied, fooled, margins = [], [], [], []
+    beaten, tied, fooled, near, margins = [], [], [], [], []
     for row in rows:
         attack, right = attacks[row][1].total, gold[row].scored.total
         if attack is None or right is None:
@@ -62,11 +67,13 @@ def compared(
             beaten.append(row)
         elif gold[row].is_recognised and attack >= right - room(right):
             tied.append(row)
-        elif main is not None and _is_fooled(main, attacks[row][1], gold[row].scored):
+        elif main is not None and _reaches(main, attacks[row][1], gold[row].scored):
             fooled.append(row)
+        elif (usual := gold[row].usual) is not None and usual < right and attack >= usual + NEARLY * (right - usual):
+            near.append(row)
     share = wilson(len(beaten) + len(tied), len(rows))
-    at_all = wilson(len(beaten) + len(tied) + len(fooled), len(rows))
-    open_rows = [*beaten, *tied] or fooled or rows or list(attacks)
+    at_all = wilson(len(beaten) + len(tied) + len(fooled) + len(near), len(rows))
+    open_rows = [*beaten, *tied] or fooled or near or rows or list(attacks)
     contributions = _contributions(
         [attacks[row][1] for row in open_rows], [gold[row].scored for row in open_rows if row in gold]
     )
@@ -91,27 +98,33 @@ def compared(
         margin=fmean(margins) if margins else None,
         is_hole=is_hole,
         is_near=is_near,
-        let_in=main if is_near else _let_in(contributions) if is_hole or not gold else None,
+        let_in=main if is_near and fooled else _let_in(contributions) if is_hole or is_near or not gold else None,
         contributions=contributions,
         errors=errors,
         shown_row=open_rows[0],
     )
 
 
-def main_component(gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]) -> str | None:
-    """Return the component that pays gold answers most beyond the usual degenerate one; None where none pays more."""
-    gains = {
-        name: value - median(row.rewards[name].weighted or 0.0 for row in attacks)
-        for name, value in contributions_of(gold).items()
-        if value is not None and attacks
-    }
-    best = max(gains, key=lambda name: gains[name], default=None)
-    return best if best is not None and gains[best] > _ROUNDING else None
+def main_component(gold: Mapping[int, ScoredRow], attacks: Sequence[tuple[int, ScoredRow]]) -> str | None:
+    """Return the component that tells gold answers from the others: the one in which the fewest of them reach it.
+
+    gold: by row. attacks: (row, score). Only components that pay gold answers more than the usual other count; of
+    equals the one that pays them most. None where none does.
+    """
+    rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
+    if not rows:
+        return None
+    found = []
+    for name, value in contributions_of(list(gold.values())).items():
+        gain = (value or 0.0) - median(attack.rewards[name].weighted or 0.0 for attack, _ in rows)
+        if gain > _ROUNDING:
+            found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
+    return min(found)[-1] if found else None
 
 
-def _is_fooled(main: str, attack: ScoredRow, gold: ScoredRow) -> bool:
-    """Return whether the main component pays the answer as much as the gold one, and that one something."""
-    paid, right = attack.rewards[main].weighted, gold.rewards[main].weighted
+def _reaches(name: str, attack: ScoredRow, gold: ScoredRow) -> bool:
+    """Return whether a component pays the answer as much as the gold one, and that one something."""
+    paid, right = attack.rewards[name].weighted, gold.rewards[name].weighted
     return paid is not None and right is not None and right > 0 and paid >= right - room(right)
 
 

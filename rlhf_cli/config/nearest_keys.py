@@ -8,7 +8,7 @@ one, `rewards.weight.brevity` has them in another order. What fits no key nearly
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import BaseModel
 
@@ -30,6 +30,7 @@ _SHARED_WORDS = 100
 """From here on a distance between parts says that they share words, and are no slip of one another."""
 
 Path = tuple[str, ...]
+Rank = tuple[int, int, int, int]
 
 
 def meant_key(typed: str, tree: JsonTree) -> str | None:
@@ -38,10 +39,7 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
     `tree` is the composed experiment, whose trainer and rewards say which keys there are.
     """
     path = tuple(typed.split("."))
-    keys = list(_keys_there_are(tree))
-    sections = {part for key in keys for part in key[:-1]}
-    ranked = [(rank, key) for key in keys if (rank := _distance(path, key, sections)) is not None]
-    best = min(ranked, default=None)
+    best = _nearest(path, list(_keys_there_are(tree)))
     former = former_name(path[-1], tree)
     # A slip of the fingers is nearer than another tool's word for it, and a key that only moved is not.
     if former is not None and (best is None or best[0][0] > 0):
@@ -50,6 +48,18 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
         return ".".join(best[1])
     inner = [former_name(part, tree) for part in path[:-1]] if path[:2] == _ARGS else []
     return next((today for one in inner if one is not None and (today := one[1])), None)
+
+
+def nearest_path(typed: str, keys: Iterable[str]) -> str | None:
+    """Return which of these dotted keys was most likely meant, None where none comes close."""
+    best = _nearest(tuple(typed.split(".")), [tuple(key.split(".")) for key in keys])
+    return ".".join(best[1]) if best is not None else None
+
+
+def _nearest(typed: Path, keys: list[Path]) -> tuple[Rank, Path] | None:
+    sections = {part for key in keys for part in key[:-1]}
+    ranked = [(rank, key) for key in keys if (rank := _distance(typed, key, sections)) is not None]
+    return min(ranked, default=None)
 
 
 def former_name(name: str, tree: JsonTree) -> tuple[FormerName, str] | None:
@@ -80,7 +90,7 @@ def _with_reward(key: str, tree: JsonTree) -> str:
     return key.replace(".NAME.", f".{names[0]}.") if len(names) == 1 else key
 
 
-def _distance(typed: Path, key: Path, sections: set[str]) -> tuple[int, int, int, int] | None:
+def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
     """Return how far a key is from what was typed, as what orders keys; None where it is too far.
 
     First come keys with slips alone, then those of which parts were left out, added or put elsewhere. `sections` are

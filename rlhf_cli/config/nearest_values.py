@@ -36,8 +36,6 @@ Takes = Callable[[object], bool]
 
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with what was most likely meant by a value that a key of ours does not take, else None."""
-    if (inner := section_of(field.annotation)) is not None and not isinstance(value, dict | list):
-        return _inside(key, inner, value)
     adapter = _judge(field)
     return first_taken(key, value, lambda one: _is_valid(adapter, one), choices=_words(field.annotation))
 
@@ -107,13 +105,13 @@ def _numbers(name: str, text: str) -> Iterator[object]:
     yield number
 
 
-def _inside(key: str, kind: type[BaseModel], value: object) -> str | None:
-    """Return the first key of a section that takes what was given in the place of the section."""
+def meant_inside(key: str, kind: type[BaseModel], value: object) -> str | None:
+    """Return `key=value` with the first key of a section that takes what was given in the place of the section."""
+    if value is True and _is_valid(TypeAdapter(kind), {}):
+        return f"'{key}={{}}'"
     for name, field in kind.model_fields.items():
         if _is_valid(_judge(field), value) and value is not None:
             return f"{key}.{field.alias or name}={_shown(value)}"
-        if isinstance(value, bool) and value and isinstance(field.default, int | float):
-            return f"{key}.{field.alias or name}={_shown(field.default)}"
     return None
 
 

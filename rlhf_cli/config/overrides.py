@@ -14,13 +14,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.shell_words import Groups, not_an_override
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
 from rlhf_cli.tables.former_names import SPOKEN_VALUES
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
-Groups = dict[str, dict[str, Path]]
-
 _PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
 
 
@@ -32,8 +31,10 @@ def rewrite(typed: list[str]) -> list[str]:
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
-    for text in typed:
+    for place, text in enumerate(typed):
         override = _rewrite_one(text, known)
+        if override is None:
+            raise not_an_override(typed, place, known)
         group = override.lstrip("+").partition("=")[0]
         appended.get(group, rewritten).append(override)
     # `exp` before `debug`: what is composed last wins.
@@ -74,13 +75,14 @@ def refuse_several_values(typed: list[str]) -> None:
             )
 
 
-def _rewrite_one(typed: str, known: Groups) -> str:
+def _rewrite_one(typed: str, known: Groups) -> str | None:
+    """Return Hydra's override for one word, None for a word that is none."""
     text = quote_paths(typed)
     if text.startswith("~"):
         return text
     match = _OVERRIDE.match(text)
     if match is None:
-        raise _not_an_override(text, known)
+        return None
     key, value = match["key"].strip(), match["value"]
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         return text
@@ -124,13 +126,3 @@ def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_n
             expected="one of " + ", ".join(options),
             hint=f"{key}={close}" if close else f"rlhf list {group}",
         )
-
-
-def _not_an_override(text: str, known: Groups) -> ConfigError:
-    hint = f"+exp={text}" if text in known.get("exp", {}) else "rlhf list exp"
-    return ConfigError(
-        f"{text!r} is not an override",
-        where="command line",
-        expected="key=value, such as trainer.args.learning_rate=1e-5, or a group choice, such as +exp=quickstart",
-        hint=hint,
-    )

@@ -11,9 +11,9 @@ from pydantic_core import ErrorDetails
 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.nearest_keys import former_name, meant_key
-from rlhf_cli.config.nearest_values import meant_value
+from rlhf_cli.config.nearest_values import meant_inside, meant_value
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.schema.keys import field_at, section_of, valid_keys
+from rlhf_cli.config.schema.keys import field_at, section_at, valid_keys
 from rlhf_cli.config.schema.stop_section import RULE_KEYS
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.json_values import JsonTree, JsonValue
@@ -92,16 +92,21 @@ def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -
         where=origins.where(key),
         got=shown,
         expected=_expected(detail, path),
-        hint=_other_reward(path, tree) or _meant_below(path, detail) or _meant_instead(path, given),
+        hint=_other_reward(path, tree)
+        or _option(path, given)
+        or _meant_below(path, detail)
+        or _meant_instead(path, given),
     )
 
 
 def _meant_instead(path: Path, given: JsonValue) -> str | None:
     """Return `key=value` with the value that was meant; a part of a list's entry cannot be typed alone."""
-    field = field_at(path) if path else None
-    if field is None or any(isinstance(part, int) for part in path):
+    if not path or any(isinstance(part, int) for part in path):
         return None
-    return meant_value(_dotted(path), field, given)
+    section, field = section_at(path), field_at(path)
+    if section is not None and not isinstance(given, dict | list):
+        return meant_inside(_dotted(path), section, given)
+    return meant_value(_dotted(path), field, given) if field is not None else None
 
 
 def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
@@ -116,6 +121,14 @@ def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
         close = [(name, meant) for name in given if (meant := nearest(str(name), RULE_KEYS)) not in (None, name)]
         return f"stop.{close[0][1]}" if close else None
     return None
+
+
+def _option(path: Path, given: JsonValue) -> str | None:
+    """Return the choice of the ready-made reward that was given as if it were a value: `rewards.short=brevity`."""
+    if len(path) != 2 or path[0] != "rewards" or not isinstance(given, str):
+        return None
+    close = nearest(given, groups().get("reward", {}))
+    return f"reward@rewards.{path[1]}={close}" if close is not None else None
 
 
 def _other_reward(path: Path, tree: JsonTree) -> str | None:
@@ -143,11 +156,10 @@ def _keys_of(detail: ErrorDetails, tree: JsonTree) -> Path:
 
 
 def _expected(detail: ErrorDetails, path: Path) -> str:
-    if detail["type"] in ("model_type", "model_attributes_type") and (field := field_at(path)) is not None:
-        inner = section_of(field.annotation)
-        if inner is not None:
-            or_none = ", or null for none" if field.default is None else ""
-            return f"a section with {', '.join(valid_keys(path))}{or_none}"
+    if detail["type"] in ("model_type", "model_attributes_type") and (keys := valid_keys(path)):
+        field = field_at(path)
+        or_none = ", or null for none" if field is not None and field.default is None else ""
+        return f"a section with {', '.join(keys)}{or_none}"
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
 

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def policy_tokenizer(experiment: Experiment) -> PreTrainedTokenizerBase:
+def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
     """Return the policy's tokenizer: what counts tokens, or renders a prompt, does it as the policy would.
+
+    `wanted_by` says in a message what takes it.
 
     Raises ModelError where none is named, or the one named cannot be loaded.
     """
@@ -25,9 +27,8 @@ def policy_tokenizer(experiment: Experiment) -> PreTrainedTokenizerBase:
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if name is None or name == NOT_GIVEN:
         raise ModelError(
-            "this takes the policy's tokenizer, and no policy is named",
+            f"{wanted_by} takes the policy's tokenizer, and no policy is named",
             where=where,
-            got="a reward that counts tokens, or a truncation policy that does",
             expected="a model folder or a hub id; only its tokenizer is read",
             hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
         )

@@ -102,13 +102,13 @@ def score_with(
     running: Mapping[str, RunningDeviation] | None = None,
 ) -> CompletionScores:
     """Score the rows by a stack that is open and stays so. Arguments and errors are those of `score`."""
-    tokenizer = functools.cache(lambda: policy_tokenizer(experiment))
+    tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     _require_columns(stack, rows)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
     batch["log_extra"] = batch["log_metric"] = lambda name, value: None
-    if "completion_ids" not in batch and _wants_tokens(stack):
+    if "completion_ids" not in batch and _wanting_tokens(stack):
         batch["completion_ids"] = [tokenizer().encode(text_of(text)) for text in batch["completions"]]
     if "completion_ids" in batch:
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
@@ -180,8 +180,10 @@ def _require_columns(stack: RewardStack, rows: list[Row]) -> None:
         raise Problems(problems)
 
 
-def _wants_tokens(stack: RewardStack) -> bool:
-    return any("completion_ids" in inspect.signature(component.score).parameters for component in stack.components)
+def _wanting_tokens(stack: RewardStack) -> list[str]:
+    """Return the keys of the rewards that read token ids."""
+    wanting = [one for one in stack.components if "completion_ids" in inspect.signature(one.score).parameters]
+    return [f"rewards.{component.name}" for component in wanting]
 
 
 def _mean(values: list[float]) -> float | None:

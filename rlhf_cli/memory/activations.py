@@ -62,7 +62,7 @@ def layer_bytes(arch: Architecture, precision: Precision, batch: Batch, *, adapt
     compute, weight = precision.compute_bytes, precision.weight_bytes
     h, q = arch.hidden, arch.queries
     keys = q if batch.padded else arch.keys
-    a_token = 2 * _FLOAT32 * h  # what the two norms take, in float32
+    a_token = 2.0 * _FLOAT32 * h  # what the two norms take, in float32
     if adapter is None:
         a_token += 2 * weight * h  # what they make of it before their own weights, which are trained
     a_token += compute * h * (_readers("q_proj k_proj v_proj", precision, adapter))

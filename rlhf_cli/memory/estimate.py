@@ -1,13 +1,14 @@
 """Estimates the memory of one device in the moments of a run, part by part, before anything is loaded.
 
-What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. On a CPU the process holds more: a
-hundred megabytes of libraries, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
+What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds some ten
+megabytes more, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer
@@ -99,10 +100,10 @@ class Estimate:
         load = self._load
         if not load.completions:
             return
-        between = {"gradients": self._held.gradients if load.generates_between else 0.0}
-        rounds = [("generates", load.completions)]
+        between: Parts = {"gradients": self._held.gradients if load.generates_between else 0.0}
+        rounds = [("generating", load.completions)]
         if load.evaluated_at_once > load.completions:
-            rounds.append(("generates in an evaluation", load.evaluated_at_once))
+            rounds.append(("an evaluation generating", load.evaluated_at_once))
         for what, rows in rounds:
             parts = _sum(self._always(), between)
             if self._experiment.launch.rollout == "vllm":
@@ -113,7 +114,7 @@ class Estimate:
         for name, model in self.reward_models.items():
             rows = min(self._experiment.rewards[name].batch_size, load.completions)
             passing = activations.passing_bytes(model.architecture, model.precision, Batch(rows, load.tokens))
-            yield "generation", f"{name} scores {rows} texts", _sum(self._always(), between, {"activations": passing})
+            yield "generation", f"{name} scoring {rows} texts", _sum(self._always(), between, {"activations": passing})
         passes = self._passes()
         if passes:
             said = f"log-probabilities of {load.micro_batch} completions at a time"
@@ -164,20 +165,20 @@ class Estimate:
             before["critic"] = self._critic_held.gradients
         rows = f"{load.micro_batch} rows of {load.tokens} tokens"
         for parts in self._backward(self.policy):
-            yield "training", f"learns from {rows}", _sum(self._always(), before, parts)
+            yield "training", f"learning from {rows}", _sum(self._always(), before, parts)
         done: Parts = {"gradients": self._held.gradients}
         if critic is not None:
             for parts in self._backward(critic):
-                yield "training", f"the critic learns from {rows}", _sum(self._always(), before | done, parts)
+                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts)
             done["critic"] = self._critic_held.gradients
         arch = self.policy.architecture
         embedding = 0.0
         if self.policy.adapter is None:  # its gradient is made once more before it is added to the head's
             embedding = arch.vocabulary * arch.hidden * self.policy.precision.weight_bytes
-        last = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
+        last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
         yield "training", "the end of the backward pass", _sum(self._always(), done, last)
         if load.evaluated_at_once > load.micro_batch:
-            said = f"evaluates {load.evaluated_at_once} rows at a time"
+            said = f"evaluating {load.evaluated_at_once} rows at a time"
             yield "training", said, _sum(self._always(), self._passing(load.evaluated_at_once))
 
     def _backward(self, model: Loaded) -> Iterator[Parts]:
@@ -260,7 +261,7 @@ def memory_plan(
     device_bytes: int | None = None,
 ) -> MemoryPlan:
     """Return what a run needs of one device's memory, or why that is not known."""
-    device = "GPU" if on_gpu else "CPU"
+    device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
     try:
         found = Estimate(experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes)
     except UnknownArchitecture as error:

@@ -1,4 +1,4 @@
-"""Finds out what shape a model has that is not loaded: from its folder, the hub's cache, or the recipe of a tiny one."""
+"""Finds out the shape of a model that is not loaded: from its folder, the hub's cache, or the recipe of a tiny one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the models that a run holds on a device, by what an experiment says: policy, reference, critic, reward models."""
+"""Lists the models that a run holds on a device by an experiment: policy, reference, critic, reward models."""
 
 from __future__ import annotations
 

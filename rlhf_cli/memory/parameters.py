@@ -51,10 +51,8 @@ def count_parameters(arch: Architecture, *, head: int | None = None) -> Paramete
     shapes = matrices(arch)
     body = arch.layers * sum(ins * outs for ins, outs in shapes.values())
     embedding = arch.vocabulary * arch.hidden
-    if head is not None:
-        out = arch.hidden * head
-    else:
-        out = 0 if arch.ties_head else embedding
+    of_language = 0 if arch.ties_head else embedding
+    out = of_language if head is None else arch.hidden * head
     if arch.family == "gpt2":
         biases = sum(outs for _, outs in shapes.values())
         rest = arch.layers * (biases + 4 * arch.hidden) + 2 * arch.hidden  # a layer norm has a weight and a bias

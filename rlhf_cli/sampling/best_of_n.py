@@ -28,7 +28,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.numerics.intervals import Estimate, student
+from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
 from rlhf_cli.sampling.sampled_answers import TOTAL, SampledAnswer, SampledPrompt
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 class BestOfK:
     """Holds what the best of `k` is worth: the score it is picked by, every reward and the tokens at that pick.
 
-    Estimates are means over prompts with 95 % intervals over prompts. `kl_bound` is in nats.
+    Estimates are means over prompts with 95 % intervals over prompts, as those of `rlhf eval`. `kl_bound` is in nats.
     """
 
     k: int
@@ -75,7 +75,9 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
             _picked(one, [value(answer) for answer in prompt.answers])
             for one, (prompt, _) in zip(weights, scored, strict=True)
         ]
-        return [student([one for one in column if not math.isnan(one)]) for column in np.array(picked).T.tolist()]
+        return [
+            mean_with_interval([one for one in column if not math.isnan(one)]) for column in np.array(picked).T.tolist()
+        ]
 
     scores_of = curve_of(lambda answer: answer.score(by))
     rewards_of = {name: curve_of(_reader(name)) for name in names}

@@ -88,7 +88,9 @@ def _show_hole(console: Console, kind: KindResult) -> None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
         console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2)))
     elif kind.is_near:
-        console.print(Padding(Text(f"fools {kind.let_in}; only the other rewards hold it back"), (0, 0, 0, 2)))
+        console.print(
+            Padding(Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2))
+        )
     console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2)))
 
 
@@ -121,7 +123,7 @@ def _verdict(result: AuditResult) -> Text:
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")
-    near = _listed(result.near, f"fool{'s' if len(result.near) == 1 else ''} {result.main}") if result.near else ""
+    near = _listed(result.near, f"come{'s' if len(result.near) == 1 else ''} near it") if result.near else ""
     if result.holes:
         count = "1 hole" if len(result.holes) == 1 else f"{len(result.holes)} holes"
         gets = "gets" if len(result.holes) == 1 else "get"
@@ -129,7 +131,7 @@ def _verdict(result: AuditResult) -> Text:
         return Text(f"{count}: {_listed(result.holes, f'{gets} as much as gold, or more')}{more}", "red")
     few = f"; {result.num_unrecognised} rows do not pay the gold answer at all" if result.num_unrecognised else ""
     if near:
-        return Text(f"no hole in the total, but {near}{few}", "yellow")
+        return Text(f"no hole, but {near}{few}", "yellow")
     return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
 
 

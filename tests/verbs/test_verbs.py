@@ -51,7 +51,8 @@ def test_help_names_every_verb(words: list[str], capsys: Said) -> None:
     said = capsys.readouterr()
     assert said.err == ""
     for verb, what in VERBS.items():
-        assert f"  {verb:<12}  {what}\n" in said.out
+        assert f"  {verb:<11} {what}\n" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])

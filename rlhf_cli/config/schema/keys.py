@@ -24,8 +24,8 @@ def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section that a path leads to; none where it leads to no section."""
-    section = _arm(_kind_at(path), "")
-    return list(_keys(section)) if _is_section(section) else []
+    section = section_at(path)
+    return list(_keys(section)) if section is not None else []
 
 
 def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:

@@ -1,0 +1,142 @@
+"""`rlhf reproduce`: the same again is equal, and what was changed is named at the first step that it reaches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+
+SCORES = "def score(completions, **columns):\n    return [float(text[:1] {sign} 'P') for text in completions]\n"
+"""A reward that two runs of the same policy get other values from where its sign is another."""
+Say = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def begun(train, workplace: Path) -> RunFolder:
+    """A run of three steps with a reward and a data file of its own."""
+    write_reward(workplace, "<")
+    rows = [{"prompt": f"{a}+{b}=", "a": a, "b": b} for a in range(8) for b in range(8)]
+    (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, folder = train("+rewards.mine.fn=./mine.py:score", "data=file", "data.path=rows.jsonl", "~data.args")
+    assert code == 0
+    return folder
+
+
+def write_reward(place: Path, sign: str) -> None:
+    """Write the reward's file, and forget it: one process imports a file once, as a command does."""
+    (place / "mine.py").write_text(SCORES.format(sign=sign))
+    for name in [
+        name for name, module in sys.modules.items() if getattr(module, "__file__", "") == str(place / "mine.py")
+    ]:
+        del sys.modules[name]
+
+
+def again(capsys: Say, *words: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["reproduce", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_equal_and_then_what_was_changed(begun: RunFolder, workplace: Path, capsys: Say) -> None:
+    """One run, run again and again: as it is, with another seed, schedule, reward file, data file."""
+    run = begun.shown
+    before = begun.metrics.read_bytes(), begun.provenance.read_bytes()
+    code, said = again(capsys, run)
+    assert (code, said["equal"], said["steps"], said["first_difference"], said["causes"]) == (0, True, 3, None, [])
+    assert [part["part"] for part in said["weights"]] == ["model"]
+    assert said["again"] == "runs/reproduced/quickstart-one"
+
+    code, said = again(capsys, run, "seed=1")
+    assert (code, said["first_difference"]["step"]) == (1, 1)
+    assert [(cause["kind"], cause["name"]) for cause in said["causes"]] == [("configuration", "seed")]
+
+    # A linear schedule ends at nothing, a constant one does not: the first step is the same under both.
+    code, said = again(capsys, run, "trainer.args.lr_scheduler_type=constant")
+    assert (code, said["equal_steps"]) == (1, 1)
+    assert (said["first_difference"]["step"], said["first_difference"]["metric"]) == (2, "learning_rate")
+
+    write_reward(workplace, ">")
+    code, said = again(capsys, run)
+    assert (code, said["first_difference"]["step"]) == (1, 1)
+    assert said["first_difference"]["metric"].startswith("rewards/mine/")
+    assert [(cause["kind"], cause["name"]) for cause in said["causes"]] == [("reward code", "rewards.mine")]
+    write_reward(workplace, "<")
+
+    text = (workplace / "rows.jsonl").read_text()
+    (workplace / "rows.jsonl").write_text(text.replace('"7+', '"9+').replace('"6+', '"8+'))
+    code, said = again(capsys, run)
+    assert (code, [(cause["kind"], cause["name"]) for cause in said["causes"]]) == (1, [("data", "data")])
+
+    # Nothing of the run itself was touched.
+    assert (begun.metrics.read_bytes(), begun.provenance.read_bytes()) == before
+
+
+def test_the_first_steps_have_the_schedule_of_the_whole_run(train, capsys: Say) -> None:
+    _, folder = train("trainer.args.save_steps=2")
+    code, said = again(capsys, folder.shown, "--steps", "2")
+    new = RunFolder(Path(said["again"]))
+    assert (code, said["equal"], said["steps"], read_status(new).step) == (0, True, 2, 2)
+    assert [part["part"] for part in said["weights"]] == ["checkpoint-2"]
+    code, said = again(capsys, folder.shown, "--steps", "2", "trainer.args.max_steps=2")
+    assert (code, said["first_difference"]["metric"]) == (1, "learning_rate")
+
+
+def test_two_runs_that_are_there(train, workplace: Path, capsys: Say) -> None:
+    _, folder = train()
+    shutil.copytree(folder.path, workplace / "copy")
+    assert again(capsys, folder.shown, "--against", "copy")[0] == 0
+    weights = next((workplace / "copy" / "model").glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    code, said = again(capsys, folder.shown, "--against", "copy")
+    assert (code, said["equal"], said["first_difference"], said["weights"][0]["equal"]) == (1, False, None, False)
+    assert main(["reproduce", folder.shown, "--against", "copy"]) == 1
+    assert "other weights" in capsys.readouterr().out
+
+
+def test_a_run_that_was_stopped_is_run_as_far_as_it_came(train, capsys: Say) -> None:
+    _, folder = train("stop.when=step >= 2")
+    assert read_status(folder).step == 2
+    code, said = again(capsys, folder.shown)
+    assert (code, said["equal"], said["steps"]) == (0, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "7"], "up to 3"),
+        (["--against", "nowhere"], "is not a run folder"),
+        (["--against", "runs", "seed=1"], "nothing is trained with --against"),
+        (["rewards.corect.weight=2"], "rewards.correct.weight"),
+        (["--stepz", "2"], "--steps"),
+    ],
+)
+def test_refused(train_once: RunFolder, words: list[str], said: str, capsys: Say) -> None:
+    assert main(["reproduce", str(train_once.path), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def train_once(workplace: Path) -> RunFolder:
+    """A run of three steps that was never trained: its configuration is real, its log is written."""
+    from rlhf_cli.jobs.prepare import prepare
+    from rlhf_cli.launch.freeze import create_run
+    from rlhf_cli.plan.preflight import preflight
+    from rlhf_cli.runs.run_status import FINISHED, update_status
+    from tests.support.small_runs import SMALL
+
+    prepared = prepare([*SMALL, "run.name=one"])
+    files = preflight(prepared.experiment, prepared.composed).files
+    folder = create_run(prepared.experiment, prepared.composed, files=files)
+    folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 0.1}) + "\n" for step in (1, 2, 3)))
+    update_status(folder, state=FINISHED, step=3, max_steps=3)
+    return folder
