@@ -19,7 +19,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 @dataclass(frozen=True)
 class MetricReference:
-    """A metric of metrics.jsonl. `group` is the heading that it stands below, `more` holds its other columns by head."""
+    """A metric of metrics.jsonl. `group` is the heading that it stands below, `more` are its other columns by head."""
 
     name: str
     text: str
