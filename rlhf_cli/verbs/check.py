@@ -11,19 +11,8 @@ goes on would refuse. Imports no torch and writes nothing.
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.planned_run import planned_json
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.resume_options import resume_options
-from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.json_output import print_json
-from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
-from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.screen.launch_table import describe_launch
-from rlhf_cli.screen.start_panel import show_start
 from rlhf_cli.usage import read_options
 
 
@@ -31,6 +20,19 @@ def run(argv: list[str]) -> int:
     """Check an experiment and show what it would do; returns the exit code."""
     options = read_options(__doc__, argv, verb="check")
     prepared = prepare(options.words)
+    # A typo is refused above, before what draws and plans is imported.
+    from rich.console import Console
+
+    from rlhf_cli.jobs.planned_run import planned_json
+    from rlhf_cli.jobs.resume_options import resume_options
+    from rlhf_cli.jobs.resuming import resumed
+    from rlhf_cli.json_output import print_json
+    from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.plan.launch_plan import plan_launch
+    from rlhf_cli.plan.preflight import preflight
+    from rlhf_cli.screen.launch_table import describe_launch
+    from rlhf_cli.screen.start_panel import show_start
+
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed)
     if (earlier := existing_run(experiment, composed)) is not None:
