@@ -43,6 +43,7 @@ MUST_NOT_KNOW = {
         "suggest",
         "lasting_output",
         "json_output",
+        "launch",  # how a process is left
         "redaction",
         "stopped_early",
     },
