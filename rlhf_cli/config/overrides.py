@@ -18,6 +18,8 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
+_OF_ANY_SHAPE = "expect"
+"""A key whose value may be a list or names; what is typed takes the place of the whole."""
 Groups = dict[str, dict[str, Path]]
 
 _PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
@@ -34,6 +36,8 @@ def rewrite(typed: list[str]) -> list[str]:
     for text in typed:
         override = _rewrite_one(text, known)
         group = override.lstrip("+").partition("=")[0]
+        if group == _OF_ANY_SHAPE:  # Hydra merges into what is there, and fails where a list meets names
+            rewritten.append(f"++{group}=null")
         appended.get(group, rewritten).append(override)
     # `exp` before `debug`: what is composed last wins.
     return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]

@@ -85,4 +85,4 @@ def missed_line(one: Outcome) -> str:
 
 def _may_change_the_result(word: str) -> bool:
     key = word.lstrip("+~").partition("=")[0]
-    return key not in ("exp", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))
+    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))
