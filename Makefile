@@ -73,6 +73,9 @@ mutants: $(STAMP)  ## plant small mistakes in the code and say which no test not
 examples: $(STAMP)  ## the worked examples that the documents quote, from the code
 	$(BIN)/python scripts/examples.py
 
+site: $(STAMP)  ## the documents as a site, build/site/index.html; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
@@ -83,4 +86,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure test test-processes test-slow test-slurm test-strategies bench chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo check structure site test test-processes test-slow test-slurm test-strategies bench chaos chaos-short examples mutants lock clean

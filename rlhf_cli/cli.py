@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shlex
 import sys
 import traceback
 
@@ -18,8 +19,10 @@ from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
+from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.verbs import GROUPS, VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -27,8 +30,8 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                 two minutes on a laptop, nothing to download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5      override anything
+  rlhf train +exp=quickstart                                  no download
+  rlhf train +exp=quickstart rewards.brevity.weight=0.5       override it
   rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
 
 rlhf VERB --help says more; rlhf --version.
@@ -48,15 +51,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
+        print(_HELP.format(verbs=_verbs()), end="")
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        close = nearest(verb, VERBS)
-        print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
+        tell("error", f"there is no verb {verb!r}\n  try:      rlhf {shlex.join([*_meant(verb), *rest])}")
         return EXIT_USER_ERROR
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
@@ -68,6 +70,18 @@ def _dispatch(words: list[str]) -> int:
         if JSON in rest and JSON in usage.flags:
             stack.enter_context(json_alone())
         return _run(verb, rest)
+
+
+def _verbs() -> str:
+    groups = ("\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items()) for verbs in GROUPS.values())
+    return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
+
+
+def _meant(verb: str) -> list[str]:
+    """Return the verb that was meant by a word that is none, with what belongs to it."""
+    if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
+        return meant.split()
+    return [nearest(verb, VERBS) or "--help"]
 
 
 def _run(verb: str, words: list[str]) -> int:
@@ -83,7 +97,7 @@ def _run(verb: str, words: list[str]) -> int:
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        print(f"{label}: {error}{notes}", file=sys.stderr)
+        tell(label, f"{error}{notes}")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""

@@ -113,7 +113,7 @@ def test_what_help_prints_is_the_docstring_of_the_verb(verb: str) -> None:
     assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.verbs.{verb}").__doc__
 
 
-_WITHOUT_JSON = {"completion", "list", "show"}
+_WITHOUT_JSON = {"completion"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -14,9 +14,9 @@ from rlhf_cli.report.evaluation_history import draw_history
 from rlhf_cli.report.evaluation_picture import can_draw
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.run_folder import RunFolder, write_json
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.settled_rows import settled_rows
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.trainers.answers import Answers
 
 

@@ -8,21 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from rlhf_cli.assemble.kept_failures import KeptFailures
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.stack.too_many_errors import MaxErrors
-from rlhf_cli.stack.truncation import Truncation
 
 if TYPE_CHECKING:
     import torch
+
+    from rlhf_cli.stack.truncation import Truncation
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
@@ -37,17 +40,19 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 
 
 def guarded_stack(
-    experiment: Experiment, *, device: str | torch.device, error_log: Path, running: RunningReward
+    experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, running: RunningReward
 ) -> RewardStack:
     """Return the same stack for a training, which ends where too many rows fail.
 
-    `error_log` is a JSONL file for the rows a reward fails on. `running` knows which rewards run at any moment.
+    The folder of the run takes the rows a reward fails on, and the batches of this rank that it failed with first.
+    `running` knows which rewards run at any moment.
     """
     return RewardStack(
         _components(experiment, device),
-        record_error=_recorder(error_log),
+        record_error=_recorder(run.reward_errors),
         max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
         running=running,
+        keep_failure=KeptFailures(run, experiment, rank),
     )
 
 
@@ -57,6 +62,8 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
 
 def truncation_policy(experiment: Experiment) -> Truncation:
     """Return what a cut-off answer means in this experiment, whichever trainer runs it."""
+    from rlhf_cli.stack.truncation import Truncation  # torch comes with it
+
     section = experiment.truncation
     return Truncation(section.policy, section.penalty, section.replaces, section.cache)
 

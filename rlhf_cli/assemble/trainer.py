@@ -92,8 +92,9 @@ def assemble(
 
 
 def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder, pulse: Pulse) -> RewardStack:
-    running = RunningReward(folder.path, args.process_index, on_change=pulse.beat)
-    return guarded_stack(experiment, device=args.device, error_log=folder.reward_errors, running=running)
+    rank = args.process_index
+    running = RunningReward(folder.path, rank, on_change=pulse.beat)
+    return guarded_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
 def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder, *, writes: bool) -> RewardParts:

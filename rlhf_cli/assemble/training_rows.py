@@ -8,7 +8,7 @@ from rlhf_cli.assemble.pair_rows import PreferencePairs
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.learnt_columns import only_learnt
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.rows import check_rows, hold_out
+from rlhf_cli.data.rows import check_prompts, check_rows, hold_out
 from rlhf_cli.data.source import Source
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
@@ -33,8 +33,10 @@ def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tupl
         train = pairs.leave_out(train, "data")
         held_out = None if held_out is None else pairs.leave_out(held_out, "data.eval")
     for dataset, name in ((train, "data"), (held_out, "data.eval")):
-        if dataset is not None:
-            check_rows(dataset, ["prompt"] if row.generates else [], name)
+        if dataset is not None and row.generates:
+            check_prompts(dataset, name)
+        elif dataset is not None:
+            check_rows(dataset, [], name)
     if row.learns_from:
         text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
         train = only_learnt(train, row, text_field=text_field)

@@ -45,6 +45,22 @@ class Verdict:
     arms: Mapping[str, Estimate]
     text: str
 
+    @property
+    def winner(self) -> str | None:
+        """Return the value that is beyond doubt better than every other one, None where there is none.
+
+        Held against a baseline the others are not held against one another: then only two values have a winner.
+        """
+        if self.measure.sign == 0:
+            return None  # neither more nor less of it is better
+        beaten = {(one.value, one.other) if one.outcome == BETTER else (one.other, one.value) for one in self._decided}
+        wins = {value: {other for winner, other in beaten if winner == value} for value in self.values}
+        return next((value for value in self.values if wins[value] == {*self.values} - {value}), None)
+
+    @property
+    def _decided(self) -> list[PairedDifference]:
+        return [one for one in self.differences if one.outcome in (BETTER, WORSE)]
+
 
 def verdicts_on(
     measures: Sequence[Measure],

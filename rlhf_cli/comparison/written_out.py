@@ -57,6 +57,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
                 "by": verdict.key,
                 "baseline": verdict.baseline,
                 "text": verdict.text,
+                "winner": verdict.winner,
                 "values": {value: asdict(one) for value, one in verdict.arms.items()},
                 "differences": [
                     {**asdict(one), "degrees": one.degrees, "seeds_needed": one.seeds_needed}

@@ -9,24 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
+from rlhf_cli.config.composing_errors import composed, raise_any, teaching_errors
 from rlhf_cli.config.environment_references import References, references_of
+from rlhf_cli.config.interpolation_errors import interpolation_problems
 from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import refuse_several_values, rewrite
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.json_values import JsonTree
 
 CONFIG_NAME = "train"
@@ -72,20 +71,20 @@ def compose(typed: list[str]) -> Composed:
     overrides = rewrite(typed)
     refuse_several_values(typed)
     with composing() as loader:
-        config, choices = loader.compose(CONFIG_NAME, overrides)
-        tree = resolved(config)
-        references = references_of(config, tree)
+        config, choices = composed(loader, CONFIG_NAME, overrides)
         origins = origins_of(loader.merged, overrides)
+        tree = resolved(config, origins)
+        references = references_of(config, tree)
     let_typed_sources_win(tree, origins)
     ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
     return Composed(tree, ours, origins, tuple(overrides), references=references)
 
 
-def resolved(config: DictConfig) -> JsonTree:
+def resolved(config: DictConfig, origins: Origins) -> JsonTree:
     """Return the plain tree; a value that refers to one still to be given (`???`) stays the text it is.
 
     Left to OmegaConf such a value would end the composition, and the user would learn of one missing value instead of
-    all.
+    all. Raises ConfigError, or Problems, for values that refer to what there is not.
     """
     while True:
         try:
@@ -97,6 +96,9 @@ def resolved(config: DictConfig) -> JsonTree:
             for part in re.findall(r"[^.\[\]]+", key):
                 node = node[int(part)] if isinstance(node, list) else node[part]
             OmegaConf.update(config, key, str(node).replace("${", r"\${"))
+        except OmegaConfBaseException as error:
+            raise_any([*interpolation_problems(config, origins)], because=error)
+            raise
 
 
 def let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
@@ -134,7 +136,7 @@ def composing() -> Iterator[NotingLoader]:
 
     Raises ConfigError in place of Hydra's, OmegaConf's and YAML's own errors.
     """
-    with _teaching_errors():
+    with teaching_errors():
         if GlobalHydra.instance().is_initialized():
             yield NotingLoader()
             return
@@ -166,28 +168,3 @@ def _keys_set(key: str, value: object) -> Iterator[str]:
         yield key
     for name, below in value.items() if isinstance(value, dict) else ():
         yield from _keys_set(f"{key}.{name}", below)
-
-
-@contextmanager
-def _teaching_errors() -> Iterator[None]:
-    try:
-        yield
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None
-        raise ConfigError(
-            "a configuration file is not valid YAML",
-            where=where,
-            got=error.problem,
-            expected="`key: value` lines, indented with spaces",
-        ) from error
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError("the configuration cannot be composed", got=_plain(error), hint="rlhf list") from error
-
-
-def _plain(error: Exception) -> str:
-    """Return Hydra's message without its pointers to Python calls and its search path listing."""
-    text = str(error).split("Config search path:")[0]
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    kept = [line for line in lines if not re.match(r"\s*(full_key|object_type)", line)]
-    return "\n".join(kept) or type(error).__name__

@@ -7,6 +7,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from rlhf_cli.config.compose import Composed, composing, let_typed_sources_win, origins_of, resolved
+from rlhf_cli.config.composing_errors import composed
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import for_composing, references_of
 from rlhf_cli.config.overrides import rewrite
@@ -27,10 +28,10 @@ def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Com
     kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
     ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
     with composing() as loader:
-        composed, _ = loader.compose(_CONFIG_NAME, overrides)
-        tree = resolved(composed)
-        references = references_of(composed, tree)
+        frozen, _ = composed(loader, _CONFIG_NAME, overrides)
         origins = origins_of(loader.merged, overrides, frozen=file)
+        tree = resolved(frozen, origins)
+        references = references_of(frozen, tree)
     let_typed_sources_win(tree, origins)
     return Composed(tree, chosen, origins, tuple(overrides), frozen=file, references=references)
 

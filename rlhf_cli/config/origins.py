@@ -38,6 +38,8 @@ class Origins:
     """A map of dotted key -> Origin that is filled in the order of the merge."""
 
     by_key: dict[str, Origin] = field(default_factory=dict)
+    _single: set[str] = field(default_factory=set)
+    """Holds the keys that a file gives a value without keys below it, null most of all."""
 
     def add_file(self, file: Path, package: str) -> None:
         """Record every key of a YAML file whose content lands under `package` ('' for the top)."""
@@ -47,8 +49,9 @@ class Origins:
             self.by_key.setdefault(package, Origin(file))
         if not isinstance(root, yaml.MappingNode):
             return
-        for key, line in _keys(root, package):
+        for key, line, is_section in _keys(root, package):
             self.by_key[key] = Origin(file, line)
+            self._single.discard(key) if is_section else self._single.add(key)
 
     def add_command_line(self, keys: Iterable[str]) -> None:
         """Record that these dotted keys were given on the command line."""
@@ -57,6 +60,11 @@ class Origins:
             for known in [known for known in self.by_key if known.startswith(key + ".")]:
                 self.by_key[known] = Origin(None)
             self.by_key[key] = Origin(None)
+            # What was null becomes a section where a key below it is given: `stop.when=...` is all there is of `stop`.
+            parts = key.split(".")
+            for parent in (".".join(parts[:place]) for place in range(1, len(parts))):
+                if parent in self._single:
+                    self.by_key[parent] = Origin(None)
 
     def of(self, key: str) -> Origin | None:
         """Return the origin of `key`, or of something below it, or of the nearest parent that has one; else None."""
@@ -75,12 +83,13 @@ class Origins:
         return f"{key} ({origin})" if origin else key
 
 
-def _keys(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int]]:
+def _keys(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield (dotted key, line, whether there are keys below it) of a mapping and those inside it."""
     for key_node, value_node in node.value:
         name = str(key_node.value)
         if not prefix and name == "defaults":
             continue
         dotted = f"{prefix}.{name}" if prefix else name
-        yield dotted, key_node.start_mark.line + 1
+        yield dotted, key_node.start_mark.line + 1, isinstance(value_node, yaml.MappingNode)
         if isinstance(value_node, yaml.MappingNode):
             yield from _keys(value_node, dotted)

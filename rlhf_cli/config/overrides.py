@@ -14,14 +14,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.shell_words import Groups, not_an_override
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
+from rlhf_cli.tables.former_names import SPOKEN_VALUES
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OF_ANY_SHAPE = "expect"
 """A key whose value may be a list or names; what is typed takes the place of the whole."""
-Groups = dict[str, dict[str, Path]]
-
 _PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
 
 
@@ -33,8 +33,10 @@ def rewrite(typed: list[str]) -> list[str]:
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
-    for text in typed:
+    for place, text in enumerate(typed):
         override = _rewrite_one(text, known)
+        if override is None:
+            raise not_an_override(typed, place, known)
         group = override.lstrip("+").partition("=")[0]
         if group == _OF_ANY_SHAPE:  # Hydra merges into what is there, and fails where a list meets names
             rewritten.append(f"++{group}=null")
@@ -77,13 +79,14 @@ def refuse_several_values(typed: list[str]) -> None:
             )
 
 
-def _rewrite_one(typed: str, known: Groups) -> str:
+def _rewrite_one(typed: str, known: Groups) -> str | None:
+    """Return Hydra's override for one word, None for a word that is none."""
     text = quote_paths(typed)
     if text.startswith("~"):
         return text
     match = _OVERRIDE.match(text)
     if match is None:
-        raise _not_an_override(text, known)
+        return None
     key, value = match["key"].strip(), match["value"]
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
         return text
@@ -118,7 +121,8 @@ def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_n
     for option in value.split(","):
         if option in options or (option == "null" and may_be_null):
             continue
-        close = nearest(option, options)
+        spoken = SPOKEN_VALUES.get(group, {}).get(option.lower())
+        close = spoken if spoken in options else nearest(option, options)
         raise ConfigError(
             f"there is no {group} named {option!r}",
             where="command line",
@@ -126,13 +130,3 @@ def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_n
             expected="one of " + ", ".join(options),
             hint=f"{key}={close}" if close else f"rlhf list {group}",
         )
-
-
-def _not_an_override(text: str, known: Groups) -> ConfigError:
-    hint = f"+exp={text}" if text in known.get("exp", {}) else "rlhf list exp"
-    return ConfigError(
-        f"{text!r} is not an override",
-        where="command line",
-        expected="key=value, such as trainer.args.learning_rate=1e-5, or a group choice, such as +exp=quickstart",
-        hint=hint,
-    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from rlhf_cli.config.accelerate_file import fill_from_accelerate_file
 from rlhf_cli.config.compose import Composed
@@ -29,11 +27,11 @@ from rlhf_cli.config.rules.trainer_class_rules import trainer_class_problems
 from rlhf_cli.config.rules.trainer_rules import trainer_problems
 from rlhf_cli.config.rules.truncation_rules import truncation_problems
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.keys import leaves, valid_keys
+from rlhf_cli.config.schema.keys import leaves
+from rlhf_cli.config.schema_problems import schema_problems
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.redaction import is_secret_key, remember, secret_shape, secret_variable_in
-from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _RULES = (
@@ -57,7 +55,7 @@ def judge(composed: Composed) -> Experiment:
         experiment = Experiment.model_validate(tree)
     except ValidationError as error:
         places = {problem.where for problem in problems}
-        problems += [new for new in _schema_problems(error, tree, origins) if new.where not in places]
+        problems += [new for new in schema_problems(error, tree, origins) if new.where not in places]
     places = {problem.where for problem in problems}
     problems += [new for new in trainer_problems(tree, origins) if new.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
@@ -136,66 +134,3 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 expected="a reference, which a shell leaves alone in single quotes",
                 hint=f"'{key}=${{oc.env:{variable}}}'",
             )
-
-
-def _schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    by_key: dict[str, tuple[list[int | str], ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
-        # A union reports every alternative; one message a key is enough.
-        path = _keys_of(detail, tree)
-        by_key.setdefault(".".join(str(part) for part in path), (path, detail))
-    for key, (path, detail) in by_key.items():
-        if any(other.startswith(key + ".") for other in by_key):
-            continue  # the longer key describes the same problem more precisely
-        if detail["type"] == "extra_forbidden":
-            valid = sorted(valid_keys(path[:-1]))
-            close = nearest(str(path[-1]), valid)
-            parent = ".".join(str(part) for part in path[:-1])
-            yield ConfigError(
-                f"unknown key {key!r}",
-                where=origins.where(key),
-                expected=f"one of {', '.join(valid)}",
-                hint=f"{parent + '.' if parent else ''}{close}" if close else None,
-            )
-        elif detail["type"] == "missing":
-            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
-        else:
-            shown = detail["input"] if not isinstance(detail["input"], dict) else ", ".join(detail["input"]) or "{}"
-            yield ConfigError(
-                f"wrong value for {key or 'the experiment'}",
-                where=origins.where(key),
-                got=f"{shown!r}" if not isinstance(detail["input"], dict) else shown,
-                expected=_expected(detail["msg"]),
-                hint=_other_reward(path, tree),
-            )
-
-
-def _other_reward(path: list[int | str], tree: JsonTree) -> str | None:
-    """Return the key of the reward that was meant where only a part of one of nearly that name was given."""
-    rewards = tree.get("rewards")
-    if len(path) != 2 or path[0] != "rewards" or not isinstance(rewards, dict):
-        return None
-    name = str(path[1])
-    part = rewards.get(name)
-    if not isinstance(part, dict) or not part or part.keys() & {"fn", "model"}:
-        return None
-    close = nearest(name, [other for other in rewards if other != name])
-    return f"rewards.{close}.{next(iter(part))}" if close else None
-
-
-def _keys_of(detail: ErrorDetails, tree: JsonTree) -> list[int | str]:
-    """Return the keys in pydantic's location, without the names it inserts for a union's alternatives."""
-    keys: list[int | str] = []
-    node: Any = tree
-    for part in detail["loc"]:
-        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
-        if inside:
-            keys.append(part)
-            node = node[part]
-    is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
-    return [*keys, detail["loc"][-1]] if is_absent_key else keys
-
-
-def _expected(message: str) -> str:
-    text = message.removeprefix("Value error, ").removeprefix("Input should be ")
-    return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text

@@ -19,13 +19,17 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _HOMES = ("trainer", "experimental/*")
 """Holds the folders of TRL, as globs, in which a config class lies in a file of its own name."""
 
-_ANY = re.compile(r"\b(?!(?:None|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*")
+_ANY = re.compile(
+    r"\b(?!(?:None|True|False|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*"
+)
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,16 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
                     continue
                 field = item.target.id
                 closed = _enum_values(annotation) or choices.get(field, ())
+                closed = closed or CHOICES.get(f"{name}.{field}") or CHOICES.get(field, ())
                 if field in also_bool and "bool" not in annotation:
                     annotation += " | bool"
                 fields[field] = TrlField(field, annotation, _default(item), closed)
     return fields
+
+
+def class_bodies(config_class: str) -> list[ast.ClassDef]:
+    """Return a TRL config class and what it inherits from, transformers' first, as far as their fields go."""
+    return [_fields_of_class(file, name) for file, name in _bases(config_class)]
 
 
 def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
@@ -131,6 +141,16 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
     except ValidationError:
         return field.annotation, None
     return None
+
+
+def json_schema(field: TrlField) -> JsonTree:
+    """Return what `complaint` accepts of a field as JSON Schema."""
+    if field.choices:
+        arms: list[JsonValue] = [{"enum": [*field.choices]}]
+        arms += [{"type": "boolean"}] if "bool" in field.annotation else []
+        arms += [{"type": "null"}] if "None" in field.annotation else []
+        return {"anyOf": arms}
+    return _adapter(field.annotation).json_schema()
 
 
 @cache

@@ -42,6 +42,14 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
     new_names: dict[str, str] = {}
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
+        if old not in columns and new in columns and new not in rename.values():
+            raise DataError(
+                f"the data has no column {old!r}, and one that is called {new!r}",
+                where=where,
+                got=f"{new}: {old}",
+                expected="the new name first, then the column of the data that is to have it",
+                hint=f"{name}.rename.{old}={new}",
+            )
         if old not in columns:
             raise missing_column(old, columns, where)
         if old in new_names:

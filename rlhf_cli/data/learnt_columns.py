@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.rows import check_rows
+from rlhf_cli.data.row_table import Table
+from rlhf_cli.data.rows import check_rows, refuse_no_text, values_of
 from rlhf_cli.errors import DataError
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
@@ -35,7 +36,9 @@ _OTHER_NAMES = {
 """Maps a column to what other datasets call it."""
 
 
-def learnt_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> tuple[str, ...]:
+def learnt_columns(
+    trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
+) -> tuple[str, ...]:
     """Return the set of columns that `trainer` will learn from.
 
     `text_field` is the column that SFTTrainer takes for plain text. Raises DataError, saying what there is, where no
@@ -49,10 +52,10 @@ def learnt_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: s
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
     of_text = ", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""
-    renames = [f"data.rename.{name}={_known_as(name, columns)}" for name in missing]
+    renames = [f"{name}.rename.{column}={_known_as(column, columns)}" for column in missing]
     raise DataError(
         f"the data has no column {' and no column '.join(map(repr, missing))}",
-        where="data",
+        where=name,
         got="columns " + ", ".join(columns),
         expected=trainer.expected_columns.replace(TEXT, text_field),
         hint=" ".join(renames) + of_text,
@@ -65,7 +68,17 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
     Raises DataError for columns that are not there, for rows with nothing in them, and where TRL would trip over what
     is in them.
     """
-    columns = learnt_columns(trainer, dataset.column_names, text_field=text_field)
+    columns = check_learnt(dataset, trainer, text_field=text_field, name=name)
+    selected: Dataset = dataset.select_columns(columns)
+    return selected
+
+
+def check_learnt(dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> list[str]:
+    """Return the columns that `trainer` learns from and what TRL reads beside them, after a look through the rows.
+
+    Raises DataError as `only_learnt` does.
+    """
+    columns = learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     along = [
         column
         for column in _TAKEN_ALONG
@@ -79,12 +92,11 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
         _check_kinds(dataset, [column for column in (*along, *columns) if column in _READ_THROUGH], name)
     if "label" in columns:
         _check_labels(dataset, name)
-    selected: Dataset = dataset.select_columns([*columns, *along])
-    return selected
+    return [*columns, *along]
 
 
-def _check_labels(dataset: Dataset, name: str) -> None:
-    for number, label in enumerate(dataset["label"], 1):
+def _check_labels(dataset: Table, name: str) -> None:
+    for number, label in enumerate(values_of(dataset, "label"), 1):
         if label not in (True, False):
             raise DataError(
                 "a label is true or false",
@@ -95,10 +107,10 @@ def _check_labels(dataset: Dataset, name: str) -> None:
             )
 
 
-def _check_kinds(dataset: Dataset, columns: Sequence[str], name: str) -> None:
+def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
     """Raise DataError unless prompt and answer are both text or both messages, since TRL puts them together."""
     first = dataset[0]
-    kinds = {column: _kind(first[column]) for column in columns}
+    kinds = {column: refuse_no_text(column, first[column], name) for column in columns}
     if len(set(kinds.values())) > 1:
         described = ", ".join(f"{column} is {kind}" for column, kind in kinds.items())
         is_pair = "chosen" in kinds and kinds["chosen"] == kinds["rejected"]
@@ -111,10 +123,6 @@ def _check_kinds(dataset: Dataset, columns: Sequence[str], name: str) -> None:
             if is_pair
             else "data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
         )
-
-
-def _kind(value: object) -> str:
-    return "text" if isinstance(value, str) else "messages"
 
 
 def _known_as(name: str, columns: Sequence[str]) -> str:

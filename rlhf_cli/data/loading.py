@@ -80,7 +80,7 @@ def _read_files(source: Source) -> datasets.Dataset:
         head(paths, 1)  # names the file that is none, and columns that differ
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset(format_name, data_files=files, split="train")
-    scanned = scan(paths, format_name)
+    scanned = scan(paths, format_name, texts=source.texts)
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = repr((_READER_REVISION, format_name, stamps, scanned.kinds))
     try:
@@ -88,7 +88,10 @@ def _read_files(source: Source) -> datasets.Dataset:
             _rows,
             features=datasets.Features(**{column: _feature(kind) for column, kind in scanned.kinds.items()}),
             # A tuple: a list would be taken for shards to be dealt out to processes.
-            gen_kwargs={"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
+            gen_kwargs={
+                **{"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
+                "texts": tuple(sorted(source.texts)),
+            },
             fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
         )
     except datasets.exceptions.DatasetGenerationError as error:
@@ -98,9 +101,9 @@ def _read_files(source: Source) -> datasets.Dataset:
         ) from error
 
 
-def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...]) -> Iterator[Row]:
+def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[Row]:
     for path in paths:
-        for _, row in rows_of(format_name, Path(path)):
+        for _, row in rows_of(format_name, Path(path), texts):
             yield {column: row.get(column) for column in columns}
 
 

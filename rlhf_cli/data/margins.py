@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
+from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.rows import numbered, values_of
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import DataError
-
-if TYPE_CHECKING:
-    import datasets
-
-    Dataset: TypeAlias = datasets.Dataset
 
 _SHOWN = 3
 
@@ -44,7 +40,7 @@ class MarginRule:
         return tuple(column for column in (self.column, self.chosen, self.rejected) if column is not None)
 
 
-def distances(dataset: Dataset, rule: MarginRule, *, name: str = "data") -> tuple[list[float], dict[int, str]]:
+def distances(dataset: Table, rule: MarginRule, *, name: str = "data") -> tuple[list[float], dict[int, str]]:
     """Return `(distances, row index -> what is wrong with it)`; a distance is NaN where something is wrong.
 
     A distance is the value of `column`, or the chosen score less the rejected one. Raises DataError for a column that

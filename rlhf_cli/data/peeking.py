@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,15 +40,15 @@ class Scan:
     num_rows: int
 
 
-def peek(source: Source, limit: int = 8) -> Preview:
-    """Return columns, first `limit` rows and row count of a source.
+def peek(source: Source, limit: int = 8, *, seed: int = 0) -> Preview:
+    """Return columns, first `limit` rows and row count of a source; `seed` is that of a world without its own.
 
     JSONL, JSON and CSV are read and judged to their last line; of Parquet the schema and the first rows; a world is
     generated; a hub dataset is not touched. Raises DataError for whatever is wrong with any of them.
     """
     if source.world is not None:
         total = worlds.num_rows(source.world, source.args, name=source.name)
-        rows = worlds.generate(source.world, source.args, seed=0, name=source.name, limit=limit)
+        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name, limit=limit)
         return Preview(tuple(rows[0]), rows, total, f"embedded world {source.world}")
     if is_hub(source):
         hub_id = source.paths[0] + (f" ({source.subset})" if source.subset else "")
@@ -60,12 +60,12 @@ def peek(source: Source, limit: int = 8) -> Preview:
         if total == 0:
             raise _empty(paths[0])
         return Preview(columns, rows, total, origin)
-    scanned = scan(paths, format_name, limit)
+    scanned = scan(paths, format_name, limit, texts=source.texts)
     return Preview(tuple(scanned.kinds), scanned.rows, scanned.num_rows, origin)
 
 
-def scan(paths: Sequence[Path], format_name: str, limit: int = 0) -> Scan:
-    """Read JSONL, JSON or CSV files to their end, holding at most `limit` rows.
+def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Collection[str] = ()) -> Scan:
+    """Read JSONL, JSON or CSV files to their end, holding at most `limit` rows; of a CSV the columns `texts` are text.
 
     Raises DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
     """
@@ -75,7 +75,7 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0) -> Scan:
     num_rows = 0
     for path in paths:
         before = num_rows
-        for where, row in rows_of(format_name, path):
+        for where, row in rows_of(format_name, path, texts):
             num_rows += 1
             if len(rows) < limit:
                 rows.append(row)

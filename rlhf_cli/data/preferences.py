@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.margins import MarginRule, distances, margins, refuse_margins
+from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.rows import is_empty, numbered, values_of
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.data.tokenised import IDS, is_tokenised, with_ids
@@ -62,23 +63,33 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
     dataset = with_ids(dataset, name=name)
     if set(IDS) <= set(dataset.column_names):  # as TRL has it: texts beside token ids are not read
         dataset = dataset.remove_columns([column for column in _TEXTS if column in dataset.column_names])
-    bad = bad_pairs(dataset)
-    if bad and not rules.drops_bad_pairs:
-        raise _refuse_pairs(bad, dataset, name)
-    by_rule: dict[int, float] = {}
-    if rules.margin is not None:
-        from_rule, wrong = distances(dataset, rules.margin, name=name)
-        wrong = {row: complaint for row, complaint in wrong.items() if row not in bad}
-        if wrong and not rules.margin.drops:
-            raise refuse_margins(wrong, rules.margin, len(dataset), name=name)
-        bad |= dict.fromkeys(wrong, _NO_MARGIN)
-        sound = [row for row in range(len(dataset)) if row not in bad]
-        by_rule = dict(zip(sound, margins([from_rule[row] for row in sound], rules.margin), strict=True))
+    bad, by_rule = sound_pairs(dataset, rules, name=name)
     dataset = dataset.remove_columns([column for column in (MARGIN, _LEFT_OUT) if column in dataset.column_names])
     if rules.margin is not None:
         dataset = dataset.add_column(MARGIN, [by_rule.get(row, math.nan) for row in range(len(dataset))])
     judged: Dataset = dataset.add_column(_LEFT_OUT, [bad.get(row, "") for row in range(len(dataset))])
     return judged
+
+
+def sound_pairs(
+    dataset: Table, rules: PreferenceRules, *, name: str = "data"
+) -> tuple[dict[int, str], dict[int, float]]:
+    """Return `(row -> why it is left out, row -> margin of what is not)`, the latter empty where the rules want none.
+
+    Raises DataError for pairs that are equal, empty or without a sound margin and are not to be left out.
+    """
+    bad = bad_pairs(dataset)
+    if bad and not rules.drops_bad_pairs:
+        raise _refuse_pairs(bad, dataset, name)
+    if rules.margin is None:
+        return bad, {}
+    from_rule, wrong = distances(dataset, rules.margin, name=name)
+    wrong = {row: complaint for row, complaint in wrong.items() if row not in bad}
+    if wrong and not rules.margin.drops:
+        raise refuse_margins(wrong, rules.margin, len(dataset), name=name)
+    bad |= dict.fromkeys(wrong, _NO_MARGIN)
+    sound = [row for row in range(len(dataset)) if row not in bad]
+    return bad, dict(zip(sound, margins([from_rule[row] for row in sound], rules.margin), strict=True))
 
 
 def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
@@ -100,7 +111,7 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
     return (dataset.select(kept) if counts else dataset), counts
 
 
-def bad_pairs(dataset: Dataset) -> dict[int, str]:
+def bad_pairs(dataset: Table) -> dict[int, str]:
     """Return row -> what makes its pair teach nothing: the answers are equal, or one of them is empty."""
     columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
     pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
@@ -120,7 +131,7 @@ def _says_nothing(answer: object) -> bool:
     return is_empty(answer)
 
 
-def _refuse_pairs(bad: dict[int, str], dataset: Dataset, name: str) -> DataError:
+def _refuse_pairs(bad: dict[int, str], dataset: Table, name: str) -> DataError:
     rows = {why: [row + 1 for row in bad if bad[row] == why] for why in (_IDENTICAL, _EMPTY)}
     first = next(iter(bad))
     row = dataset[first]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
+from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import DataError
 
@@ -26,6 +27,14 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
     task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
     (0, 1), and where there are too few prompts to have both sides.
     """
+    train, held = hold_out_places(dataset, fraction, seed, name=name)
+    return dataset.select(train), dataset.select(held)
+
+
+def hold_out_places(
+    dataset: Table, fraction: float, seed: int, *, name: str = "data.eval"
+) -> tuple[list[int], list[int]]:
+    """Return the places of the rows that `hold_out` trains on, and of those it holds out. Raises as it does."""
     if not 0 < fraction < 1:
         raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
     groups: dict[str, list[int]] = {}
@@ -48,10 +57,10 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
         )
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
-    return dataset.select(train), dataset.select(sorted(held))
+    return train, sorted(held)
 
 
-def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> None:
+def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
     """Raise DataError unless there are rows and every row has something in each of `columns`.
 
     Nothing is a null, blank text, an empty list, or messages without any text. Rows are numbered from 1.
@@ -74,19 +83,42 @@ def check_rows(dataset: Dataset, columns: Sequence[str], name: str = "data") -> 
             )
 
 
+def check_prompts(dataset: Table, name: str = "data") -> None:
+    """Raise DataError unless there are rows and every one has a prompt, which is a text or a list of messages."""
+    check_rows(dataset, ["prompt"], name)
+    refuse_no_text("prompt", dataset[0]["prompt"], name)
+
+
+def refuse_no_text(column: str, value: object, name: str) -> str:
+    """Return `text` or `messages`, whichever a value of a column is. Raises DataError for anything else."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):
+        return "messages"
+    raise DataError(
+        f"the column {column!r} holds neither text nor messages",
+        where=name,
+        got=f"{value!r:.80} ({type(value).__name__})",
+        expected="text, or a list of messages: [{role: user, content: ...}]",
+        hint=f"write it as text, in quotes, or make it of another column: data.prompt='{{{column}}}'"
+        if column == "prompt"
+        else f"write it as text, in quotes, or name another column: {name}.rename.{column}=COLUMN",
+    )
+
+
 def numbered(numbers: Sequence[int]) -> str:
     """Return `rows 3, 5`, the first few of them."""
     shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
     return f"row{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def values_of(dataset: Dataset, column: str) -> Iterable[object]:
+def values_of(dataset: Table, column: str) -> Iterable[object]:
     """Yield a column's values, which are read in batches."""
     for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
         yield from batch[column]
 
 
-def _prompt_keys(dataset: Dataset) -> Iterable[str]:
+def _prompt_keys(dataset: Table) -> Iterable[str]:
     if "prompt" not in dataset.column_names:
         return map(str, range(len(dataset)))
     return (json.dumps(prompt, sort_keys=True, default=str) for prompt in values_of(dataset, "prompt"))

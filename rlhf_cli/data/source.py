@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from rlhf_cli.errors import DataError
 
+READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text")
+"""What a trainer reads as a text, or as messages: in a CSV, which knows no types, they are text whatever they hold."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -71,6 +74,11 @@ class Source:
         if self.path is None:
             return ()
         return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Return the columns, under the names they have in the source, that hold text where it knows no types."""
+        return frozenset(self.rename.get(name, name) for name in READ_AS_TEXT)
 
     @property
     def bounds(self) -> tuple[int, int] | None:

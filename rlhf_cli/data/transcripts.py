@@ -58,7 +58,7 @@ def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
     """
     if not prompt_is_made(dataset.column_names, name=name):
         return dataset
-    prepared: Dataset = dataset.map(_split)
+    prepared: Dataset = dataset.map(split_row)
     if len(prepared) and not any(any(batch["prompt"]) for batch in prepared.select_columns(["prompt"]).iter(1000)):
         raise DataError(
             "none of these rows is a pair of transcripts",
@@ -70,7 +70,8 @@ def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
     return prepared
 
 
-def _split(row: Mapping[str, object]) -> dict[str, object]:
+def split_row(row: Mapping[str, object]) -> dict[str, object]:
+    """Return `prompt`, `chosen` and `rejected` of a row; where it holds no transcripts its prompt is empty."""
     chosen, rejected = row["chosen"], row["rejected"]
     parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
     prompt, chosen, rejected = parts or ("", chosen, rejected)

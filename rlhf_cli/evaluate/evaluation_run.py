@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
+from rlhf_cli.evaluate.end_of_run import end_of_run
 from rlhf_cli.evaluate.evaluation_target import Target
 from rlhf_cli.evaluate.held_out_rows import load_held_out
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
@@ -20,14 +21,10 @@ from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 from rlhf_cli.runs.run_folder import write_json
-from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.stack.running_state import read_running
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
@@ -148,8 +145,7 @@ def _policy(
     from rlhf_cli.evaluate.generation import Policy, sampling_settings
     from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
-    status = read_status(target.run) if target.run is not None else None
-    step = status.step if status else 0
+    end = end_of_run(target)  # a schedule is at its end when the run is
     policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
     rival = asked.against
     against = Opponent(Policy(rival.model, device=device), rival.label) if rival is not None else None
@@ -172,17 +168,8 @@ def _policy(
         batch_size=asked.batch_size or _POLICY_BATCH,
         seed=experiment.seed,
         against=against,
-        # A schedule is at its end when the run is.
-        step=step,
-        max_steps=(status.max_steps if status else None) or 1,
-        running=_running(target, step),
+        step=end.step,
+        max_steps=end.max_steps,
+        running=end.running,
         on_batch=on_batch,
     )
-
-
-def _running(target: Target, step: int) -> dict[str, RunningDeviation] | None:
-    """Return the deviations by reward that the run had at the end, or at the checkpoint that is the model; None where
-    nobody kept them.
-    """
-    of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
-    return read_running(target.model) or (read_running(of_run) if of_run is not None else None)

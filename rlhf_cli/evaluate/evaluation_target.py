@@ -83,7 +83,7 @@ class EvaluationRows:
         if str(origins.by_key.get("model.path")) == COMMAND_LINE:
             model["build"] = None  # what the run was made from
         if self.data is not None:
-            section["eval"] = _file(section, self.data)
+            section["eval"] = file_source(section, self.data)
         if self.target.kind == REWARD_MODEL and not section.get("eval"):
             raise self._no_rows()
         if self.target.run is None and isinstance(section["eval"], dict):
@@ -101,7 +101,7 @@ class EvaluationRows:
         )
 
 
-def _file(section: JsonTree, data: str) -> JsonTree:
+def file_source(section: JsonTree, data: str) -> JsonTree:
     """Return the source that --data means; renaming is the run's, as far as the file has these columns."""
     source = Source(path=data, name="--data")
     given = section.get("rename")

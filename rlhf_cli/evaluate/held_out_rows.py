@@ -51,6 +51,20 @@ def load_held_out(
     return _spread(dataset, limit), warning
 
 
+def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
+    """Return the rows that training learns from, without those it holds out; `limit` of them, evenly spread.
+
+    Raises DataError for rows that cannot be had.
+    """
+    data = experiment.data
+    prompt = data.model_dump()["prompt"]
+    dataset = load_split(training_sources(data), prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+    if data.eval is not None and data.eval.fraction is not None:
+        dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[0]
+    check_rows(dataset, ["prompt"], "the training rows")
+    return _spread(dataset, limit)
+
+
 def _spread(dataset: datasets.Dataset, limit: int | None) -> list[Row]:
     if limit is not None and limit < len(dataset):
         dataset = dataset.select([index * len(dataset) // limit for index in range(limit)])

@@ -67,10 +67,10 @@ def evaluate_policy(
                     seed=seed,
                     on_batch=on_batch,
                 )
-                answers = [_answer(row, one) for row, one in zip(repeated, completions, strict=True)]
+                answers = [answer_of(row, one) for row, one in zip(repeated, completions, strict=True)]
                 answered[prefix + name] = each, answers
     everything = [one for _, answers in answered.values() for one in answers]
-    settled = _scores(experiment, everything, policy, step, max_steps, running or {})
+    settled = score_answers(experiment, everything, policy, step, max_steps, running or {})
     scored = iter(settled.rows)
     parts = {
         name: Part(each, answers, list(islice(scored, len(answers)))) for name, (each, answers) in answered.items()
@@ -84,14 +84,15 @@ def evaluate_policy(
     return evaluation, completions_of(parts)
 
 
-def _answer(row: Row, completion: Completion) -> AnsweredRow:
+def answer_of(row: Row, completion: Completion) -> AnsweredRow:
+    """Return a row with its answer, which is a message where the prompt is one."""
     text: str | list[dict[str, str]] = completion.text
     if isinstance(row["prompt"], list):
         text = [{"role": "assistant", "content": completion.text}]
     return AnsweredRow(row, text, completion.ids, completion.is_truncated)
 
 
-def _scores(
+def score_answers(
     experiment: Experiment,
     answers: list[AnsweredRow],
     policy: Policy,
@@ -99,6 +100,7 @@ def _scores(
     max_steps: int,
     running: Mapping[str, RunningDeviation],
 ) -> SettledRows:
+    """Return what an experiment's rewards come to on answers, by the weights and deviations of `step`."""
     if not experiment.rewards:
         return SettledRows([SettledRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]

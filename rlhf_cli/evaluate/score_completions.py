@@ -20,6 +20,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
+from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.scored_rows import (
     CompletionScores,
@@ -29,17 +30,17 @@ from rlhf_cli.measure.scored_rows import (
     ScoredRow,
     SettledReward,
 )
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_rows import settled_rows
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
+
+    from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:
@@ -84,21 +85,35 @@ def score(
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
     """
     stack = reward_stack(experiment, device=device)
-    tokenizer = functools.cache(lambda: _tokenizer(experiment))
     try:
-        _require_columns(stack, rows)
-        batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
-        batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
-        batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
-        batch["log_extra"] = batch["log_metric"] = lambda name, value: None
-        if "completion_ids" not in batch and _wants_tokens(stack):
-            batch["completion_ids"] = [tokenizer().encode(text_of(text)) for text in batch["completions"]]
-        if "completion_ids" in batch:
-            stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
-        stack.evaluate(**batch)
-        return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
+        return score_with(stack, experiment, rows, decode=decode, step=step, max_steps=max_steps, running=running)
     finally:
         stack.close()
+
+
+def score_with(
+    stack: RewardStack,
+    experiment: Experiment,
+    rows: list[Row],
+    *,
+    decode: Callable[..., str] | None = None,
+    step: int = 0,
+    max_steps: int = 1,
+    running: Mapping[str, RunningDeviation] | None = None,
+) -> CompletionScores:
+    """Score the rows by a stack that is open and stays so. Arguments and errors are those of `score`."""
+    tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
+    _require_columns(stack, rows)
+    batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
+    batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
+    batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
+    batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+    if "completion_ids" not in batch and _wanting_tokens(stack):
+        batch["completion_ids"] = [tokenizer().encode(text_of(text)) for text in batch["completions"]]
+    if "completion_ids" in batch:
+        stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
+    stack.evaluate(**batch)
+    return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
 
 
 def _scores(
@@ -165,20 +180,10 @@ def _require_columns(stack: RewardStack, rows: list[Row]) -> None:
         raise Problems(problems)
 
 
-def _wants_tokens(stack: RewardStack) -> bool:
-    return any("completion_ids" in inspect.signature(component.score).parameters for component in stack.components)
-
-
-def _tokenizer(experiment: Experiment) -> PreTrainedTokenizerBase:
-    """The policy's: rewards in tokens count the tokens that it would have written."""
-    model = experiment.model
-    if model.build is not None:
-        from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-
-        return byte_tokenizer(model.build.context_tokens)
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model.tokenizer or model.path)
+def _wanting_tokens(stack: RewardStack) -> list[str]:
+    """Return the keys of the rewards that read token ids."""
+    wanting = [one for one in stack.components if "completion_ids" in inspect.signature(one.score).parameters]
+    return [f"rewards.{component.name}" for component in wanting]
 
 
 def _mean(values: list[float]) -> float | None:

@@ -26,8 +26,8 @@ from rlhf_cli.hindsight.settled_again import SettledAgain
 from rlhf_cli.hindsight.stored_rounds import StoredRound
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.rank_correlation import best_changes, kendall_tau_b
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.reward_metrics import advantage_shares
-from rlhf_cli.stack.settling import Aggregate
 from rlhf_cli.tables import rollout_columns
 
 LENGTH = "length"

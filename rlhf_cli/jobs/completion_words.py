@@ -1,111 +1,115 @@
-"""Completes a half-typed command line: verbs, groups, options, keys of the configuration, TRL arguments."""
+"""Completes a half-typed command line: verbs, flags, options of groups, keys, values, runs, files.
+
+What a verb takes is read from its help: the flags, and from its first lines whether it takes an experiment (`+exp=`) or
+runs. Tab is pressed often, so neither Hydra nor TRL is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
-from rlhf_cli.config import trl_args
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
-from rlhf_cli.config.owned import home_of
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
-from rlhf_cli.errors import UserError
-from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.jobs.completed_files import files, runs_by_name
+from rlhf_cli.usage import Flag, Usage, usage_of
 
-_VERBS_WITH_OVERRIDES = ("train", "check", "show", "score")
-_OF_SWEEPS = ("-j", "--watch", "-v")
-_OPTIONS = {
-    "compare": (
-        *("--on", "--by", "--baseline", "--weights", "--window", "--estimator", "--metrics", "--front", "--runs"),
-        *("--json", "--csv", "--latex", "--png", "--wandb-view"),
-    ),
-    "report": ("--out", "--json"),
-    "status": ("--json",),
-    "sync": ("--dry-run", "--json"),
-    "whatif": ("--recompute", "--show", "--trust", "--json"),
-    "why": ("--json",),
-    "train": ("-m", "--multirun", "--dry-run", "--allow", "--take-over"),
-    "resume": ("--failed", "--dry-run", "--allow", "--take-over", "--trust", *_OF_SWEEPS),
-}
-"""Verb -> its options; those of a sweep are offered to train where one is typed."""
+_OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
+_HELP = ("-h", "--help")
 
 
-def candidates(line: str, verbs: Iterable[str]) -> list[str]:
-    """Return whole words that the last word of `line` (up to the cursor) may become.
-
-    Empty means: let the shell try files.
-    """
-    words = line.split()
-    if line.endswith((" ", "\t")) or not words:
-        words.append("")
-    words = words[1:]  # the program's own name
-    if len(words) <= 1:
-        return _starting(words[0] if words else "", list(verbs))
-    verb, current = words[0], words[-1]
-    if verb == "list":
-        return _starting(current, list(groups()))
-    if verb == "completion":
-        return _starting(current, ["bash", "zsh"])
-    if current.startswith("-") and verb in _OPTIONS:
-        return _starting(current, [*_OPTIONS[verb], *(_OF_SWEEPS if verb == "train" and "-m" in words else ())])
-    if verb not in _VERBS_WITH_OVERRIDES:
+def candidates(words: Sequence[str], verbs: Iterable[str]) -> list[str]:
+    """Return the whole words that the last of `words` may become; the first is the program's name."""
+    known = list(verbs)
+    if len(words) <= 2:
+        return _starting(words[-1] if len(words) == 2 else "", [*known, "--help", "--version"] if words[-1:] else known)
+    verb, current, earlier = words[1], words[-1], list(words[2:-1])
+    if verb not in known:
         return []
-    key, equals, value = current.partition("=")
-    if equals:
-        earlier, comma, _ = value.rpartition(",")  # of a sweep's values
-        left = [option for option in _values(key, words[1:-1]) if option not in earlier.split(",")]
-        return _starting(current, [f"{key}={earlier}{comma}{option}" for option in left])
-    if "." not in current.lstrip("+~"):
-        has_plus = not current or current.startswith("+")
-        chosen = [f"{'+' if group in APPENDED_GROUPS and has_plus else ''}{group}=" for group in groups()]
-        return _starting(current, [*chosen, *_keys(current, words[1:-1])])
-    return _starting(current, _keys(current, words[1:-1]))
+    return _starting(current, _of_verb(verb, current, earlier))
 
 
-def _starting(prefix: str, words: list[str]) -> list[str]:
-    return sorted(word for word in dict.fromkeys(words) if word.startswith(prefix))
+def _starting(prefix: str, words: Iterable[str]) -> list[str]:
+    found = sorted(word for word in dict.fromkeys(words) if word.startswith(prefix))
+    return found if prefix.startswith("-") else [word for word in found if not word.startswith("-")]
 
 
-def _values(key: str, overrides: list[str]) -> list[str]:
-    group = key.lstrip("+").partition("@")[0]
-    if group in groups():
-        return list(groups()[group])
-    name = key.removeprefix("trainer.args.")
-    fields = _trainer_fields(overrides)
-    if name in fields and name != key:
-        field = fields[name]
-        return list(field.choices) or (["true", "false"] if "bool" in field.annotation else [])
+def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
+    usage = usage_of(verb)
+    name, equals, value = current.partition("=")
+    if equals and name in usage.flags:
+        return [f"{name}={one}" for one in _of_flag(usage.flags[name], value)]
+    if current.startswith("-"):
+        return [*usage.flags, "--help"]
+    before = usage.flags.get(earlier[-1]) if earlier else None
+    if before is not None and not before.is_switch and not before.may_be_bare:
+        return _of_flag(before, current)
+    typed = _without_flags(earlier, usage)
+    if verb == "list":
+        return _of_list(current, typed)
+    if verb == "completion":
+        return ["bash", "zsh"] if not typed else []
+    return _words(usage, current, typed)
+
+
+def _of_flag(flag: Flag, typed: str) -> list[str]:
+    """Return what may stand behind a flag: paths, experiments and runs, or nothing that could be known."""
+    if flag.is_path:
+        return files(typed, endings=(flag.ending,) if flag.ending else ())
+    if flag.names[0] == "--against":
+        from rlhf_cli.config.conf_folders import groups
+
+        return [*groups().get("exp", {}), *runs_by_name(typed), *files(typed)]
     return []
 
 
-def _keys(current: str, overrides: list[str]) -> list[str]:
-    """Return dotted keys one level below what is typed: `rewards.` -> `rewards.correct.`, leaves end in `=`."""
-    parent = current.rpartition(".")[0]
-    if parent == "trainer.args":
-        has_critic = _value_at("trainer.baseline", overrides) == "critic"
-        names = [*_trainer_fields(overrides), *(PpoArgs.model_fields if has_critic else ())]
-        return [f"trainer.args.{name}=" for name in names if home_of(name, has_critic=has_critic) is None]
-    node = _value_at(parent, overrides)
-    prefix = f"{parent}." if parent else ""
-    entries = node.items() if isinstance(node, dict) else ()
-    return [f"{prefix}{name}{'.' if isinstance(value, dict) and value else '='}" for name, value in entries]
+def _words(usage: Usage, current: str, earlier: list[str]) -> Iterable[str]:
+    """Return overrides for a verb that takes an experiment, runs and files for one that takes runs; or both."""
+    head = usage.text.partition("\n\n")[0]
+    found: list[str] = []
+    if _OF_RUNS.search(head) and "=" not in current:
+        found += [*runs_by_name(current), *files(current)]
+    if _OF_RUNS.search(head) and "=" in current:
+        found += files(current)  # a sweep's runs have a = in their names
+    if "+exp=" in head or "overrides" in head or "key=value" in head:
+        from rlhf_cli.jobs.completed_keys import override_words
+
+        found += override_words(current, earlier)
+    return found
 
 
-def _value_at(key: str, overrides: list[str]) -> JsonValue:
-    """Return what stands under a dotted key of the configuration, the whole of it for ''; None for nothing."""
-    node: JsonValue = _tree(overrides)
-    for part in key.split(".") if key else []:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
+def _of_list(current: str, earlier: list[str]) -> Iterable[str]:
+    from rlhf_cli.config.conf_folders import groups
+
+    known = groups()
+    if not earlier:
+        return [*known, "keys"]
+    if len(earlier) == 1:
+        if earlier[0] == "reward" and current.startswith((".", "/", "~")):
+            from rlhf_cli.jobs.completed_files import functions
+
+            return functions(current)
+        if earlier[0] == "keys":
+            from rlhf_cli.jobs.completed_keys import override_words
+
+            return [word.rstrip("=.") for word in override_words(current, []) if "@" not in word and "+" not in word]
+        return known.get(earlier[0], {})
+    if earlier[0] == "trainer":
+        from rlhf_cli.jobs.completed_keys import override_words
+
+        head = "trainer.args."
+        return [word[len(head) : -1] for word in override_words(head, [f"trainer={earlier[1]}"])]
+    return []
 
 
-def _tree(overrides: list[str]) -> JsonTree:
-    try:
-        return compose([word for word in overrides if not word.startswith("-")]).tree
-    except UserError:
-        return compose([]).tree  # a word typed earlier is wrong; that is for the command to say
-
-
-def _trainer_fields(overrides: list[str]) -> dict[str, trl_args.TrlField]:
-    name = _value_at("trainer.trl", overrides)
-    return trl_args.trainer(name).fields if isinstance(name, str) and name in trl_args.trainers() else {}
+def _without_flags(words: list[str], usage: Usage) -> list[str]:
+    """Return the words that are neither flags nor values of flags."""
+    left: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word.startswith("-"):
+            flag = usage.flags.get(word)
+            is_value = flag is not None and not flag.is_switch and not flag.may_be_bare
+        else:
+            left.append(word)
+    return left

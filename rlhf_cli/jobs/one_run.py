@@ -18,7 +18,7 @@ from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.launch.rank_failures import way_on
 from rlhf_cli.machines.first_machine import run_on_several
 from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer

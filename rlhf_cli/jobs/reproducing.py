@@ -18,7 +18,8 @@ from rlhf_cli.json_values import JsonTree, JsonValue, section
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer

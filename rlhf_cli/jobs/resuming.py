@@ -18,7 +18,8 @@ from rlhf_cli.jobs.resume_changes import (
     refusal,
 )
 from rlhf_cli.json_values import JsonTree
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.changed_files import ChangedFile, changed_files
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.checkpoint_state import missing_state, refuse_missing

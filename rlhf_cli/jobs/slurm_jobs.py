@@ -11,7 +11,7 @@ from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.json_values import section
 from rlhf_cli.launch.freeze import create_run, experiment_name
-from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import own_job_id, read_status
 from rlhf_cli.screen.start_panel import show_start

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError
-from rlhf_cli.plan.memory_advice import memory_advice
+from rlhf_cli.memory.memory_advice import memory_advice
 from rlhf_cli.runs.pulse import Pulse, in_words
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")

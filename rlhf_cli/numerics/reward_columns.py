@@ -46,6 +46,11 @@ class RunningDeviation:
         """Return the unbiased deviation, 0 before two scores were seen."""
         return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
 
+    @property
+    def divisor(self) -> float:
+        """Return what scores are divided by: the deviation, 1 where it is that of a constant."""
+        return self.deviation if self.deviation > _LEAST_DEVIATION else 1.0
+
 
 def clipped(raw: Tensor, offset: float, clip: tuple[float, float] | None) -> Tensor:
     """Return `raw - offset`, held within `clip`; NaN stays NaN."""

@@ -13,7 +13,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from annotated_types import Ge, Gt
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
@@ -71,12 +73,12 @@ def code_in(text: str) -> str:
 def code_runs(
     completions: Sequence[Completion],
     *,
-    timeout_s: float = 5.0,
-    memory_mb: int = 512,
-    max_processes: int = 16,
-    max_file_mb: int = 16,
+    timeout_s: Annotated[float, Gt(0)] = 5.0,
+    memory_mb: Annotated[int, Ge(64)] = 512,
+    max_processes: Annotated[int, Ge(1)] = 16,
+    max_file_mb: Annotated[int, Ge(1)] = 16,
     isolation: Isolation = "auto",
-    max_workers: int | None = None,
+    max_workers: Annotated[int, Ge(1)] | None = None,
     **kwargs: object,
 ) -> list[float]:
     """Score 1.0 where the completion's program ends with exit code 0, else 0.0; 0.0 too where nothing is to run.
@@ -85,7 +87,12 @@ def code_runs(
 
     Args:
         completions: one a row; what is run of it is `code_in`.
-        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row.
+        timeout_s: wall time, for each row.
+        memory_mb: address space of each process, and resident memory of all of a row's together.
+        max_processes: processes and threads a row may have at once.
+        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
+            is logged). Another value insists.
         max_workers: rows run at once; None = as many as there are processors.
     """
     run = partial(
@@ -108,12 +115,12 @@ def code_passes_tests(
     completions: Sequence[Completion],
     tests: Sequence[str | Sequence[str] | None],
     *,
-    timeout_s: float = 5.0,
-    memory_mb: int = 512,
-    max_processes: int = 16,
-    max_file_mb: int = 16,
+    timeout_s: Annotated[float, Gt(0)] = 5.0,
+    memory_mb: Annotated[int, Ge(64)] = 512,
+    max_processes: Annotated[int, Ge(1)] = 16,
+    max_file_mb: Annotated[int, Ge(1)] = 16,
     isolation: Isolation = "auto",
-    max_workers: int | None = None,
+    max_workers: Annotated[int, Ge(1)] | None = None,
     **kwargs: object,
 ) -> list[float | None]:
     """Score the share of a row's tests that the completion's program passes; None where the row has no tests.
@@ -125,7 +132,12 @@ def code_passes_tests(
         completions: one a row; what is run of it is `code_in`.
         tests: dataset column: a list of tests, or a text of assert statements, each of which is a test, together with
             the statements between it and the one before.
-        timeout_s, memory_mb, max_processes, max_file_mb, isolation: as in `run_code`, for each row with all its tests.
+        timeout_s: wall time, for each row with all its tests.
+        memory_mb: address space of each process, and resident memory of all of a row's together.
+        max_processes: processes and threads a row may have at once.
+        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
+            is logged). Another value insists.
         max_workers: rows run at once; None = as many as there are processors.
     """
     run = partial(

@@ -34,10 +34,13 @@ class Judge:
         rubric: what is asked: text with `{prompt}`, `{completion}` and any dataset column; `{{` and `}}` are braces.
         score_pattern: regular expression, case ignored, whose first group is the score; its last match counts.
         scale: the lowest and highest score; they become 0 and 1. A score outside is an error, as is none.
-        temperature, max_tokens: of the reply.
+        temperature: of the reply; 0 is the most probable one.
+        max_tokens: how long the reply may be.
         system: a system message before the rubric, None for none.
         api_key_env: name of the environment variable that holds the key.
-        timeout_s, retry_budget_s, max_concurrency: as for `RewardServer`, for each row.
+        timeout_s: for one try.
+        retry_budget_s: for one row with all its tries: 429, 5xx and lost connections are tried again.
+        max_concurrency: requests under way at once.
         cache: false asks anew each time.
         cache_dir: where replies are kept; None = `judge` in the cache folder of rlhf.
     """

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, Message, content_text, text_of
+from rlhf_cli.suggest import nearest
 
 # Name in the config -> how the Unicode names of its letters begin.
 _SCRIPTS: dict[str, tuple[str, ...]] = {
@@ -80,6 +82,18 @@ def language_of(text: str) -> str | None:
     return max(languages, key=languages.__getitem__, default=None)
 
 
+def _check_language(language: str) -> None:
+    if language not in LANGUAGES:
+        raise RewardError(
+            "no such script",
+            where="args.language",
+            got=language,
+            expected=", ".join(LANGUAGES),
+            hint=f"args.language={nearest(language, LANGUAGES) or 'auto'}",
+        )
+
+
+@refused_by(_check_language)
 def language_consistency(
     prompts: Sequence[Completion], completions: Sequence[Completion], *, language: str = "auto", **kwargs: object
 ) -> list[float | None]:
@@ -92,8 +106,7 @@ def language_consistency(
         completions: one a row.
         language: a script's name, or `auto` = the one that dominates the prompt.
     """
-    if language not in LANGUAGES:
-        raise RewardError("no such script", where="args.language", got=language, expected=", ".join(LANGUAGES))
+    _check_language(language)
     rewards: list[float | None] = []
     for prompt, completion in zip(prompts, completions, strict=True):
         target = language_of(_question(prompt)) if language == "auto" else language

@@ -7,9 +7,13 @@ at white space, so not for Chinese, Japanese or Thai).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from functools import partial
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Gt
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 Unit: TypeAlias = Literal["tokens", "characters", "words"]
@@ -58,18 +62,23 @@ def length_target(
     completion_ids: TokenIds | None = None,
     *,
     target: float,
-    width: float,
+    width: Annotated[float, Gt(0)],
     unit: Unit = "tokens",
     **kwargs: object,
 ) -> list[float]:
     """Score 1.0 where the completion is `target` long, 0.0 from `width` away.
 
-    The arguments are those of `score_length_target`, and the `unit` of both lengths.
+    The other arguments are those of `score_length_target`.
+
+    Args:
+        unit: of both lengths: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or
+            `words` (split at white space, so not for Chinese, Japanese or Thai).
     """
     lengths = lengths_of(completions, completion_ids, unit)
     return [score_length_target(length, target=target, width=width) for length in lengths]
 
 
+@refused_by(partial(score_length_ramp, 0.0))
 def length_ramp(
     completions: Sequence[Completion],
     completion_ids: TokenIds | None = None,
@@ -81,7 +90,11 @@ def length_ramp(
 ) -> list[float]:
     """Score 1.0 on the `full` side of a ramp, 0.0 on its `zero` side.
 
-    The arguments are those of `score_length_ramp`, and the `unit` of both lengths.
+    The other arguments are those of `score_length_ramp`.
+
+    Args:
+        unit: of both lengths: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or
+            `words` (split at white space, so not for Chinese, Japanese or Thai).
     """
     return [score_length_ramp(length, full=full, zero=zero) for length in lengths_of(completions, completion_ids, unit)]
 

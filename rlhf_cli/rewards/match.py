@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 RegexMode: TypeAlias = Literal["full", "search"]
@@ -79,6 +81,7 @@ def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: boo
     return float(match is not None)
 
 
+@refused_by(partial(score_regex, ""))
 def regex(
     completions: Sequence[Completion], *, pattern: str, mode: RegexMode = "full", strip: bool = True, **kwargs: object
 ) -> list[float]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
@@ -74,7 +76,7 @@ def numeric_answer(
     completions: Sequence[Completion],
     answer: Sequence[object],
     *,
-    tolerance: float = 0.0,
+    tolerance: Annotated[float, Ge(0)] = 0.0,
     fallback: Fallback = "last_number",
     **kwargs: object,
 ) -> list[float | None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
@@ -44,7 +46,11 @@ def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words
 
 
 def repetition(
-    completions: Sequence[Completion], *, ngram_size: int = 3, unit: NgramUnit = "words", **kwargs: object
+    completions: Sequence[Completion],
+    *,
+    ngram_size: Annotated[int, Ge(1)] = 3,
+    unit: NgramUnit = "words",
+    **kwargs: object,
 ) -> list[float]:
     """Score between 0.0 (nothing repeated) and -1.0 (nothing but); thinking counts.
 

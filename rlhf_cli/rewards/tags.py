@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 TagMode: TypeAlias = Literal["strict", "soft"]
@@ -43,6 +45,7 @@ def score_tags(
     return float(re.fullmatch(rf"\s*{blocks}\s*", text, flags=re.DOTALL) is not None)
 
 
+@refused_by(partial(score_tags, ""))
 def format_tags(
     completions: Sequence[Completion],
     *,

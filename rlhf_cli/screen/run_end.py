@@ -20,6 +20,7 @@ from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, rewar
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status, stopped_by_rule
 from rlhf_cli.screen.expectations_table import at_the_end
+from rlhf_cli.screen.failed_rewards import failures_again, rows_failed
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.one_line import one_line
@@ -53,6 +54,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
     for which in all_lengths:
         told = section(all_lengths, which)["in_words"]
         parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
+    parts += rows_failed(folder)
     verified = verify(folder)
     if verified.outcomes:
         parts += ["", at_the_end(verified, _typed(folder))]
@@ -141,6 +143,7 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
         console.print(command, soft_wrap=True, highlight=False)
     commands = {
+        **failures_again(folder),
         **where_to_look(folder),
         f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
         f"rlhf why {path}": "what its log says, and what to change",

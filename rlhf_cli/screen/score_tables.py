@@ -8,35 +8,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.measure.component_statistics import Distribution
+from rlhf_cli.measure.score_bench import ScoreBench
 from rlhf_cli.measure.scored_rows import CompletionScores, ScoredReward
+from rlhf_cli.screen.column_blocks import blocks_width, column_blocks
 from rlhf_cli.screen.one_line import figure, no_total, one_line
 
 _MAX_ROWS = 20
+_COMPLETION = 40
+_LEAST_COMPLETION = 16
+_ROW = 7
+"""The number of a row, and the blanks behind it and the completion."""
+_NARROW = 100
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> None:
     """Print the first rows: raw score of each component, `gate` where one is closed; then the summary of all rows.
 
-    `rows` are the completions in the order of their scores.
+    `rows` are the completions in the order of their scores. What is too wide for the terminal goes on in another table.
     """
-    names = list(scores.summary)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("row", justify="right", style="dim")
-    table.add_column("completion", max_width=40, no_wrap=True, overflow="ellipsis")
-    for name in [*names, "total"]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, (row, scored) in enumerate(zip(rows[:_MAX_ROWS], scores.rows, strict=False)):
-        cells = [_cell(scored.rewards[name]) for name in names]
-        table.add_row(str(number), Text(one_line(row["completion"])), *cells, figure(scored.total))
-    console.print(table)
+    names = [*scores.summary, "total"]
+    for block in column_blocks(names, console.width - _ROW - _LEAST_COMPLETION):
+        _rows(console, rows, scores, block)
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
     if scores.no_total is not None:
         console.print(no_total(scores.no_total))
     summary = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    summary.add_column(f"all {len(rows)} rows")
+    summary.add_column(f"all {len(rows)} rows", overflow="fold")
     for column in ("mean", "effective", "weighted", "open", "excluded", "errors", "calls"):
-        summary.add_column(column, justify="right")
+        summary.add_column(column, justify="right", no_wrap=True)
     for name, one in scores.summary.items():
         means = [figure(mean) for mean in (one.mean, one.effective_mean, one.weighted_mean)]
         counts = [str(count) for count in (one.excluded, one.errors, one.calls)]
@@ -46,9 +48,54 @@ def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: 
     console.print("[dim]rows: raw score; mean: raw, where scored; effective: after offset, clip, normalise and gate")
 
 
+def show_distributions(console: Console, bench: ScoreBench) -> None:
+    """Print how the raw scores of each component lie: deviation, quantiles, a histogram from the least to the most."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("raw scores", overflow="fold")
+    # On a narrow terminal the names need the room.
+    places = {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}
+    if console.width < _NARROW:
+        places = {"least": 0, "median": 3, "most": 6}
+    for column in ("deviation", *places):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("least to most", no_wrap=True)
+    for name, one in bench.distributions.items():
+        shown = [one.quantiles[place] if one.quantiles else None for place in places.values()]
+        table.add_row(name, figure(one.deviation), *map(_short, shown), histogram(one))
+    console.print()
+    console.print(table)
+
+
+def histogram(one: Distribution) -> str:
+    """Return the bins as a line of bars: a blank for none, the tallest for the most."""
+    if len(one.bins) < 2:
+        return "all equal" if one.count else ""
+    most = max(one.bins)
+    return "".join(" " if count == 0 else _BARS[round(count / most * (len(_BARS) - 1))] for count in one.bins)
+
+
+def _rows(
+    console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores, names: Sequence[str]
+) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("row", justify="right", style="dim", no_wrap=True)
+    width = console.width - _ROW - blocks_width(names)
+    table.add_column("completion", max_width=max(1, min(_COMPLETION, width)), no_wrap=True, overflow="ellipsis")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, (row, scored) in enumerate(zip(rows[:_MAX_ROWS], scores.rows, strict=False)):
+        cells = [Text(figure(scored.total)) if name == "total" else _cell(scored.rewards[name]) for name in names]
+        table.add_row(str(number), Text(one_line(row["completion"])), *cells)
+    console.print(table)
+
+
 def _cell(one: ScoredReward) -> Text:
     if one.error is not None:
         return Text("error", style="red")
     if not one.open:
         return Text("gate", style="yellow")
     return Text(figure(one.raw))
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

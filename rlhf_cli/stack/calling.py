@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.errors import Interrupted, RewardError, RewardFailed
+from rlhf_cli.errors import Interrupted, RewardError
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.deadline import Overdue, call_within
+from rlhf_cli.stack.failed_call import FailedCall, KeepFailure, RewardTimeout, fail, refused, said_of_replay
 from rlhf_cli.stack.leaving import LEAVING, left
 from rlhf_cli.stack.own_copies import with_own_arguments
 from rlhf_cli.stack.returned_scores import PlainScores, Score, as_scores
@@ -34,17 +35,16 @@ _GRACE_S = 1.0
 """So long after a deadline of its own an event loop that says nothing is taken to be blocked."""
 
 
-class RewardTimeout(Exception):
-    """Say that a reward function did not answer in its time."""
-
-
 @dataclass(frozen=True)
 class Tools:
-    """Hold what running a component needs of the stack: a loop, the characters of sampled tokens, Ctrl-C."""
+    """Hold what running a component needs of the stack: a loop, the characters of sampled tokens, Ctrl-C, and who keeps
+    failed calls.
+    """
 
     run_async: RunAsync
     offsets: Callable[[Sequence[int]], Sequence[Offset]]
     was_interrupted: Callable[[], bool]
+    keep: KeepFailure
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
@@ -62,7 +62,10 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
         except LEAVING as error:  # on_error is for rows that fail; this was meant to end everything
             if tools.was_interrupted() or isinstance(error, Interrupted):
                 raise
-            raise left(component.name, error) from error
+            failed = left(component.name, error)
+            if replay := said_of_replay(tools.keep(FailedCall(component, batch, rows, None, error))):
+                failed.hint = f"{replay}\n{failed.hint}"
+            raise failed from error
     outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -71,9 +74,9 @@ def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: O
     try:
         returned = _call(component, batch, rows, outcome, tools)
     except Exception as error:  # whatever a user's reward raises is for the reward's own policy
-        _one_by_one(component, batch, rows, outcome, error, tools)
+        _settle_blame(component, batch, rows, outcome, error, tools)
     else:
-        _store(component, batch, rows, outcome, returned)
+        _store(component, batch, rows, outcome, returned, rows, tools.keep)
 
 
 def _call(
@@ -167,13 +170,16 @@ def _store(
     rows: Sequence[int],
     outcome: Outcome,
     scores: Sequence[Score | TokenValues | BaseException],
+    asked: Sequence[int],
+    keep: KeepFailure,
 ) -> None:
+    """Put the scores of `rows` where they belong; `asked` are all rows that the function had been given at first."""
     if isinstance(scores, PlainScores) and len(rows) == len(outcome.raw):
         outcome.raw = list(scores)
         return
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):
-            _fail(component, batch, outcome, row, score)
+            fail(FailedCall(component, batch, asked, row, score), outcome, keep)
         elif isinstance(score, list):
             outcome.tokens[row] = score
             outcome.raw[row] = sum(value for value in score if value is not None)
@@ -181,49 +187,52 @@ def _store(
             outcome.raw[row] = score
 
 
-def _one_by_one(
-    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: BaseException, tools: Tools
+def _settle_blame(
+    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: Exception, tools: Tools
 ) -> None:
     """Settle the blame of a failed batch: a single row takes it; of several each is tried alone, so that one costs no
     other.
     """
-    if isinstance(error, RewardError) and component.on_error == "raise":
-        if error.row is not None:
-            row = rows[error.row]  # it counted the rows it was given
-            error.what = error.what.replace(f"row {error.row}", f"row {row}")
-            error.got = f"{error.got}, for the prompt {str(by_row(batch, 'prompts')[row])!r:.120}"
-        raise error
+    is_last = component.on_error == "raise"
+    if isinstance(error, RewardError) and is_last:
+        call = FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error)
+        raise refused(call, error, tools.keep(call))
     if len(rows) == 1 or isinstance(error, RewardTimeout):
-        for row in rows:
-            _fail(component, batch, outcome, row, error)
+        call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
+        fail(call, outcome, tools.keep)
         return
     for row in rows:
         try:
             returned = _call(component, batch, [row], outcome, tools)
         except Exception as row_error:  # as above, for one row
-            _fail(component, batch, outcome, row, row_error)
+            fail(FailedCall(component, batch, rows, row, row_error), outcome, tools.keep)
         else:
-            _store(component, batch, [row], outcome, returned)
-    if not outcome.num_errors and component.on_error == "raise":
+            _store(component, batch, [row], outcome, returned, rows, tools.keep)
+    if not outcome.num_errors:
         # Every row does alone what the batch did not: still a failure, and not one to hide.
-        _fail(component, batch, outcome, rows[0], error)
+        found = _first_with_others(component, batch, rows, tools) if is_last else None
+        call = FailedCall(component, batch, rows, found, error, is_together=found is not None)
+        if is_last:
+            fail(call, outcome, tools.keep)
+        tools.keep(call)
 
 
-def _fail(component: Component, batch: Batch, outcome: Outcome, row: int, error: BaseException) -> None:
-    """Apply the component's `on_error` to a row."""
-    is_timeout = isinstance(error, RewardTimeout)
-    message = str(error) if is_timeout else f"{type(error).__name__}: {error}"
-    if component.on_error == "raise":
-        failed = RewardFailed(
-            f"reward {component.name!r} failed on row {row}",
-            where=f"rewards.{component.name}",
-            got=message,
-            expected=f"a score for the prompt {str(by_row(batch, 'prompts')[row])!r:.120}",
-            hint=f"rewards.{component.name}.on_error=exclude keeps the run alive"
-            + (f"; rewards.{component.name}.timeout_s gives it longer, or off" if is_timeout else ""),
-        )
-        failed.reward, failed.row = component.name, row
-        raise failed from error
-    outcome.errors[row] = message
-    outcome.timeouts += is_timeout
-    outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error
+def _first_with_others(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> int | None:
+    """Return the last row of the shortest beginning of a batch that fails, found by halving; None where the whole does
+    not fail a second time. A beginning of one row does not: it was tried.
+    """
+
+    def fails(count: int) -> bool:
+        try:
+            _call(component, batch, rows[:count], Outcome.empty(len(by_row(batch, "completions"))), tools)
+        except Exception:  # of the user's function, as before
+            return True
+        return False
+
+    passing, failing = 1, len(rows)
+    if not fails(failing):
+        return None
+    while failing - passing > 1:
+        middle = (passing + failing) // 2
+        passing, failing = (passing, middle) if fails(middle) else (middle, failing)
+    return rows[failing - 1]

@@ -11,6 +11,7 @@ import functools
 import inspect
 import multiprocessing
 import os
+import traceback
 from collections.abc import Awaitable, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
@@ -21,7 +22,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.redaction import hide_output_for_good, remembered
-from rlhf_cli.stack.calling import RewardTimeout
+from rlhf_cli.stack.failed_call import RewardTimeout
 from rlhf_cli.stack.reward_batch import by_row
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
@@ -34,8 +35,19 @@ _MORE_TRIES = 2
 _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
+Answer = tuple[object, tuple[str, str, str] | None]
+"""What a worker says of a row: its score, and in the place of an error its kind, message and traceback."""
+
+
 class ProcessEnded(RuntimeError):
     """Say that the process of a row ended before it answered."""
+
+
+class WorkerTraceback(Exception):
+    """Hold the traceback of an error as the worker printed it: frames do not cross from one process to another."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 class Isolated:
@@ -60,7 +72,7 @@ class Isolated:
                     outcomes[place] = outcome = _outcome(self._asked(rows[place]), self._timeout_s)
         return outcomes
 
-    def _asked(self, row: Mapping[str, object]) -> ProcessFuture[tuple[object, tuple[str, str] | None]]:
+    def _asked(self, row: Mapping[str, object]) -> ProcessFuture[Answer]:
         try:
             return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
         except RuntimeError:  # all its processes were ended at once, from outside: the pool gives up
@@ -97,7 +109,7 @@ class Isolated:
             self._starter = None
 
 
-def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeout_s: float | None) -> object:
+def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
     try:
         value, failure = future.result()
     except RowTimeout:
@@ -110,8 +122,10 @@ def _outcome(future: ProcessFuture[tuple[object, tuple[str, str] | None]], timeo
         return error
     if failure is None:
         return value
-    kind, message = failure
-    return type(kind, (Exception,), {})(message)
+    kind, message, told = failure
+    failed: Exception = type(kind, (Exception,), {})(message)
+    failed.__cause__ = WorkerTraceback(told)
+    return failed
 
 
 def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
@@ -130,8 +144,8 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
         _function(fn, tuple(args.items()))
 
 
-def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> tuple[object, tuple[str, str] | None]:
-    """Run one row through the function, in the worker: (score, None), or (None, (kind of error, its message)).
+def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> Answer:
+    """Run one row through the function, in the worker: (score, None), or (None, what is known of the error).
 
     An error goes back in words: an exception of the user's own class need not unpickle over there.
     """
@@ -145,9 +159,9 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
             return _plain(returned[0]), None
         raise ValueError(f"it returned {returned!r:.80} for 1 completion")
     except SystemExit as error:
-        return None, ("SystemExit", f"it called sys.exit({error.code!r})")
+        return None, ("SystemExit", f"it called sys.exit({error.code!r})", traceback.format_exc())
     except Exception as error:  # of the user's reward, for the reward's own policy
-        return None, (type(error).__name__, str(error))
+        return None, (type(error).__name__, str(error), traceback.format_exc())
 
 
 def _is_one_row(returned: object) -> TypeGuard[Sequence[object]]:

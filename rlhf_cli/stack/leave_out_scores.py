@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
-from rlhf_cli.stack.settling import Aggregate, Settled
+from rlhf_cli.stack.aggregating import Aggregate
+from rlhf_cli.stack.settling import Settled
 from rlhf_cli.stack.truncation import COMPONENT
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from rlhf_cli.errors import RewardError
-from rlhf_cli.suggest import nearest
+from rlhf_cli.errors import Problems, RewardError, UserError
+from rlhf_cli.rewards.checked_arguments import try_arguments
+from rlhf_cli.stack.argument_values import anchored, argument_problems
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 RewardFunction = Callable[..., object]
@@ -31,31 +32,28 @@ def resolve(
     class) is a factory: it is called once with `args`, and what it returns is the reward. `where` says in
     messages where `fn` was written, `args_key` is the key of `args`, and `place` makes of a key where it was written.
 
-    Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`.
+    Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`, and
+    Problems where several of them are wrong.
     """
     target = import_function(fn, where=where)
-    signature = inspect.signature(target)
-    is_factory = inspect.isclass(target) or not _takes_completions(signature)
+    is_factory = inspect.isclass(target) or not _takes_completions(inspect.signature(target))
+    problems: list[UserError] = list(
+        argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place)
+    )
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
     try:
-        if is_factory:
-            reward = target(**args)
-        else:
-            _refuse_unnamed(args, signature)
-            reward = functools.partial(target, **args) if args else target
-    except TypeError as error:
-        valid = [
-            name
-            for name, parameter in signature.parameters.items()
-            if name not in REWARD_ARGUMENTS and parameter.kind is not parameter.VAR_KEYWORD
-        ]
-        unknown = next((name for name in args if name not in valid), None)
-        close = nearest(unknown, valid) if unknown is not None else None
+        if not is_factory:
+            try_arguments(target, args)
+        reward = target(**args) if is_factory else functools.partial(target, **args) if args else target
+    except RewardError as error:
+        raise anchored(error, args_key=args_key, place=place) from error
+    except Exception as error:  # whatever a user's factory does with what it is given: show the real error
         raise RewardError(
             f"{fn} does not take these arguments",
-            where=place(args_key if unknown is None else f"{args_key}.{unknown}"),
-            got=f"{args} ({error})",
-            expected=", ".join(valid) or "no arguments",
-            hint=f"{args_key}.{close}" if close else None,
+            where=place(args_key),
+            got=f"{dict(args)} ({_import_error(error)})",
+            expected=f"what {fn} accepts",
         ) from error
     if not callable(reward):
         raise RewardError(
@@ -83,16 +81,6 @@ def source_file(fn: str) -> Path | None:
         return Path(module).expanduser().resolve()
     spec = importlib.util.find_spec(module)
     return Path(spec.origin) if spec and spec.origin and spec.has_location else None
-
-
-def _refuse_unnamed(args: Mapping[str, object], signature: inspect.Signature) -> None:
-    """Raise TypeError for an argument the function does not name: in its **kwargs, which take the dataset's columns, a
-    misspelt one would vanish.
-    """
-    named = [name for name, parameter in signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
-    for name in args:
-        if name not in named:
-            raise TypeError(f"unknown argument {name!r}")
 
 
 def _takes_completions(signature: inspect.Signature) -> bool:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable
 from concurrent.futures import CancelledError
 
-from rlhf_cli.stack.calling import RewardTimeout
+from rlhf_cli.stack.failed_call import RewardTimeout
 
 _END_S = 1.0
 """Async rewards that still wait at the end have so long to take leave."""

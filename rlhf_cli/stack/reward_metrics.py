@@ -11,8 +11,9 @@ from torch import Tensor
 
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Outcome
-from rlhf_cli.stack.settling import Aggregate, Rules, Settled
+from rlhf_cli.stack.settling import Rules, Settled
 from rlhf_cli.stack.truncation import Endings
 from rlhf_cli.tables.rollout_columns import ROUND, STEP, TOKENS, TRUNCATED
 

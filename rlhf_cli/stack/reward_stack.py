@@ -22,6 +22,7 @@ from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.stack.calling import Tools, run_component
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.failed_call import FailedCall, KeepFailure, keep_nothing
 from rlhf_cli.stack.gates import Gate, levels
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.leaving import staying
@@ -54,9 +55,9 @@ class Running(Protocol):
 class RewardStack:
     """Evaluate every component once a batch. The order of the components is the order of the columns.
 
-    `record_error` is given every row that failed, to keep it on disk. `max_errors` is how many may, None any. `running`
-    hears which rewards run. `decode` turns token ids into the text that the reward functions see; without it
-    spans cannot be placed on tokens.
+    `record_error` is given every row that failed, and `keep_failure` every failed call, to keep them on disk.
+    `max_errors` is how many may, None any. `running` hears which rewards run. `decode` turns token ids into the text
+    that the reward functions see; without it spans cannot be placed on tokens.
     """
 
     decode: Decode | None = None
@@ -68,6 +69,7 @@ class RewardStack:
         *,
         max_errors: MaxErrors | None = None,
         running: Running | None = None,
+        keep_failure: KeepFailure = keep_nothing,
     ) -> None:
         self.components = list(components)
         self.outcomes: dict[str, Outcome] = {}
@@ -75,7 +77,8 @@ class RewardStack:
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
         self._levels = levels({component.name: component.gates for component in components})
-        self._record_error = record_error
+        self._record_error, self._keep_failure = record_error, keep_failure
+        self._replays: dict[str, str] = {}
         self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
         self._running = running
         self._is_in_batch = self._is_evaluated = False
@@ -83,7 +86,7 @@ class RewardStack:
         self._waited_s: dict[str, float] = {}
         self._was_interrupted: Callable[[], bool] = bool
         self._loop = RewardLoop()
-        self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted())
+        self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted(), self._keep_call)
         self._pieces: dict[int, str] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -162,6 +165,12 @@ class RewardStack:
             record = {"reward": reward, "row": row, "error": message}
             self._record_error({**record, "prompt": prompt, "completion": completion})
 
+    def _keep_call(self, call: FailedCall) -> str | None:
+        """Hand a failed call to whoever keeps it; the newest command that replays one is told where a run ends."""
+        if replay := self._keep_failure(call):
+            self._replays[call.component.name] = replay
+        return replay
+
     def token_values(self, name: str, row: int, divisor: float) -> TokenValues | None:
         """Return a dense row's tokens after offset and clip moved its sum and a deviation divided it.
 
@@ -238,7 +247,7 @@ class RewardStack:
         for row, message in enumerate(outcome.errors) if num_errors else ():
             if message is not None:
                 self._keep(component.name, row, message, batch)
-        self._errors[component.name].add(component, outcome)
+        self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
 
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
-from rlhf_cli.stack.settling import Aggregate, Rules, Settled, settle
+from rlhf_cli.stack.aggregating import Aggregate
+from rlhf_cli.stack.settling import Rules, Settled, settle
 from rlhf_cli.stack.truncation import Endings, Truncation, with_truncation
 
 

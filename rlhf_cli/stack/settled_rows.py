@@ -1,21 +1,23 @@
-"""Settle rows that are no batch of a training: each with its total, and by name what every reward came to.
+"""Settle rows that are no batch of a training: each with its total, and by name what every reward came to. No torch.
 
-The one place for them: `rlhf score`, `rlhf eval` and the evaluations during a training all settle here, by the rules
-and the aggregate that the training has (`stack/settling.py`).
+The one place for them: `rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here.
+The rules are those of a training (`stack/settling.py`), for rows that have nothing to do with one another: a test draws
+rewards at random and holds the two against each other. `rlhf score` answers without the seconds that torch takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import torch
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.scored_rows import SettledReward, SettledRow, SettledRows
-from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.stack.aggregating import Aggregate, aggregated
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.row_totals import relative_rewards, why_no_total
-from rlhf_cli.stack.settling import Aggregate, settle
+
+if TYPE_CHECKING:
+    from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 Matrix = Sequence[Sequence[float | None]]
 """One list a row with an entry a component."""
@@ -38,34 +40,30 @@ def settled_rows(
     """
     normalize = {component.name: component.normalize for component in components}
     no_total = why_no_total(normalize, aggregate, running)
-    is_relative = torch.tensor([name in relative_rewards(normalize, running) for name in normalize])
-    raw_scores, fixed_scores = (_matrix(rows, len(components)) for rows in (raw, fixed))
-    by_now = torch.tensor(weights, dtype=torch.float64)
-    settled, _ = settle(
-        raw_scores,
-        fixed_scores,
-        by_now,
-        components,
-        dict(running),
-        names=list(normalize),
-        aggregate="sum" if no_total is not None else aggregate,
-        num_generations=1,
-        is_training=False,
-        fill="zero",
-    )
-    effective = settled.unfilled.masked_fill(is_relative & fixed_scores.isnan(), torch.nan)
-    weighted = effective * by_now
-    totals = [None] * len(raw) if no_total is not None else [finite_or_none(one) for one in settled.totals.tolist()]
+    relative = relative_rewards(normalize, running)
+    effective = [
+        [
+            _effective(component, raw[row][index], fixed[row][index], running, is_relative=component.name in relative)
+            for index, component in enumerate(components)
+        ]
+        for row in range(len(raw))
+    ]
+    if no_total is not None:
+        totals: list[float | None] = [None] * len(raw)
+    elif callable(aggregate):
+        totals = _by_function(aggregate, effective, list(normalize), weights)
+    else:
+        totals = [_sum(values, weights) for values in effective]
     rows = [
         SettledRow(
-            total=totals[row],
+            total=finite_or_none(totals[row]),
             rewards={
                 name: SettledReward(
                     raw=raw[row][index],
-                    effective=finite_or_none(effective[row, index].item()),
-                    weighted=finite_or_none(weighted[row, index].item()),
+                    effective=finite_or_none(value),
+                    weighted=None if value is None else finite_or_none(value * weights[index]),
                 )
-                for index, name in enumerate(normalize)
+                for index, (name, value) in enumerate(zip(normalize, effective[row], strict=True))
             },
         )
         for row in range(len(raw))
@@ -73,7 +71,44 @@ def settled_rows(
     return SettledRows(rows, no_total)
 
 
-def _matrix(rows: Matrix, num_components: int) -> torch.Tensor:
-    """Return (rows, components) with NaN for None."""
-    values = [[float("nan") if value is None else value for value in row] for row in rows]
-    return torch.tensor(values, dtype=torch.float64).reshape(len(rows), num_components)
+def _effective(
+    component: Component,
+    raw: float | None,
+    fixed: float | None,
+    running: Mapping[str, RunningDeviation],
+    *,
+    is_relative: bool,
+) -> float | None:
+    """Return a score after offset, clip and divisor; what is fixed takes its place whole."""
+    if fixed is not None:
+        return fixed
+    if raw is None or is_relative:
+        return None
+    value = raw - component.offset
+    if component.clip is not None:
+        low, high = component.clip
+        value = min(max(value, low), high)
+    return value / running[component.name].divisor if component.normalize == "running" else value
+
+
+def _sum(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    applying = [value * weight for value, weight in zip(values, weights, strict=True) if value is not None]
+    return sum(applying) if applying else None
+
+
+def _by_function(
+    function: Callable[..., Sequence[float | None]],
+    effective: Matrix,
+    names: Sequence[str],
+    weights: Sequence[float],
+) -> list[float | None]:
+    """Return the user's totals; a row to which no reward applies is not given to the function, and has none."""
+    given = [row for row, values in enumerate(effective) if any(value is not None for value in values)]
+    totals: list[float | None] = [None] * len(effective)
+    if given:
+        rewards = {name: [effective[row][index] for row in given] for index, name in enumerate(names)}
+        for row, total in zip(
+            given, aggregated(function, rewards, dict(zip(names, weights, strict=True))), strict=True
+        ):
+            totals[row] = total
+    return totals

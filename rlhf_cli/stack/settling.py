@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.numerics.reward_columns import (
     Fill,
@@ -20,12 +19,7 @@ from rlhf_cli.numerics.reward_columns import (
     filled,
     normalized_in_group,
 )
-from rlhf_cli.stack.returned_scores import LARGEST
-
-Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How the components become one total; a function gets name -> effective values, None where the reward does not apply
-to the row, and the weights by name.
-"""
+from rlhf_cli.stack.aggregating import Aggregate, aggregated
 
 
 class Rules(Protocol):
@@ -190,35 +184,13 @@ def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settle
     """
     is_given = ~settled.is_unscorable
     totals = torch.full_like(settled.raw[:, 0], torch.nan)
-    num_rows = int(is_given.sum())
-    if not num_rows:
+    if not is_given.any():
         return totals
     rewards = {
         name: [finite_or_none(value) for value in column.tolist()]
         for name, column in zip(settled.names, settled.unfilled[is_given].unbind(dim=1), strict=True)
     }
-    weights = dict(zip(settled.names, settled.weights.tolist(), strict=True))
-    has_none = any(None in column for column in rewards.values())
-    try:
-        returned: Iterable[object] = function(rewards=rewards, weights=weights)
-        given = [one.item() if hasattr(one, "item") else one for one in returned]  # of an array, or of numpy's numbers
-    except Exception as error:  # the user's code: named, and its traceback shown
-        raise RewardFailed(
-            "the aggregate failed",
-            where="aggregate",
-            got=f"{type(error).__name__}: {error}",
-            hint="an entry is None where the reward does not apply to the row" if has_none else None,
-        ) from error
-    wrong = [
-        total for total in given if not (total is None or (isinstance(total, int | float) and abs(total) <= LARGEST))
-    ]
-    if len(given) != num_rows or wrong:
-        raise RewardError(
-            "the aggregate returned no total a row",
-            where="aggregate",
-            got=f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows",
-            expected="one finite number a row, None where no total can be given",
-        )
-    found = [total if isinstance(total, int | float) else torch.nan for total in given]
+    given = aggregated(function, rewards, dict(zip(settled.names, settled.weights.tolist(), strict=True)))
+    found = [torch.nan if total is None else total for total in given]
     totals[is_given] = torch.tensor(found, dtype=torch.float64).to(totals)
     return totals

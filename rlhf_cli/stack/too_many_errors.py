@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.failed_call import said_of_replay
 
 _MAX_HOPELESS_BATCHES = 3
 """A reward that fails on every row of so many batches in a row ends the run whatever its `on_error`."""
@@ -28,8 +29,11 @@ class ErrorCounts:
         self._last: deque[bool] = deque(maxlen=limit.window if limit is not None else 0)
         self._hopeless = 0
 
-    def add(self, component: Component, outcome: Outcome) -> None:
-        """Count a batch. Raises RewardFailed, with the last error, where too many rows failed."""
+    def add(self, component: Component, outcome: Outcome, *, replay: str | None = None) -> None:
+        """Count a batch. Raises RewardFailed, with the last error, where too many rows failed.
+
+        `replay` is a command that shows such a failure again, None where none was kept.
+        """
         num_errors = outcome.num_errors
         if outcome.calls:
             self._hopeless = self._hopeless + 1 if num_errors >= outcome.calls else 0
@@ -39,6 +43,7 @@ class ErrorCounts:
                 where=f"rewards.{component.name}",
                 got=next(error for error in outcome.errors if error is not None),
                 expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
+                hint=said_of_replay(replay),
             )
         limit = self._limit
         if limit is None:
@@ -52,5 +57,12 @@ class ErrorCounts:
                 where=f"rewards.{component.name}",
                 got=next(error for error in reversed(outcome.errors) if error is not None),
                 expected=f"failures on {limit.share:.0%} of the rows at most, which guards.max_error_share allows",
-                hint="reward_errors.jsonl in the run folder has the rows; guards.max_error_share=1 goes on",
+                hint="\n".join(
+                    line
+                    for line in (
+                        said_of_replay(replay),
+                        "reward_errors.jsonl in the run folder has the rows; guards.max_error_share=1 goes on",
+                    )
+                    if line is not None
+                ),
             )

@@ -11,7 +11,8 @@ from rlhf_cli.config.compose import composing
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
 from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
 from rlhf_cli.launch.freeze import experiment_name
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.sweeps.sweep_grid import Job
 
 _FEW = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
-from rlhf_cli.plan.preflight import Plan
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 
 

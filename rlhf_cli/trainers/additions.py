@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_cli.runs.pulse import Pulse
+from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.parts import Part
-from rlhf_cli.stack.settling import Aggregate, Rules
+from rlhf_cli.stack.settling import Rules
 from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
 from rlhf_cli.tables.policy_losses import Normaliser

@@ -4,6 +4,8 @@ goes on would refuse. Imports no torch and writes nothing.
 
 --allow KEY ...   with run.resume=auto: although this key, or `data`, `code`, `config`, is another one now
 --take-over       with run.resume=auto: of a run that another machine left
+--rows N          the first N prompts as the model will see them, special tokens and all, how long all are in tokens,
+                  and every reward tried on the right answer, on no answer, on the prompt itself
 --json            the plan as one object
 """
 
@@ -32,6 +34,11 @@ def run(argv: list[str]) -> int:
     if (earlier := existing_run(experiment, composed)) is not None:
         resumed(earlier, prepared, resume_options(options).allowed)
     console = Console()
+    if (count := options.number("--rows")) is not None:
+        from rlhf_cli.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
+        from rlhf_cli.screen.tried_rows_shown import show_tried_rows
+
+        show_tried_rows(console, try_rows(experiment, count))
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)

@@ -1,47 +1,42 @@
-"""rlhf completion bash|zsh             a completion script: eval "$(rlhf completion bash)" in ~/.bashrc, or
-eval "$(rlhf completion zsh)" in ~/.zshrc
+"""rlhf completion bash|zsh             a completion script: verbs, flags, groups, keys, values, runs, files by Tab
+
+In ~/.bashrc:  eval "$(rlhf completion bash)"
+In ~/.zshrc:   eval "$(rlhf completion zsh)"
 """
 
 from __future__ import annotations
+
+import os
 
 from rlhf_cli.errors import EXIT_OK, UserError
 from rlhf_cli.verbs import VERBS
 
 _BASH = r"""
 _rlhf() {
-    local current="${COMP_WORDS[COMP_CWORD]}" line="${COMP_LINE:0:COMP_POINT}"
-    # bash breaks words at = and :, an override does not
-    current="${line##*[[:space:]]}"
-    local prefix="${current%"${COMP_WORDS[COMP_CWORD]}"}"
-    # behind a sign that breaks words bash goes on with a new one
-    [[ "${COMP_WORDS[COMP_CWORD]}" == [=:] ]] && prefix="$current"
+    local program="${COMP_WORDS[0]/#\~/$HOME}" line="${COMP_LINE:0:COMP_POINT}" word
     COMPREPLY=()
-    local word
+    # bash breaks words at = and :, an override does not: what is printed is the part that bash is to insert
     while IFS= read -r word; do
-        COMPREPLY+=("${word#"$prefix"}")
-    done < <(rlhf completion words "$line" 2>/dev/null)
-    if [[ ${#COMPREPLY[@]} -eq 0 && $current == *=* ]]; then
-        # a sweep's runs have a = in their names, at which bash's own completion of files begins anew
-        while IFS= read -r word; do
-            [[ -d $word ]] && word+=/
-            COMPREPLY+=("${word#"$prefix"}")
-        done < <(compgen -f -- "${current//\\/}")
-    fi
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./] ]] && compopt -o nospace
-    [[ ${#COMPREPLY[@]} -eq 0 ]] && compopt -o default
+        COMPREPLY+=("$word")
+    done < <("$program" completion words "$line" "$COMP_WORDBREAKS" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./:] ]] && compopt -o nospace
+    return 0
 }
 complete -F _rlhf rlhf
 """
 
 _ZSH = r"""
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
 _rlhf() {
-    local -a words_found
-    words_found=("${(@f)$(rlhf completion words "${BUFFER[1,CURSOR]}" 2>/dev/null)}")
-    if [[ ${#words_found} -gt 0 && -n "${words_found[1]}" ]]; then
-        compadd -U -S '' -- $words_found
-    else
-        _files
-    fi
+    local -a found begun whole
+    local word
+    found=("${(@f)$(${~words[1]} completion words "${(j: :)words[1,CURRENT-1]} ${IPREFIX}${PREFIX}" 2>/dev/null)}")
+    for word in $found; do
+        [[ -n $word ]] || continue
+        if [[ $word == *[=./:] ]]; then begun+=("$word"); else whole+=("$word"); fi
+    done
+    (( ${#begun} )) && compadd -U -S '' -- $begun
+    (( ${#whole} )) && compadd -U -- $whole
 }
 compdef _rlhf rlhf
 """
@@ -52,10 +47,8 @@ def run(argv: list[str]) -> int:
 
     Raises UserError for another shell.
     """
-    if argv[:1] == ["words"] and len(argv) == 2:
-        from rlhf_cli.jobs.completion_words import candidates
-
-        for word in candidates(argv[1], VERBS):  # nothing, not an empty line, leaves files to the shell
+    if argv[:1] == ["words"] and len(argv) in (2, 3):
+        for word in _candidates(argv[1], argv[2] if len(argv) == 3 else None):
             print(word)
         return EXIT_OK
     scripts = {"bash": _BASH, "zsh": _ZSH}
@@ -68,3 +61,15 @@ def run(argv: list[str]) -> int:
         )
     print(scripts[argv[0]].strip())
     return EXIT_OK
+
+
+def _candidates(line: str, breaks: str | None) -> list[str]:
+    """Return what the last word of a line may become; for bash, whose `breaks` are given, what is to be inserted."""
+    # Pydantic looks through all installed packages for plugins of its own, half of the time that Tab may take.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from rlhf_cli.jobs.completion_words import candidates
+    from rlhf_cli.jobs.typed_line import for_bash, typed_line
+
+    typed = typed_line(line)
+    found = candidates(typed.words, VERBS)
+    return found if breaks is None else for_bash(found, typed, breaks)

@@ -1,23 +1,36 @@
 """rlhf score +exp=NAME [overrides] --completions FILE
-                                   the rewards of an experiment on given completions, no policy: every component raw,
-                                   effective and weighted, a row at a time, then a summary
+rlhf score RUN [overrides]         the rewards of an experiment, or of a run as it was frozen, on given completions, no
+                                   policy: every component raw, effective and weighted, a row at a time; how each lies,
+                                   what goes with what
 
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
-                     folder or its completions/ stands for its last table
+                     folder or its completions/ stands for its last table, as RUN does without any. With one of
+                     RUN/failures/ the reward that failed there is called again, alone and as in training: it fails in
+                     the same way, until it is mended
+--label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
+--against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
+--trust              run the reward files that RUN names, though somebody else made it
 --limit N            only the first N rows are scored
 --show N             print the first N rows as texts, coloured by what each part got
---json               print one object with `rows` and `summary` instead of the tables
+--json               print one object: rows with prompt and completion, summary, distributions, correlations ...
 """
 
 from __future__ import annotations
 
-from rich.console import Console
+import sys
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.foreign_code import refuse_foreign_code
+from rlhf_cli.jobs.prepare import prepare, prepare_from
+from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
+from rlhf_cli.jobs.typed_run import take_run
+from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
-from rlhf_cli.screen.score_tables import show_scores
+from rlhf_cli.runs.failure_capsules import read_capsule
+from rlhf_cli.screen.score_comparisons import show_bench
 from rlhf_cli.screen.scored_texts import show_parts
+from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
 
 
@@ -28,7 +41,8 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="score")
     limit, shown = options.number("--limit"), options.number("--show", least=0)
-    completions = options.path("--completions")
+    run = take_run(options.words, where="rlhf score")
+    completions = options.path("--completions") or (run.path if run is not None else None)
     if completions is None:
         raise ConfigError(
             "which completions?",
@@ -36,16 +50,37 @@ def run(argv: list[str]) -> int:
             expected="--completions FILE, with the columns prompt and completion",
             hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
         )
-    experiment = prepare(options.words).experiment
+    if run is not None:
+        refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
 
-    from rlhf_cli.evaluate.score_completions import read_completions, score  # torch comes with it
+    def composed(words: list[str]) -> Experiment:
+        if run is None:
+            return prepare(words, adjust=without_policy_and_data).experiment
+        return prepare_from(run, words, adjust=without_policy_and_data).experiment
+
+    experiment = composed(options.words)
+    words = options.texts("--against")
+    other = composed([*options.words, *words]) if words else None
+    capsule = read_capsule(completions)
+    if capsule is not None:
+        experiment = replayed(experiment, capsule)
+
+    from rlhf_cli.evaluate.score_completions import read_completions, score
+    from rlhf_cli.measure.score_bench import score_bench
 
     rows = read_completions(completions, limit=limit)
-    scores = score(experiment, rows)
+    if capsule is not None:
+        print(replay_words(capsule, len(rows)), file=sys.stderr)
+    step, max_steps = (0, 1) if capsule is None else (capsule.step, capsule.max_steps)
+    scores = score(experiment, rows, step=step, max_steps=max_steps)
+    against = None if other is None else (words, score(other, rows, step=step, max_steps=max_steps))
+    bench = score_bench(rows, scores, label=options.text("--label"), other=against)
     if options.as_json:
-        print_json(scores.as_json())
+        print_json(bench.as_json(rows, scores))
     else:
-        console = Console()
+        console = wide_console()
         show_parts(console, rows[: shown or 0], scores)
-        show_scores(console, rows, scores)
+        show_bench(console, rows, scores, bench)
+    if capsule is not None:
+        print(passed_words(capsule), file=sys.stderr)
     return EXIT_OK

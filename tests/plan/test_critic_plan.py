@@ -14,8 +14,10 @@ from rich.console import Console
 from rlhf_cli.errors import ConfigError, ModelError, Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.screen.start_panel import show_start
+from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
@@ -49,10 +51,9 @@ def make(write: Write) -> Callable[..., str]:
     ) -> str:
         write(f"{name}/config.json", json.dumps(config | SIZES | more))
         write(f"{name}/tokenizer_config.json", "{}")
+        write(f"{name}/model.safetensors", EMPTY_WEIGHTS)
         if tokens is not None:
-            vocabulary = tokens if isinstance(tokens, dict) else [[token, 0.0] for token in tokens]
-            added = [{"id": 100, "content": "<end>"}]
-            write(f"{name}/tokenizer.json", json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+            write(f"{name}/tokenizer.json", tokenizer_json(tokens, {"<end>": 100}))
         return name
 
     return call
@@ -183,6 +184,7 @@ class TestAdapters:
     def adapter(self, write: Write, task: str) -> str:
         content = {"base_model_name_or_path": "base", "task_type": task}
         write("there/adapter_config.json", json.dumps(content))
+        write("there/adapter_model.safetensors", EMPTY_WEIGHTS)
         return "critic.init=there"
 
     def test_of_a_reward_model(self, make: Make, write: Write) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems
 from tests.support import planning
+from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 
@@ -41,8 +42,9 @@ class TestGoodPlans:
         assert planned(*MINE, "data.select=[4,20]").num_rows == 16
         assert planned(*MINE, "data.split='train[:50%]'").num_rows is None
 
-    def test_a_fraction_held_out_is_counted_later(self) -> None:
-        assert planned("exp=quickstart", "data.eval={fraction: 0.1}").num_rows is None
+    def test_a_fraction_held_out_of_a_part_is_counted_later(self) -> None:
+        words = ("exp=quickstart", "data.eval={fraction: 0.1}")
+        assert planned(*words, "data.split='train[:50%]'").num_rows is None
 
     def test_several_processes(self) -> None:
         plan = planned("exp=quickstart", "launch.processes=4")
@@ -175,11 +177,12 @@ class TestModels:
 
     def test_a_folder_without_a_tokenizer(self, refused: Refused, write: Write) -> None:
         write("there/config.json", '{"architectures": ["Tiny"]}')
+        write("there/model.safetensors", EMPTY_WEIGHTS)
         error = refused(*self.WORDS)
         assert error.what == "the model folder has no tokenizer in it"
         assert error.hint == "model.tokenizer=FOLDER_OR_HUB_ID"
         assert planned(*self.WORDS, "model.tokenizer=org/name").model == "there (Tiny)"
-        write("there/tokenizer.json", "{}")
+        write("there/tokenizer_config.json", "{}")
         assert planned(*self.WORDS).model == "there (Tiny)"
 
     def test_a_reward_model(self, refused: Refused, write: Write) -> None:

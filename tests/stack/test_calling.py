@@ -100,7 +100,44 @@ class TestTheBatchFailsAndNoRowDoes:
     def test_under_raise_it_is_a_failure(self, bench: Bench) -> None:
         with pytest.raises(RewardFailed) as caught:
             bench(self.only_alone)
-        assert caught.value.got == "ValueError: one at a time, please"
+        assert caught.value.what == "reward 'mine' failed on row 1"  # of two rows at once, the second
+        assert caught.value.got == "ValueError: one at a time, please, and only together with the rows before it"
+
+    @pytest.mark.parametrize("bad", [1, 2, 3])
+    def test_the_row_is_found_that_it_fails_at(self, bench: Bench, bad: int) -> None:
+        """A function that counts: what it makes of its row `bad` is wrong wherever that row came from, so that the
+        shortest beginning of the batch that fails has `bad` + 1 rows.
+        """
+
+        def counts(completions: list[str], **_: Any) -> list[float]:
+            for number, text in enumerate(completions):
+                if number == bad:
+                    raise ValueError(f"cannot read {text}")
+            return [1.0] * len(completions)
+
+        with pytest.raises(RewardFailed) as caught:
+            bench(counts)
+        assert caught.value.what == f"reward 'mine' failed on row {bad}"
+        assert f"cannot read {BATCH['completions'][bad]}" in str(caught.value.got)
+        assert f"completion '{BATCH['completions'][bad]}' of the prompt '{BATCH['prompts'][bad]}'" in str(
+            caught.value.expected
+        )
+        assert caught.value.row == bad
+
+    def test_what_fails_once_blames_no_row(self, bench: Bench) -> None:
+        calls: list[Rows] = []
+
+        def once(row: Rows, **_: Any) -> list[float]:
+            calls.append(row)
+            if len(calls) == 1:
+                raise ValueError("not yet")
+            return [1.0] * len(row)
+
+        with pytest.raises(RewardFailed) as caught:
+            bench(once)
+        assert caught.value.what == "reward 'mine' failed on a batch of 4 rows"
+        assert caught.value.row is None
+        assert bench.recorded == []
 
     def test_otherwise_the_rows_keep_their_scores(self, bench: Bench) -> None:
         found = bench(self.only_alone, on_error="exclude")
@@ -156,7 +193,7 @@ class TestDense:
         with pytest.raises(RewardError) as caught:
             bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
         assert "row 1" in caught.value.what
-        assert caught.value.got == "3 values for a completion of 2 tokens, for the prompt 'one'"
+        assert caught.value.got == "3 values for a completion of 2 tokens, for the completion 'b' of the prompt 'one'"
 
 
 def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
@@ -168,4 +205,4 @@ def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
         stack.evaluate(**BATCH)
     stack.close()
     assert caught.value.what == "reward 'mine' returned no number for row 3"
-    assert str(caught.value.got).endswith("for the prompt 'three'")
+    assert str(caught.value.got).endswith("for the completion 'd' of the prompt 'three'")

@@ -124,7 +124,7 @@ def test_a_regex_among_rewards_that_wait_fails_as_a_timeout() -> None:
     stack = RewardStack(components)
     for _ in range(2):
         stack.evaluate(**BATCH)
-    with pytest.raises(RewardFailed, match="'mine' failed on row 0") as caught:
+    with pytest.raises(RewardFailed, match="'mine' failed on a batch of 2 rows") as caught:
         stack.evaluate(**BATCH)
     stack.close()
     assert caught.value.got == "no answer within 1 s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import psutil
 import pytest
 
 from rlhf_cli.errors import RewardFailed
-from rlhf_cli.stack.calling import RewardTimeout
 from rlhf_cli.stack.component import Component, Outcome
+from rlhf_cli.stack.failed_call import RewardTimeout
 from rlhf_cli.stack.isolated import Isolated
 from rlhf_cli.stack.reward_stack import RewardStack
 
@@ -211,6 +212,13 @@ class TestInTheStack:
             self.evaluated(made("does"), "raise", "a", "_exit")
         assert caught.value.what == "reward 'mine' failed on row 1"
         assert caught.value.got == "ProcessEnded: its process ended with code 3"
+
+    def test_what_it_raises_is_shown_with_the_lines_of_the_worker(self, made: Made) -> None:
+        with pytest.raises(RewardFailed) as caught:
+            self.evaluated(made("does"), "raise", "a", "raise")
+        shown = "".join(traceback.format_exception(caught.value.__cause__))
+        assert 'raise ValueError("mine")' in shown
+        assert shown.rstrip().endswith("ValueError: mine")
 
     def test_what_needs_the_trainer_is_told_what_is_missing(self, made: Made) -> None:
         found = self.evaluated(made("state"), "exclude", "a")

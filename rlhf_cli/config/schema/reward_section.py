@@ -66,7 +66,8 @@ class Reward(Section):
 
     Either `fn` (module:function or ./file.py:function, called with `args`) or `model` (a folder, hub id or run:NAME) is
     given, the other is null. The order is raw, offset, clip, normalize, gate, weight. `offset` is subtracted; `auto` is
-    the mean that `rlhf eval` measured. `clip` is [low, high], null for no limit. `normalize` divides by the deviation
+    the mean that `rlhf eval` measured. `weight` multiplies what is left when it is added to the total; 0 only watches.
+    `clip` is [low, high], null for no limit. `normalize` divides by the deviation
     of the batch, of the group, or of a running estimate. `gate` is null where every row counts. `eager` scores also the
     rows that a gate turns away. `on_error` is what a row gets whose scoring failed, or `raise` to end the run.
     `timeout_s` is in seconds, for a call of a function on a batch, or on a row where it is isolated; off: no limit;

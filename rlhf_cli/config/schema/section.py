@@ -8,4 +8,4 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A part of the configuration that refuses unknown keys and wrong types, and cannot be changed once judged."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, serialize_by_alias=True, defer_build=True)

@@ -21,7 +21,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 _WHEN = re.compile(r"^\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[^\s<>=]+)\s*$")
 _EXPECTED = "METRIC, then one of > >= < <=, then a number, such as kl/k1_policy_ref > 0.5"
-_KEYS = ("when", "for")
+RULE_KEYS = ("when", "for")
 _NONE = (None, False, "off")
 
 
@@ -72,7 +72,7 @@ def checked_rules(value: object) -> object:
         return None
     if isinstance(value, StopRule):
         return value
-    if isinstance(value, Mapping) and (set(value) & set(_KEYS) or not value):
+    if isinstance(value, Mapping) and (set(value) & set(RULE_KEYS) or not value):
         return _checked_rule(value, "")
     if isinstance(value, Mapping):
         return {name: _checked_rule(rule, f"{name}: ") for name, rule in value.items()}
@@ -85,12 +85,12 @@ def _checked_rule(rule: object, place: str) -> object:
     if isinstance(rule, StopRule):
         return rule
     if not isinstance(rule, Mapping):
-        close = nearest(place.removesuffix(": "), _KEYS)
+        close = nearest(place.removesuffix(": "), RULE_KEYS)
         guess = f"; did you mean {close!r}?" if close else ""
         raise ValueError(f"{place}{{when: METRIC > NUMBER, for: LOG EVENTS}}{guess}")
     for key in rule:
-        if key not in _KEYS:
-            close = nearest(str(key), _KEYS)
+        if key not in RULE_KEYS:
+            close = nearest(str(key), RULE_KEYS)
             raise ValueError(f"{place}`when` and `for` alone, not {key!r}" + (f"; try {close}" if close else ""))
     when, log_events = rule.get("when"), rule.get("for", 1)
     if not isinstance(when, str):

@@ -6,7 +6,7 @@ and `None` into nulls and `007` into 7, and count lines from 0 without naming th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +21,21 @@ class Format:
 
     `read` yields `(place, row)`: the place as `file:line` for messages, the row as a dict. `head` returns
     `(columns, first rows, number of rows)` of several files; the rest of a table is read by the `datasets` library
-    under the format's name. Exactly one of the two is there. `suffixes` are the endings of such files.
+    under the format's name. Exactly one of the two is there. `suffixes` are the endings of such files. `is_untyped`:
+    its cells are typed by what they look like, and `read` takes as a second argument the columns that stay text.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    read: Callable[[Path], Iterator[tuple[str, Row]]] | None = None
+    read: Callable[..., Iterator[tuple[str, Row]]] | None = None
     head: Callable[[Sequence[Path], int], tuple[tuple[str, ...], list[Row], int]] | None = None
+    is_untyped: bool = False
 
 
 _ROWS = (
     Format("jsonl", (".jsonl", ".jsonl.gz"), read=json_lines.read),
     Format("json", (".json", ".json.gz"), read=json_list.read),
-    Format("csv", (".csv", ".csv.gz"), read=csv_table.read),
+    Format("csv", (".csv", ".csv.gz"), read=csv_table.read, is_untyped=True),
     Format("parquet", (".parquet",), head=parquet.head),
 )
 
@@ -41,8 +43,11 @@ FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
 """Name -> format. A new format is a module here and a row above."""
 
 
-def rows_of(format_name: str, path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield `(place, row)` of a file of a format that is read row by row."""
-    read = FORMATS[format_name].read
-    assert read is not None, f"{format_name} is a table"
-    yield from read(path)
+def rows_of(format_name: str, path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+    """Yield `(place, row)` of a file of a format that is read row by row.
+
+    `texts` are the columns that stay text where the format itself knows no types.
+    """
+    of = FORMATS[format_name]
+    assert of.read is not None, f"{format_name} is a table"
+    yield from of.read(path, texts) if of.is_untyped else of.read(path)

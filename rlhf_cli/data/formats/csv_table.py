@@ -1,14 +1,15 @@
 """Reads CSV with a header line.
 
 A column is integer, number or true/false only if every filled cell of it is, and written canonically (`007` and `1,5`
-stay text, and so do `NA` and `None`, which are answers people ask for); an empty cell is a null.
+stay text, and so do `NA` and `None`, which are answers people ask for); an empty cell is a null. A column that is to
+be read as text stays text whatever is in it: `7` is an answer as `seven` is, and `1.50` is not `1.5`.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
@@ -22,8 +23,8 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 csv.field_size_limit(1 << 30)
 
 
-def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows with the `file:line` on which each ends.
+def read(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the rows with the `file:line` on which each ends; the columns in `texts` hold text.
 
     The file is read twice: the first time to type the columns. Raises DataError on a row with more or fewer cells than
     the header, and on an empty or repeated column name.
@@ -31,7 +32,7 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):
         for column, cell in cells.items():
-            kind = merge(kinds.get(column, NULL), _kind_of_cell(cell))
+            kind = TEXT if column in texts else merge(kinds.get(column, NULL), _kind_of_cell(cell))
             kinds[column] = kind if kind in (NULL, BOOL, INTEGER, NUMBER) else TEXT
     for where, cells in _cells(path):
         yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.plan.memory_advice import memory_advice
+from rlhf_cli.memory.memory_advice import memory_advice
 from rlhf_cli.runs.pulse import EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING, TRAINING
 from tests.support.small_runs import PPO_SMALL, SMALL
 

@@ -1,0 +1,128 @@
+"""Makes failure capsules of a training's failed reward calls: the first of each kind, so many, so large."""
+
+from __future__ import annotations
+
+import re
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RewardError
+from rlhf_cli.plan.reward_components import timeout_of
+from rlhf_cli.runs.failure_capsules import Capsule, as_lines, replay_command, write_capsule
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.stack.failed_call import FailedCall
+from rlhf_cli.stack.leaving import LEAVING
+from rlhf_cli.stack.reward_batch import Batch, by_row
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
+
+_MOST = 8
+"""So many capsules a rank keeps in one training, beside that of a failure that ends it."""
+_MOST_BYTES = 16 * 2**20
+_NAMES = {"prompts": "prompt", "completions": "completion"}
+_NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
+
+
+class KeptFailures:
+    """Keeps failed calls of rank `rank` in the folder of the run; called from whichever thread a reward runs in."""
+
+    def __init__(self, run: RunFolder, experiment: Experiment, rank: int) -> None:
+        self._run, self._rewards, self._rank = run, experiment.rewards, rank
+        self._kept: dict[tuple[str, str, str], str | None] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, call: FailedCall) -> str | None:
+        """Keep a call where it is the first of its kind, or ends the run; returns the command that replays it.
+
+        None where none of its kind could be kept: too many, too large, a full disk.
+        """
+        ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
+        kind = (call.component.name, _kind(call.error), _place(call.error))
+        with self._lock:
+            if not ends_run and (kind in self._kept or len(self._kept) >= _MOST):
+                return self._kept.get(kind)
+            self._kept[kind] = None
+            with suppress(OSError):  # a full disk: the failure itself is the news
+                self._kept[kind] = self._write(call)
+            return self._kept[kind]
+
+    def _write(self, call: FailedCall) -> str | None:
+        rows, columns, lines = [*call.rows], *_written(call.batch, call.rows)
+        if len(lines) > _MOST_BYTES and call.row is not None:
+            rows, columns, lines = [call.row], *_written(call.batch, [call.row])
+        if len(lines) > _MOST_BYTES:
+            return None
+        reward, state = self._rewards[call.component.name], call.batch.get("trainer_state")
+        epoch = getattr(state, "epoch", None)
+        capsule = Capsule(
+            reward=call.component.name,
+            kind=_kind(call.error),
+            error=_message(call),
+            traceback="".join(traceback.format_exception(call.error)),
+            row=rows.index(call.row) if call.row is not None else None,
+            batch_row=call.row,
+            rank=self._rank,
+            step=getattr(state, "global_step", 0),
+            max_steps=getattr(state, "max_steps", 1),
+            epoch=None if epoch is None else float(epoch),
+            scored_by=str(reward.fn or reward.model),
+            args=dict(reward.args),
+            on_error=reward.on_error,
+            timeout_s=timeout_of(reward),
+            left_out_rows=len(call.rows) - len(rows),
+            left_out_columns=tuple(columns),
+        )
+        name = re.sub(r"[^\w.-]+", "_", f"{capsule.reward}-{capsule.kind}")
+        name += f"-rank{self._rank}" if self._rank else ""  # ranks that fail at once write side by side
+        return replay_command(self._run, write_capsule(self._run, name, capsule, lines))
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, RewardError):
+        return "nonsense"
+    return {"RewardTimeout": "timeout"}.get(type(error).__name__, type(error).__name__)
+
+
+def _message(call: FailedCall) -> str:
+    """Return what went wrong on a line; a function that was given a row alone has called it row 0."""
+    if not isinstance(call.error, RewardError):
+        return call.message
+    what = call.error.what
+    if call.row is not None:
+        what = what.replace(f"row {call.error.row}", f"row {call.row}")
+    return f"{what}: {call.error.got}"
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line that raised; two of them are two mistakes, whatever class they raise."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _written(batch: Batch, rows: Sequence[int]) -> tuple[list[str], str]:
+    """Return the columns that cannot be written, and the rows as lines of JSON."""
+    kept: dict[str, list[object]] = {}
+    left_out = [name for name in batch if name in _NO_DATA and REWARD_ARGUMENTS[name].is_by_row]
+    for name in batch:
+        if name in _NO_DATA:
+            continue
+        try:
+            kept[_NAMES.get(name, name)] = [_plain(by_row(batch, name)[row]) for row in rows]
+        except TypeError:
+            left_out.append(name)
+    return left_out, as_lines([{name: values[row] for name, values in kept.items()} for row in range(len(rows))])
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON knows it. Raises TypeError for what it does not."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} is nothing that JSON knows")

@@ -1,0 +1,101 @@
+"""Says what to type against holes. What can be tried at once has been: the audit is made again with the words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rlhf_cli.audit.audit_result import Advice, AuditResult, KindResult
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import RlhfError
+
+Retry = Callable[[tuple[str, ...], tuple[str, ...]], AuditResult]
+"""(words, names of kinds) -> the audit with these words beside those that were typed, on these kinds."""
+
+_READY = {
+    "numeric_answer": "rlhf_cli.rewards.numeric:numeric_answer",
+    "exact_match": "rlhf_cli.rewards.match:exact_match",
+}
+"""Rewards that compare with the column `answer`."""
+_HINTS = {
+    "empty": "return 0.0 for a text of which `.strip()` leaves nothing, or let it count only where the answer is right",
+    "invisible": "strip white space and what is not printable before anything is counted",
+    "prompt_echo": "score against the right answer, not against the prompt",
+    "other_gold": "compare with this row's own answer (zip completions with the column) and not with all of them",
+    "many_answers": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
+    "gold_in_junk": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
+    "form_only": "form is no content: let it count only where the answer is right, or weigh it far less",
+    "tags_only": "form is no content: let it count only where the answer is right, or weigh it far less",
+    "repetition": "clip what one word can earn, or put a price on repeating: reward@rewards.repetition=repetition",
+    "longest": "put a price on length (truncation=soft_overlong), or let length count up to a bound: length_ramp",
+    "common_answer": "score against the right answer of the row",
+    "keywords": "words are no reasoning: let them count only where the answer is right, or not at all",
+    "opener": "ask the judge for the right answer first; gate it by a rule; or add a judge that sees the reference",
+    "judge_injection": "put the answer between marks that the rubric names, and gate the judge by a rule",
+    "early_exit": "count what the dataset's tests say, not how the program ends: code_passes_tests",
+}
+
+
+def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[Advice]:
+    """Return what to do against every hole of an audit, those first that were tried and close the most.
+
+    retry: None where trying costs too much.
+    """
+    found = [*result.holes, *result.near]
+    by_component: dict[str, list[KindResult]] = {}
+    for kind in found:
+        if kind.let_in is not None:
+            by_component.setdefault(kind.let_in, []).append(kind)
+    advice = [_for_component(name, kinds, result, experiment, retry) for name, kinds in by_component.items()]
+    return sorted(advice, key=lambda one: -(one.closes or 0))
+
+
+def _for_component(
+    name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment, retry: Retry | None
+) -> Advice:
+    names = tuple(kind.name for kind in kinds)
+    best: Advice | None = None
+    for reason, words in _candidates(name, kinds, result, experiment):
+        if retry is None:
+            return Advice(reason, names, words)
+        try:
+            again = retry(words, names)
+        except RlhfError:
+            continue  # words that this experiment does not take are no advice
+        still = {kind.name for kind in [*again.holes, *again.near]}
+        closes = 0 if again.unrecognised and not result.unrecognised else len(set(names) - still)
+        if closes and (best is None or closes > (best.closes or 0)):
+            best = Advice(reason, names, words, closes)
+        if closes == len(names):
+            break
+    hint = _HINTS[names[0]]
+    return best or Advice(f"nothing in the configuration closes it: {hint}", names)
+
+
+def _candidates(
+    name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield (why, words) that may close what `name` let in, the smallest change first."""
+    guard = result.main
+    if name not in experiment.rewards:
+        return
+    is_gated = guard in {gate.by for gate in experiment.rewards[name].gates}
+    least = None if guard is None else result.gold_raw.get(guard)
+    if guard not in (None, name) and not is_gated and least is not None:
+        yield (
+            f"{name} is to count only where {guard} knows the answer",
+            (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
+        )
+    has_answers = result.gold_source == "column answer"
+    if has_answers and guard == name and experiment.rewards[name].fn is not None:
+        for ready, fn in _READY.items():
+            yield f"{ready} reads the one answer that a text settles on", (f"rewards.{name}.fn={fn}",)
+    if has_answers and "right" not in experiment.rewards:
+        for ready in _READY:
+            yield (
+                f"no reward here knows the answer: {ready} does, and the others count only where it does",
+                (f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
+            )
+    if any(kind.name == "repetition" for kind in kinds):
+        yield "repeating has a price", ("reward@rewards.repetition=repetition", "rewards.repetition.weight=1.0")
+    if any(kind.name == "longest" for kind in kinds):
+        yield "an answer that is cut off has a price", ("truncation=eos_penalty",)

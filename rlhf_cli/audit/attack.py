@@ -1,0 +1,178 @@
+"""Attacks the rewards of an experiment: degenerate answers to real rows, held against the gold answers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, median_low
+
+from rlhf_cli.audit.audit_result import AuditResult, KindResult
+from rlhf_cli.audit.compared_with_gold import GoldRow, compared, contributions_of, main_component
+from rlhf_cli.audit.degenerate_answers import KINDS, Asked, Kind
+from rlhf_cli.audit.gold_answers import Way, final_part
+from rlhf_cli.audit.trial import Trial, open_trial
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.formats import Row
+from rlhf_cli.measure.scored_rows import ScoredRow
+from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.rewards.completion_text import content_text
+
+LEAST_SHARE = 0.2
+"""A kind is a hole where its share of rows is surely above this: its interval of 95 % lies there whole."""
+_MOST_CHARACTERS = 20_000
+_CHARACTERS_A_TOKEN = 4
+
+_Variant = Mapping[int, tuple[str, ScoredRow]]
+"""Row -> (text, its score)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Says what to try: on which rows, which kinds, how many variants of each (None: all), which gold answers."""
+
+    rows: list[Row]
+    kinds: tuple[Kind, ...] = KINDS
+    variants: int | None = None
+    gold: str | None = None
+
+
+def attack(experiment: Experiment, plan: Plan, *, left_out: dict[str, str]) -> AuditResult:
+    """Return what the degenerate answers got, and the gold ones.
+
+    experiment: as it is trained; `left_out` names rewards that are not attacked, with the reason. Raises as
+    `open_trial` does.
+    """
+    with open_trial(experiment, plan.rows, left_out=left_out, gold=plan.gold) as trial:
+        return _result(trial, plan, left_out)
+
+
+def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
+    answers = trial.gold_answers(is_costly=plan.variants is not None)
+    by_kind = _attacks(trial, plan, answers.way)
+    all_variants = [variant for variants in by_kind.values() for variant in variants]
+    every = [(row, one) for variant in all_variants for row, (_, one) in variant.items()]
+    totals_by_row: dict[int, list[float]] = {}
+    for row, scored in every:
+        if scored.total is not None:
+            totals_by_row.setdefault(row, []).append(scored.total)
+    gold = {
+        row: GoldRow(scored, min(found, default=None), median(found) if found else None)
+        for row, scored in answers.scores.items()
+        for found in [totals_by_row.get(row, [])]
+    }
+    unrecognised = sum(not one.is_recognised for one in gold.values())
+    share = wilson(unrecognised, len(gold))
+    main = main_component(answers.scores, every)
+    kinds = []
+    for kind in plan.kinds:
+        found = [
+            compared(kind, one, gold, main=main, least_share=LEAST_SHARE) for one in by_kind.get(kind.name, []) if one
+        ]
+        if found:
+            kinds.append(max(found, key=_strength))
+    gold_scores = list(answers.scores.values())
+    totals = [one.total for one in gold_scores if one.total is not None]
+    has_gold = bool(answers.scores)
+    return AuditResult(
+        rows=len(plan.rows),
+        texts=trial.num_texts,
+        gold_source=trial.gold.source if trial.gold is not None and has_gold else None,
+        gold_way=answers.way.name if has_gold else None,
+        gold_text=next(iter(answers.texts.values()), None),
+        gold_total=fmean(totals) if totals else None,
+        gold_contributions=contributions_of(gold_scores),
+        gold_raw={name: _median(gold_scores, name) for name in trial.stack.names},
+        main=main,
+        num_unrecognised=unrecognised,
+        unrecognised=share.low is not None and share.low > LEAST_SHARE,
+        blind=_blind(trial.stack.names, gold_scores, [one for _, one in every]),
+        kinds=tuple(_ordered(kinds, has_gold=has_gold)),
+        left_out=left_out,
+        notes=tuple(trial.notes),
+    )
+
+
+def _attacks(trial: Trial, plan: Plan, way: Way) -> dict[str, list[dict[int, tuple[str, ScoredRow]]]]:
+    """Return kind -> variants -> row -> (text, its score)."""
+    asked = _asked(trial, way)
+    texts: list[tuple[str, int, int, str]] = []
+    for kind in plan.kinds:
+        for row, one in enumerate(asked):
+            written = list(kind.write(one))[: plan.variants]
+            texts += [(kind.name, variant, row, text) for variant, text in enumerate(written) if text is not None]
+    is_cut = {kind.name: kind.is_cut for kind in plan.kinds}
+    scored = trial.scored([(row, text) for _, _, row, text in texts], is_cut=[is_cut[name] for name, *_ in texts])
+    found: dict[str, list[dict[int, tuple[str, ScoredRow]]]] = {}
+    for (name, variant, row, text), score in zip(texts, scored, strict=True):
+        variants = found.setdefault(name, [])
+        while len(variants) <= variant:
+            variants.append({})
+        variants[variant][row] = (text, score)
+    return found
+
+
+def _asked(trial: Trial, way: Way) -> list[Asked]:
+    answers = trial.gold.answers if trial.gold is not None else [None] * len(trial.rows)
+    golds = [None if one is None else final_part(one) for one in answers]
+    known = [one for one in golds if one is not None]
+    words = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
+    usual = [one for one, _ in Counter(known).most_common(3)]
+    is_tiny = trial.experiment.model.build is not None
+    characters = (trial.limit_tokens or 512) * (1 if is_tiny else _CHARACTERS_A_TOKEN)
+    return [
+        Asked(
+            prompt=prompt_text(trial.rows[row].get("prompt", "")),
+            gold=gold,
+            others=_others(known, gold, row),
+            common=words,
+            most_common=usual,
+            way=way,
+            tags=trial.tags,
+            longest_characters=min(characters, _MOST_CHARACTERS),
+        )
+        for row, gold in enumerate(golds)
+    ]
+
+
+def _blind(names: Sequence[str], gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
+    """Return the components that tell no gold answer from any other text."""
+
+    def seen(rows: list[ScoredRow], name: str) -> set[float | None]:
+        return {row.rewards[name].raw for row in rows if row.rewards[name].open}
+
+    def is_blind(name: str) -> bool:
+        of_gold = seen(gold, name)
+        return len(of_gold) == 1 and of_gold == seen(attacks, name)
+
+    return tuple(name for name in names if gold and is_blind(name))
+
+
+def _strength(kind: KindResult) -> tuple[float, float]:
+    return (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0, kind.margin or kind.mean_total or -math.inf
+
+
+def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
+    """Return the holes first, the worst one at the top; without gold answers the best paid first."""
+    if not has_gold:
+        return sorted(kinds, key=lambda one: -(one.mean_total if one.mean_total is not None else -math.inf))
+    return sorted(kinds, key=lambda one: (not one.is_hole, not one.is_near, *(-part for part in _strength(one))))
+
+
+def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
+    """Return the different right answers of other rows, each once, beginning behind this row."""
+    turned = [*known[row + 1 :], *known[: row + 1]]
+    return [one for one in dict.fromkeys(turned) if gold is None or one.casefold() != gold.casefold()]
+
+
+def prompt_text(prompt: object) -> str:
+    """Return a prompt that is a text as it is; of a conversation what was said last."""
+    if isinstance(prompt, list):
+        return content_text(prompt[-1]) if prompt else ""
+    return str(prompt)
+
+
+def _median(rows: Sequence[ScoredRow], name: str) -> float | None:
+    raw = [value for row in rows if (value := row.rewards[name].raw) is not None]
+    return median_low(raw) if raw else None

@@ -1,0 +1,111 @@
+r"""Finds what a right answer to each row is, and how a policy would have to write it.
+
+The data says what is right (`18`), seldom how the rewards want it written (`<answer>18</answer>`, `\boxed{18}`,
+`#### 18`). So the gold answers are written in several ways, and the way that the experiment's own rewards pay best is
+the one that the degenerate answers are held against.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.data.formats import Row
+from rlhf_cli.data.template import missing_column
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.template_grammar import is_text, parse
+
+GOLD_COLUMNS = (
+    *("answer", "solution", "gold", "gold_answer", "ground_truth", "target", "reference", "expected", "output"),
+    *("response", "summary", "chosen", "completion"),
+)
+"""What data sets call the right answer, the most telling name first."""
+
+DEFAULT_TAGS = ("think", "answer")
+_REASONING = "The question is read once more, and what it asks for is worked out in order."
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Holds the right answers, one a row; None where a row has none. `source` says which column they are from."""
+
+    answers: list[str | None]
+    source: str
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to write an answer: `{gold}` in a text. `name` is how it is shown."""
+
+    name: str
+    text: str
+
+    def write(self, answer: str) -> str:
+        """Return the answer, written so."""
+        return self.text.replace("{gold}", answer)
+
+
+def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
+    """Return the gold answers of the rows, None where the data has no column that can be one.
+
+    required: the columns that the rewards read; of the known names those come first. named: a column, or a text with
+    `{column}` in it, that the user names. Raises ConfigError or DataError where that is none.
+    """
+    columns = list(rows[0])
+    if named is not None and "{" in named:
+        template = parse(named, where="--gold", error=ConfigError)
+        for column in template.columns:
+            if column not in columns:
+                raise missing_column(column, columns, "--gold")
+        whole = [all(row[column] is not None for column in template.columns) for row in rows]
+        filled = [template.fill(row) if is_whole else None for row, is_whole in zip(rows, whole, strict=True)]
+        return Gold(filled, f"--gold '{named}'")
+    if named is not None:
+        if named not in columns:
+            raise missing_column(named, columns, "--gold")
+        return Gold([answer_of(row[named]) for row in rows], f"column {named}")
+    known = [name for name in GOLD_COLUMNS if name in columns]
+    for name in sorted(known, key=lambda name: name not in required):
+        answers = [answer_of(row[name]) for row in rows]
+        if any(answers):
+            return Gold(answers, f"column {name}")
+    return None
+
+
+def answer_of(value: object) -> str | None:
+    """Return the text of a gold value: a text, a number, the first of alternatives, the last message; else None."""
+    if is_text(value) and not isinstance(value, bool):
+        return str(value).strip() or None
+    if isinstance(value, list | tuple) and value:
+        last = value[-1]
+        return answer_of(last.get("content")) if isinstance(last, Mapping) else answer_of(value[0])
+    return None
+
+
+def final_part(answer: str) -> str:
+    r"""Return what is after the last `####`, else in the last `\boxed{}`, else the answer as it is."""
+    if "####" in answer:
+        return answer.rsplit("####", 1)[1].strip()
+    boxed = re.findall(r"\\boxed\{([^{}]*)\}", answer)
+    return boxed[-1].strip() if boxed else answer
+
+
+def ways_to_write(tags: Sequence[str]) -> list[Way]:
+    """Return the ways in which a right answer may have to be written, plain first.
+
+    tags: those that a reward of the experiment asks for, in their order; the last one holds the answer.
+    """
+    before = "".join(f"<{tag}>{_REASONING}</{tag}>" for tag in tags[:-1])
+    return [
+        Way("as it is", "{gold}"),
+        Way("".join(f"<{tag}>" for tag in tags), f"{before}<{tags[-1]}>{{gold}}</{tags[-1]}>"),
+        Way("<think> before it", f"<think>{_REASONING}</think>\n{{gold}}"),
+        Way("<answer>", "<answer>{gold}</answer>"),
+        Way("\\boxed{}", f"{_REASONING} The answer is \\boxed{{{{gold}}}}."),
+        Way("####", f"{_REASONING}\n#### {{gold}}"),
+        Way("a sentence", "The answer is {gold}"),
+        Way("Answer:", f"{_REASONING}\nAnswer: {{gold}}"),
+        Way("code block", "```python\n{gold}\n```"),
+        Way("JSON", '{"answer": "{gold}"}'),
+    ]

@@ -1,0 +1,154 @@
+"""Scores texts as answers to real rows by an experiment's own rewards.
+
+The rewards are those of the training: functions, weights, gates, aggregate and truncation policy. Three things differ.
+A reward that raises on a text does not end the trial: it is told. Deviations and z-scores of a batch are left out,
+which have no meaning here. And what cannot be reached is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+from rlhf_cli.assemble.stack_building import reward_stack
+from rlhf_cli.audit.cut_off import after_truncation
+from rlhf_cli.audit.gold_answers import DEFAULT_TAGS, Gold, Way, final_part, find_gold, ways_to_write
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.formats import Row
+from rlhf_cli.evaluate.score_completions import score_with
+from rlhf_cli.measure.scored_rows import ScoredRow
+from rlhf_cli.stack.reward_functions import required_columns
+from rlhf_cli.stack.reward_stack import RewardStack
+
+_ROWS_FOR_WAYS, _COSTLY_ROWS_FOR_WAYS = 16, 2
+
+
+@dataclass(frozen=True)
+class GoldAnswers:
+    """Holds the gold answers as they are written, and their scores, by row; empty where the data has none."""
+
+    texts: Mapping[int, str]
+    scores: Mapping[int, ScoredRow]
+    way: Way
+
+
+class Trial:
+    """Scores texts by one stack, which is open as long as the trial is.
+
+    `gold` are the right answers, None where no column holds any; `tags` those that a reward asks for; `limit_tokens`
+    the longest answer of the training. `notes` say what differs from a training.
+    """
+
+    def __init__(
+        self, experiment: Experiment, stack: RewardStack, rows: list[Row], *, gold: str | None, notes: list[str]
+    ) -> None:
+        self.experiment, self.stack, self.rows, self.notes = experiment, stack, rows, notes
+        self.num_texts = 0
+        required = [column for component in stack.components for column in required_columns(component.score)]
+        self.gold: Gold | None = find_gold(rows, required, named=gold)
+        self.is_gold_named = gold is not None
+        limit = trl_args.setting(
+            trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
+        )
+        self.limit_tokens = limit if isinstance(limit, int) else None
+        self.tags = _tags(experiment)
+
+    def scored(self, texts: Sequence[tuple[int, str]], *, is_cut: Sequence[bool] | None = None) -> list[ScoredRow]:
+        """Return the scores of (row, text); `is_cut`: the length limit cut it, None for none."""
+        if not texts:
+            return []
+        self.num_texts += len(texts)
+        rows: list[Row] = []
+        for row, text in texts:
+            is_chat = isinstance(self.rows[row].get("prompt"), list)
+            completion: object = [{"role": "assistant", "content": text}] if is_chat else text
+            rows.append({**self.rows[row], "completion": completion})
+        scored = score_with(self.stack, self.experiment, rows).rows
+        cut = list(is_cut) if is_cut is not None else [False] * len(texts)
+        return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
+
+    def gold_answers(self, *, is_costly: bool) -> GoldAnswers:
+        """Return the gold answers, written in the way that these rewards pay best, and their scores.
+
+        `is_costly`: fewer rows are asked which way that is.
+        """
+        ways = ways_to_write(self.tags)
+        if self.gold is None:
+            return GoldAnswers({}, {}, ways[0])
+        known = [row for row, answer in enumerate(self.gold.answers) if answer is not None]
+        if not known or self.is_gold_named:
+            ways = ways[:1]
+        way = ways[0]
+        if len(ways) > 1:
+            few = known[: _COSTLY_ROWS_FOR_WAYS if is_costly else _ROWS_FOR_WAYS]
+            scored = self.scored([(row, _written(self.gold, row, one)) for one in ways for row in few])
+            means = [_mean(scored[place * len(few) : (place + 1) * len(few)]) for place in range(len(ways))]
+            way = ways[means.index(max(means))]
+        texts = {row: _written(self.gold, row, way) for row in known}
+        return GoldAnswers(texts, dict(zip(known, self.scored(list(texts.items())), strict=True)), way)
+
+
+@contextmanager
+def open_trial(
+    experiment: Experiment, rows: list[Row], *, left_out: Mapping[str, str], gold: str | None
+) -> Iterator[Trial]:
+    """Open a trial of an experiment's rewards but those of `left_out`; `gold` as `find_gold` takes it.
+
+    Raises what the rewards raise while they are built, and DataError or ConfigError for a gold column that is none.
+    """
+    tried, notes = _as_tried(experiment, left_out)
+    stack = reward_stack(tried, device="cpu")
+    try:
+        yield Trial(tried, stack, rows, gold=gold, notes=notes)
+    finally:
+        stack.close()
+
+
+def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Experiment, list[str]]:
+    notes = []
+    rewards = {}
+    for name, reward in experiment.rewards.items():
+        if name in left_out:
+            continue
+        changed: dict[str, object] = {}
+        if reward.on_error == "raise":
+            changed["on_error"] = "exclude"
+        if reward.normalize != "none":
+            changed["normalize"] = "none"
+            notes.append(f"rewards.{name}.normalize is left out: its deviation is that of a training")
+        kept = [gate for gate in reward.gates if gate.by not in left_out]
+        if len(kept) < len(reward.gates):
+            changed["gate"] = kept or None
+            notes.append(f"a gate of rewards.{name} stays open: what it reads is left out")
+        if not isinstance(reward.weight, float):
+            notes.append(f"rewards.{name}.weight is the one of the first step, {reward.weight.start:g}")
+        rewards[name] = reward.model_copy(update=changed)
+    changed = {"rewards": rewards}
+    if experiment.aggregate == "normalize_then_sum":
+        changed["aggregate"] = "sum"
+        notes.append("aggregate is taken as sum: z-scores are those of a group in training")
+    return experiment.model_copy(update=changed), notes
+
+
+def _written(gold: Gold, row: int, way: Way) -> str:
+    answer = gold.answers[row]
+    assert answer is not None
+    return way.write(answer if way.text == "{gold}" else final_part(answer))
+
+
+def _tags(experiment: Experiment) -> list[str]:
+    """Return the tags that a reward of the experiment asks for."""
+    for reward in experiment.rewards.values():
+        tags = reward.args.get("tags")
+        if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):
+            return [str(tag) for tag in tags]
+    return list(DEFAULT_TAGS)
+
+
+def _mean(rows: Sequence[ScoredRow]) -> float:
+    totals = [row.total for row in rows if row.total is not None]
+    return fmean(totals) if totals else -math.inf

@@ -1,0 +1,108 @@
+"""Tries every reward of an experiment on its first rows: the right answer, no answer, and the prompt once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from rlhf_cli.audit.attack import prompt_text
+from rlhf_cli.audit.audit_run import experiment_rows
+from rlhf_cli.audit.gold_answers import GOLD_COLUMNS, answer_of
+from rlhf_cli.audit.prompts_seen import PromptsSeen, prompts_seen
+from rlhf_cli.audit.reachable import unreachable
+from rlhf_cli.audit.trial import Trial, open_trial
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ModelError
+from rlhf_cli.measure.scored_rows import ScoredRow
+
+_ROWS_FOR_LENGTHS = 1000
+
+
+@dataclass(frozen=True)
+class TriedAnswer:
+    """Holds an answer that was tried on a row: what it is (`gold`, `empty`, `echo`), its text, its rewards.
+
+    `raw` is by reward, None where it has no score; `errors` what a reward raised on it.
+    """
+
+    kind: str
+    text: str
+    total: float | None
+    raw: Mapping[str, float | None]
+    errors: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TriedRows:
+    """Holds the first rows of an experiment: prompts as the model sees them, and what the rewards say to answers.
+
+    `answers` are by row. `seen` is None, and `why_not_seen` says why, where the policy's tokenizer cannot be had.
+    `gold_source` and `gold_way` say where the right answers are from and how they are written; None without any.
+    """
+
+    seen: PromptsSeen | None
+    why_not_seen: str | None
+    prompts: list[str]
+    gold_source: str | None
+    gold_way: str | None
+    answers: list[list[TriedAnswer]]
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that `rlhf check --rows N --json` has under `rows`."""
+        content = asdict(self)
+        if self.seen is not None:
+            content["seen"]["prompts"] = [{"text": one.text, "tokens": one.tokens} for one in self.seen.prompts]
+        return content
+
+
+def try_rows(experiment: Experiment, count: int) -> TriedRows:
+    """Return the first `count` rows, tried. Raises DataError where there are none to be had.
+
+    A tokenizer that cannot be loaded is told beside what else was found: it is a matter of this machine.
+    """
+    rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
+    shown = rows[:count]
+    seen, why = None, None
+    column = next((name for name in GOLD_COLUMNS if name in rows[0]), None)
+    golds = [answer_of(row[column]) for row in rows] if column is not None else []
+    try:
+        right = [one for one in golds if one is not None]
+        seen = prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=right)
+    except ModelError as error:
+        why = str(error)
+    left_out = unreachable(experiment)
+    if len(left_out) == len(experiment.rewards):
+        return TriedRows(seen, why, [prompt_text(row["prompt"]) for row in shown], None, None, [], left_out, ())
+    with open_trial(experiment, shown, left_out=left_out, gold=None) as trial:
+        source, way, answers = _tried(trial)
+        return TriedRows(
+            seen, why, [prompt_text(row["prompt"]) for row in shown], source, way, answers, left_out, tuple(trial.notes)
+        )
+
+
+def _tried(trial: Trial) -> tuple[str | None, str | None, list[list[TriedAnswer]]]:
+    gold = trial.gold_answers(is_costly=True)
+    texts: list[tuple[str, int, str]] = []
+    for row in range(len(trial.rows)):
+        if row in gold.texts:
+            texts.append(("gold", row, gold.texts[row]))
+        texts.append(("empty", row, ""))
+        texts.append(("echo", row, prompt_text(trial.rows[row]["prompt"])))
+    scores = trial.scored([(row, text) for _, row, text in texts])
+    answers: list[list[TriedAnswer]] = [[] for _ in trial.rows]
+    for (kind, row, text), scored in zip(texts, scores, strict=True):
+        answers[row].append(_answer(kind, text, scored))
+    has_gold = trial.gold is not None and bool(gold.texts)
+    return (trial.gold.source if trial.gold and has_gold else None, gold.way.name if has_gold else None, answers)
+
+
+def _answer(kind: str, text: str, scored: ScoredRow) -> TriedAnswer:
+    return TriedAnswer(
+        kind=kind,
+        text=text,
+        total=scored.total,
+        raw={name: one.raw for name, one in scored.rewards.items()},
+        errors={name: one.error for name, one in scored.rewards.items() if one.error is not None},
+    )

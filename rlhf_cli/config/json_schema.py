@@ -1,0 +1,117 @@
+"""Describes the configuration as JSON Schema, so that an editor completes and checks YAML while it is written.
+
+It comes from what judges: the sections of schema/, and of `trainer.args` the fields of all of TRL's config classes. It
+accepts what a file may say (nothing is required, for the rest comes from other files; any value may be a reference,
+`${...}`) and knows no rule about several keys: those are for `rlhf check`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pydantic import BaseModel
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.schema.data_section import Data
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.model_section import Model
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.config.schema.run_sections import Track
+from rlhf_cli.config.schema.sweep_section import Sweep
+from rlhf_cli.config.schema.truncation_section import Truncation
+from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SECTION_OF_GROUP: dict[str, type[BaseModel]] = {
+    "data": Data,
+    "model": Model,
+    "reward": Reward,
+    "launch": Launch,
+    "track": Track,
+    "truncation": Truncation,
+    "sweep": Sweep,
+}
+"""Group -> the section that its files are. The files of all other groups begin with `# @package _global_`."""
+
+_WHAT_IT_KNOWS = "Keys, types and values; what several keys have to do with one another `rlhf check` knows."
+_REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
+_SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
+
+
+@cache
+def configuration_schema(group: str = "exp") -> JsonTree:
+    """Return the schema of a file of a group of conf/. That of `exp` is the whole configuration."""
+    judge = _SECTION_OF_GROUP.get(group, Experiment)
+    schema = _tree(_as_in_a_file(judge.model_json_schema()))
+    properties = _at(schema, "properties")
+    if judge is Experiment:
+        _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
+        warn = _at(schema, "$defs", "Warn", "properties")
+        warn |= {kind: {**_tree(may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
+        properties["warn"] = {"anyOf": [properties["warn"], _SWITCH]}
+    if group == "trainer":
+        # Such a file is the section alone, or with `# @package _global_` says something of other sections, too.
+        properties |= _at(schema, "$defs", "Trainer", "properties")
+    properties["defaults"] = {"type": "array", "items": {"type": ["string", "object"]}}
+    where = "an experiment" if group == "exp" else f"a file of conf/{group}"
+    return {"$schema": DIALECT, **schema, "title": f"rlhf: {where}", "description": _WHAT_IT_KNOWS}
+
+
+def _at(tree: JsonTree, *path: str) -> JsonTree:
+    """Return the object that a path leads to, to be changed in place."""
+    for part in path:
+        tree = _tree(tree[part])
+    return tree
+
+
+def _tree(value: JsonValue) -> JsonTree:
+    assert isinstance(value, dict)
+    return value
+
+
+def _as_in_a_file(node: JsonValue) -> JsonValue:
+    """Return a schema in which nothing is required and every value may be a reference."""
+    if isinstance(node, list):
+        return [_as_in_a_file(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _as_in_a_file(item) for key, item in node.items() if key != "required"}
+    values = found.get("enum", [found["const"]] if "const" in found else [])
+    if isinstance(values, list) and "off" in values:
+        # YAML 1.1, which Hydra reads, makes false of a bare off.
+        found = {key: item for key, item in found.items() if key not in ("enum", "const", "type")}
+        found["enum"] = [*values, False]
+    if isinstance(properties := found.get("properties"), dict):
+        found["properties"] = {name: _or_a_reference(_tree(value)) for name, value in properties.items()}
+    return found
+
+
+def _or_a_reference(schema: JsonTree) -> JsonTree:
+    """Return the schema of a key's value, or a reference to another key; what it says beside its type stays outside.
+
+    A section is left as it is: an editor says better what is wrong below it where there is one thing that it may be.
+    """
+    if "$ref" in schema or schema.get("type") == "object":
+        return schema
+    kept: JsonTree = {name: schema[name] for name in ("description", "default", "title") if name in schema}
+    rest = {name: value for name, value in schema.items() if name not in kept}
+    arms = rest["anyOf"] if set(rest) == {"anyOf"} else [rest]
+    return {**kept, "anyOf": [*(arms if isinstance(arms, list) else [arms]), _REFERENCE]}
+
+
+@cache
+def _arguments() -> JsonTree:
+    """Return the schema of `trainer.args`: what any trainer takes, but for what has a home of ours."""
+    by_name: dict[str, list[JsonValue]] = {}
+    for row in TRAINERS.values():
+        for name, field in trl_args.config_fields(row.config_class).items():
+            if name not in OWNED and (one := trl_args.json_schema(field)) not in by_name.setdefault(name, []):
+                by_name[name].append(one)
+    for name, of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
+        by_name.setdefault(name, []).append(of_ppo)
+    arms: JsonTree = {name: {"anyOf": [*schemas, _REFERENCE]} for name, schemas in sorted(by_name.items())}
+    return {"type": "object", "properties": arms, "additionalProperties": False}

@@ -1,0 +1,168 @@
+"""Makes of what pydantic refuses one error a key: which key it is, where it was written, what was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+from rlhf_cli.config.nearest_keys import former_name, meant_key
+from rlhf_cli.config.nearest_values import meant_inside, meant_value
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.keys import field_at, section_at, valid_keys
+from rlhf_cli.config.schema.stop_section import RULE_KEYS
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.suggest import nearest
+
+Path = list[int | str]
+
+_BOUNDS = re.compile(r"`(\w+)` as \[low, high\]")
+
+
+def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[UserError]:
+    """Yield an error for every key that pydantic refuses; of a union's alternatives one is told."""
+    by_key: dict[str, tuple[Path, ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        path = _keys_of(detail, tree)
+        by_key.setdefault(_dotted(path), (path, detail))
+    for key, (path, detail) in by_key.items():
+        if any(other.startswith(key + ".") for other in by_key):
+            continue  # the longer key describes the same problem more precisely
+        if detail["type"] == "extra_forbidden":
+            yield _unknown(path, tree, origins)
+        elif detail["type"] == "missing":
+            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
+        else:
+            yield _wrong(path, detail, tree, origins)
+
+
+def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
+    key = _dotted(path)
+    former = former_name(str(path[-1]), tree)
+    hint = _group_choice(path, tree) or _meant(path, tree)
+    expected = f"one of {', '.join(sorted(valid_keys(path[:-1])))}"
+    if former is not None and (not former[1] or former[1] == hint):
+        expected = former[0].why or f"{former[1]}, which {former[0].whose} called {path[-1]}"
+    return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)
+
+
+def _group_choice(path: Path, tree: JsonTree) -> str | None:
+    """Return the choice of an option that was meant by `trianer=ppo`: the option says that it was no value."""
+    value, known = tree.get(str(path[0])), groups()
+    group = nearest(str(path[0]), known) if len(path) == 1 and isinstance(value, str) else None
+    if group is None or value not in known[group]:
+        return None
+    return f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}"
+
+
+def _meant(path: Path, tree: JsonTree) -> str | None:
+    """Return the key that was meant: all of it where one value was given below, the part that is wrong where several
+    were.
+    """
+    whole = _with_all_below(path, tree)
+    meant = meant_key(_dotted(whole), tree)
+    if meant is None and len(whole) > len(path):
+        meant = meant_key(_dotted(path), tree)
+    return meant
+
+
+def _with_all_below(path: Path, tree: JsonTree) -> Path:
+    """Return the path with the keys below it, as long as there is one of them."""
+    node: Any = tree
+    for part in path:
+        node = node[part]
+    whole = list(path)
+    while isinstance(node, dict) and len(node) == 1:
+        name, node = next(iter(node.items()))
+        whole.append(name)
+    return whole
+
+
+def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -> UserError:
+    key = _dotted(path)
+    given: JsonValue = detail["input"]
+    shown = repr(given) if not isinstance(given, dict) else ", ".join(given) or "{}"
+    return ConfigError(
+        f"wrong value for {key or 'the experiment'}",
+        where=origins.where(key),
+        got=shown,
+        expected=_expected(detail, path),
+        hint=_other_reward(path, tree)
+        or _option(path, given)
+        or _meant_below(path, detail)
+        or _meant_instead(path, given),
+    )
+
+
+def _meant_instead(path: Path, given: JsonValue) -> str | None:
+    """Return `key=value` with the value that was meant; a part of a list's entry cannot be typed alone."""
+    if not path or any(isinstance(part, int) for part in path):
+        return None
+    section, field = section_at(path), field_at(path)
+    if section is not None and not isinstance(given, dict | list):
+        return meant_inside(_dotted(path), section, given)
+    return meant_value(_dotted(path), field, given) if field is not None else None
+
+
+def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
+    """Return what was meant by a key that a section's own rule refuses: bounds in their order, a rule's `when`."""
+    given = detail["input"]
+    if not isinstance(given, dict):
+        return None
+    match = _BOUNDS.search(detail["msg"])
+    if match is not None and isinstance(bounds := given.get(match[1]), list):
+        return f"{_dotted(path)}.{match[1]}=[{','.join(str(bound) for bound in sorted(bounds))}]"
+    if path == ["stop"]:
+        close = [(name, meant) for name in given if (meant := nearest(str(name), RULE_KEYS)) not in (None, name)]
+        return f"stop.{close[0][1]}" if close else None
+    return None
+
+
+def _option(path: Path, given: JsonValue) -> str | None:
+    """Return the choice of the ready-made reward that was given as if it were a value: `rewards.short=brevity`."""
+    if len(path) != 2 or path[0] != "rewards" or not isinstance(given, str):
+        return None
+    close = nearest(given, groups().get("reward", {}))
+    return f"reward@rewards.{path[1]}={close}" if close is not None else None
+
+
+def _other_reward(path: Path, tree: JsonTree) -> str | None:
+    """Return the key of the reward that was meant where a part of one was given under a name that no reward has."""
+    rewards = tree.get("rewards")
+    if len(path) != 2 or path[0] != "rewards" or not isinstance(rewards, dict):
+        return None
+    part = rewards.get(str(path[1]))
+    if not isinstance(part, dict) or not part or part.keys() & {"fn", "model"}:
+        return None
+    return _meant(path, tree)
+
+
+def _keys_of(detail: ErrorDetails, tree: JsonTree) -> Path:
+    """Return the keys in pydantic's location, without the names it inserts for a union's alternatives."""
+    keys: Path = []
+    node: Any = tree
+    for part in detail["loc"]:
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        if inside:
+            keys.append(part)
+            node = node[part]
+    is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
+    return [*keys, detail["loc"][-1]] if is_absent_key else keys
+
+
+def _expected(detail: ErrorDetails, path: Path) -> str:
+    if detail["type"] in ("model_type", "model_attributes_type") and (keys := valid_keys(path)):
+        field = field_at(path)
+        or_none = ", or null for none" if field is not None and field.default is None else ""
+        return f"a section with {', '.join(keys)}{or_none}"
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(str(part) for part in path)

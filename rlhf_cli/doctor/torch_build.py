@@ -1,0 +1,139 @@
+"""Says what the installed torch was built for, and whether that fits driver and GPUs, without importing it.
+
+With `--torch` it is imported, in a process of its own, and asked to compute.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.doctor.condition import Condition, State
+from rlhf_cli.doctor.nvidia_driver import Driver
+
+_AREA = "GPU"
+_TIMEOUT_S = 180.0
+_OLDEST_OF_CUDA_13 = (7, 5)
+"""CUDA 13 dropped what is older than Turing (its release notes)."""
+_FIRST_WITH_BFLOAT16 = (8, 0)
+
+_PROGRAM = """
+import json, torch
+found = {"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available()}
+if found["available"]:
+    a = torch.ones(64, 64, device="cuda")
+    found |= {"sum": (a @ a).sum().item(), "name": torch.cuda.get_device_name(0)}
+    found |= {"bfloat16": torch.cuda.is_bf16_supported(), "architectures": torch.cuda.get_arch_list()}
+else:
+    a = torch.ones(64, 64)
+    found["sum"] = (a @ a).sum().item()
+print(json.dumps(found))
+"""
+_SUM = 64.0**3
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The installed torch: its version, and the CUDA or ROCm that it was built for, None for none."""
+
+    version: str
+    cuda: str | None = None
+    rocm: str | None = None
+
+
+def installed_torch() -> TorchBuild | None:
+    """Return what torch/version.py says, read and not run; None where torch is not installed."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    return read_build(Path(found.origin).with_name("version.py"))
+
+
+def read_build(file: Path) -> TorchBuild | None:
+    """Return the build that a version.py of torch's names, None where it names none."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    values: dict[str, object] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            values[target.id] = value.value
+    version = values.get("__version__")
+    if not isinstance(version, str):
+        return None
+    cuda, rocm = values.get("cuda"), values.get("hip")
+    return TorchBuild(version, cuda if isinstance(cuda, str) else None, rocm if isinstance(rocm, str) else None)
+
+
+def gpu_condition(driver: Driver, torch: TorchBuild | None, *, has_amd: bool) -> Condition:
+    """Return which GPUs there are, and whether the installed torch can use them."""
+    if driver.trouble is not None:
+        return Condition(_AREA, "GPU", State.UNFIT, driver.trouble, "the driver has to answer: nvidia-smi")
+    if not driver.gpus:
+        if has_amd:
+            fits = torch is not None and torch.rocm is not None
+            fix = None if fits else "a torch built for ROCm"
+            return Condition(_AREA, "GPU", State.OK if fits else State.UNFIT, "AMD's, /dev/kfd", fix)
+        found = "none: on a CPU tiny models train, in minutes"
+        return Condition(_AREA, "GPU", State.WARN, found)
+    named = ", ".join(f"{gpu.name} {gpu.memory_gib:.0f} GiB" for gpu in driver.gpus[:2])
+    more = f", {len(driver.gpus)} in all" if len(driver.gpus) > 2 else ""
+    found = f"{named}{more}; driver {driver.version}, up to CUDA {driver.cuda or '?'}"
+    if torch is None:
+        return Condition(_AREA, "GPU", State.OK, found)
+    return _fit(driver, torch, found)
+
+
+def _fit(driver: Driver, torch: TorchBuild, found: str) -> Condition:
+    built = f"torch {torch.version} is built for {f'CUDA {torch.cuda}' if torch.cuda else 'no GPU'}"
+    plain = torch.version.partition("+")[0]
+    oldest = min((gpu.capability for gpu in driver.gpus if gpu.capability is not None), default=None)
+    if torch.cuda is None:
+        fix = f"pip uninstall -y torch && pip install torch=={plain}   # a build with CUDA"
+        return Condition(_AREA, "GPU", State.UNFIT, f"{found}; {built}", fix)
+    if driver.cuda is not None and _major(driver.cuda) < _major(torch.cuda):
+        fix = f"a driver for CUDA {_major(torch.cuda)}, or a torch=={plain} built for CUDA {_major(driver.cuda)}"
+        return Condition(_AREA, "GPU", State.UNFIT, f"{found}; {built}", fix)
+    if oldest is not None and _major(torch.cuda) >= 13 and oldest < _OLDEST_OF_CUDA_13:
+        fix = f"a torch=={plain} built for CUDA 12"
+        older = f"CUDA 13 has no code for compute capability {oldest[0]}.{oldest[1]}"
+        return Condition(_AREA, "GPU", State.UNFIT, f"{found}; {built}; {older}", fix)
+    if oldest is not None and oldest < _FIRST_WITH_BFLOAT16:
+        return Condition(_AREA, "GPU", State.WARN, f"{found}; {built}; no bfloat16", "launch.precision=fp16")
+    return Condition(_AREA, "GPU", State.OK, f"{found}; {built}")
+
+
+def computing_condition() -> Condition:
+    """Import torch in a process of its own, and have it multiply two matrices, on the GPU where there is one."""
+    command = [sys.executable, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return _broken(f"torch did not compute within {_TIMEOUT_S:.0f} s")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return _broken(lines[-1] if lines else f"exit code {done.returncode}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    where = found.get("name", "the CPU")
+    if found["sum"] != _SUM:
+        return _broken(f"on {where} a product of ones sums to {found['sum']:g}, not {_SUM:g}")
+    bfloat16 = "" if "bfloat16" not in found else f", bfloat16 {'yes' if found['bfloat16'] else 'no'}"
+    return Condition(
+        _AREA, "torch", State.OK, f"torch {found['version']} computes on {where}{bfloat16}", is_needed=True
+    )
+
+
+def _broken(found: str) -> Condition:
+    return Condition(_AREA, "torch", State.UNFIT, found, "pip install --force-reinstall torch", is_needed=True)
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

@@ -1,0 +1,67 @@
+"""Writes what `rlhf generate` made: completions, pairs, best answers, the curve. Nothing is overwritten unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rlhf_cli.errors import RunError
+from rlhf_cli.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import write_json, write_text
+
+COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
+CURVE, PICTURE = "best_of_n.json", "best_of_n.png"
+_ALL = (COMPLETIONS, PAIRS, BEST, CURVE, PICTURE)
+
+
+def make_room(folder: Path, *, overwrite: bool) -> None:
+    """Make the folder that takes the files, before the work and not after it.
+
+    Raises RunError where it cannot be made, and where it holds such files that are not to be overwritten.
+    """
+    there = [name for name in _ALL if (folder / name).exists()]
+    if there and not overwrite:
+        raise RunError(
+            "there are completions here already",
+            where=shown(folder),
+            got=", ".join(there),
+            expected="a folder without them",
+            hint="--out FOLDER writes elsewhere, --overwrite writes over them",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            "the completions have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+        ) from error
+
+
+def write_generated(
+    folder: Path, rows: Mapping[str, Sequence[Mapping[str, object]]], content: Mapping[str, object]
+) -> list[Path]:
+    """Write rows by the name of their file, then the curve with all that is known of it; return what was written.
+
+    Each file is there whole or not at all. One without rows is not written, and what an earlier generation left in its
+    place is taken away: the files of a folder belong together.
+    """
+    written = []
+    for name in _ALL:
+        if not rows.get(name):
+            (folder / name).unlink(missing_ok=True)
+    for name, some in rows.items():
+        if some:
+            write_text(folder / name, "".join(_line(row) for row in some))
+            written.append(folder / name)
+    write_json(folder / CURVE, content)
+    return [*written, folder / CURVE]
+
+
+def shown(path: Path) -> str:
+    """Return a path as a user would type it."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _line(row: Mapping[str, object]) -> str:
+    return json.dumps(redacted_tree(dict(row), values_only=True), ensure_ascii=False, default=str) + "\n"

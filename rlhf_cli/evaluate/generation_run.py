@@ -1,0 +1,144 @@
+"""Runs one generation from rows to files: samples, scores, makes the curve, the pairs and the best answers, writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.evaluate.end_of_run import EndOfRun, end_of_run
+from rlhf_cli.evaluate.evaluation_target import Target
+from rlhf_cli.evaluate.generated_files import BEST, COMPLETIONS, PAIRS, PICTURE, write_generated
+from rlhf_cli.evaluate.held_out_rows import load_held_out, load_training
+from rlhf_cli.evaluate.sampling_run import sample
+from rlhf_cli.measure.preference_pairs import Row
+from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.report.best_of_n_picture import draw_best_of_n
+from rlhf_cli.report.evaluation_picture import MISSING, can_draw
+from rlhf_cli.sampling.best_of_n import BestOfN, best_of_n
+from rlhf_cli.sampling.sampled_answers import TOTAL
+from rlhf_cli.sampling.worth_training_on import MadeRows, best_answers, preference_pairs
+from rlhf_cli.stack.row_totals import why_no_total
+
+
+@dataclass(frozen=True)
+class Request:
+    """Says what to sample and make: `by` is what answers are picked by, a reward's name or the total.
+
+    `least_margin` is of pairs, `keep` (a prompt) and `at_least` of the best answers, None for no limit; `batch_size`
+    None for the usual one.
+    """
+
+    num_samples: int
+    by: str
+    least_margin: float
+    keep: int
+    at_least: float | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Holds the curve, the rows by the name of their file, `content` as best_of_n.json has it, and what was written."""
+
+    best: BestOfN
+    made: dict[str, MadeRows]
+    content: dict[str, object]
+    files: list[Path]
+    warnings: list[str]
+
+
+def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None) -> tuple[list[Row], str]:
+    """Return the rows whose prompts are answered, and what they are in words.
+
+    Those of a file where `data` names it (it is then the experiment's data.eval), those held out, or those trained on.
+    Raises DataError for rows that cannot be had, ConfigError where none were held out.
+    """
+    if data is None and not held_out:
+        return load_training(experiment, limit=limit), "training rows"
+    if held_out and experiment.data.eval is None:
+        raise ConfigError(
+            "no rows were held out",
+            where="data.eval",
+            expected="data.eval.fraction=0.1, or a file of other rows",
+            hint="--data FILE",
+        )
+    rows, _ = load_held_out(experiment, needs="prompt", limit=limit, or_training=False)
+    return rows, data or describe_eval_rows(experiment.data)
+
+
+def generate(
+    target: Target,
+    experiment: Experiment,
+    rows: list[Row],
+    which: str,
+    request: Request,
+    *,
+    on_batch: Callable[[int], None],
+    on_scoring: Callable[[], None],
+) -> Generated:
+    """Sample and score, and write everything into the target's folder, which is there.
+
+    Raises ConfigError where answers have no total of their own and no reward was named to pick by, ModelError for a
+    model that cannot be loaded, and whatever a reward raises.
+    """
+    end = end_of_run(target)
+    _refuse_without_total(experiment, request.by, end)
+    sampled = sample(
+        target,
+        experiment,
+        rows,
+        end,
+        num_samples=request.num_samples,
+        batch_size=request.batch_size,
+        on_batch=on_batch,
+        on_scoring=on_scoring,
+    )
+    best = best_of_n(sampled.prompts, by=request.by)
+    made = {
+        PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
+        BEST: best_answers(sampled.prompts, by=request.by, keep=request.keep, at_least=request.at_least),
+    }
+    title = f"{target.label} on {which}"
+    warnings = []
+    draws = len(best.curve) > 1
+    if draws and not can_draw():
+        warnings.append(MISSING)
+        draws = False
+    content: dict[str, object] = {
+        "model": target.label,
+        "path": str(target.model),
+        "data": which,
+        "time": time.time(),
+        "samples": request.num_samples,
+        "settings": sampled.settings,
+        "prompts": len(rows),
+        "by": best.by,
+        "curve": [asdict(one) for one in best.curve],
+        "prompts_without_score": best.left_out,
+        "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
+        "warnings": warnings,
+    }
+    texts = {COMPLETIONS: sampled.rows, **{name: one.rows for name, one in made.items()}}
+    files = write_generated(target.folder, texts, content)
+    if draws:
+        draw_best_of_n(best, title, target.folder / PICTURE)
+        files.append(target.folder / PICTURE)
+    return Generated(best, made, content, files, warnings)
+
+
+def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
+    """Raise ConfigError, before anything is sampled, where answers would be picked by a total that they do not have."""
+    normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
+    reason = why_no_total(normalize, experiment.aggregate, end.running or {}) if by == TOTAL else None
+    if reason is not None:
+        raise ConfigError(
+            "a completion has no total of its own here",
+            where="aggregate, rewards",
+            got=reason,
+            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
+            hint=f"--by {next(iter(experiment.rewards))}",
+        )

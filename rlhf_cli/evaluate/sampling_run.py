@@ -1,0 +1,82 @@
+"""Samples n completions a prompt and scores them: the torch half of `rlhf generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.evaluate.end_of_run import EndOfRun
+from rlhf_cli.evaluate.evaluation_target import Target
+from rlhf_cli.evaluate.generation import Policy, sampling_settings
+from rlhf_cli.evaluate.policy_on_rows import answer_of, score_answers
+from rlhf_cli.measure.policy_answers import Part, completions_of
+from rlhf_cli.measure.preference_pairs import Row
+from rlhf_cli.runs.evaluations import SAMPLED
+from rlhf_cli.sampling.sampled_answers import SampledAnswer, SampledPrompt
+
+BATCH = 32
+"""So many completions are sampled at once where nobody said; another number gives other random numbers."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Holds prompts with their scored answers, a row a completion for a file, and how it was sampled."""
+
+    prompts: list[SampledPrompt]
+    rows: list[Row]
+    settings: dict[str, object]
+
+
+def sample(
+    target: Target,
+    experiment: Experiment,
+    rows: list[Row],
+    end: EndOfRun,
+    *,
+    num_samples: int,
+    batch_size: int | None,
+    on_batch: Callable[[int], None],
+    on_scoring: Callable[[], None],
+) -> Sampled:
+    """Return `num_samples` answers to each row's prompt, sampled as the trainer samples, scored as at the run's `end`.
+
+    The same seed and batches give the same answers. `on_batch` is given the number of completions that are new,
+    `on_scoring` is called when the rewards begin. Raises ModelError for a model that cannot be loaded, and whatever a
+    reward raises.
+    """
+    transformers_logging.disable_progress_bar()
+    device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
+    policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
+    settings = sampling_settings(experiment.trainer)
+    repeated = [row for row in rows for _ in range(num_samples)]
+    completions = policy.complete(
+        [row["prompt"] for row in repeated],
+        settings,
+        greedy=False,
+        batch_size=batch_size or BATCH,
+        seed=experiment.seed,
+        on_batch=on_batch,
+    )
+    on_scoring()
+    answers = [answer_of(row, one) for row, one in zip(repeated, completions, strict=True)]
+    settled = score_answers(experiment, answers, policy, end.step, end.max_steps, end.running or {})
+    sampled = [
+        SampledAnswer(
+            answer.completion,
+            {name: reward.raw for name, reward in scored.rewards.items()},
+            scored.total,
+            answer.is_truncated,
+        )
+        for answer, scored in zip(answers, settled.rows, strict=True)
+    ]
+    prompts = [
+        SampledPrompt(row["prompt"], sampled[place * num_samples : (place + 1) * num_samples])
+        for place, row in enumerate(rows)
+    ]
+    written = completions_of({SAMPLED: Part(num_samples, answers, settled.rows)})
+    described = {**settings, "seed": experiment.seed, "batch_size": batch_size or BATCH}
+    return Sampled(prompts, written, described)

@@ -1,0 +1,239 @@
+"""Collects what a model card says of a run: rewards, data, evaluations, provenance. No torch, nothing of the machine.
+
+What lies in a folder of the user's is named by its last part: where it lay is nobody's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import RunError
+from rlhf_cli.export.source_model import SourceModel
+from rlhf_cli.json_values import JsonTree, JsonValue, section
+from rlhf_cli.measure.evaluation_files import Evaluation, read_evaluation
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.evaluations import evaluations_of, in_training, run_of
+from rlhf_cli.runs.run_folder import read_json
+
+_EMBEDDED = "a byte-level transformer of rlhf's own"
+_DEEPEST = 8
+_HASH_DIGITS = 12
+_APART = ("log", "save_", "eval_", "num_completions_to_print")
+"""Arguments that leave the weights alone begin so."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of one of the card's tables."""
+
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that an evaluation found: of which rows, which metric, with its interval."""
+
+    rows: str
+    metric: str
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What the card of a model says. `base_model` and `datasets` are ids of the hub; what is none is in words."""
+
+    experiment: str
+    trainer: str
+    base_model: str | None
+    starting_model: str
+    datasets: list[str]
+    settings: dict[str, str]
+    rewards: list[Row]
+    data: list[Row]
+    scores: list[Score]
+    versions: dict[str, str]
+    provenance: dict[str, str]
+    command: str
+    notes: list[str] = field(default_factory=list)
+
+
+def read_facts(source: SourceModel) -> CardFacts:
+    """Read what there is to say of a run and its model."""
+    config, known = source.run.read_config(), read_json(source.run.provenance)
+    trainer, model = section(config, "trainer"), section(config, "model")
+    hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
+    scores, notes = _scores(source)
+    started = section(known, "starting_model")
+    git = section(known, "git")
+    settings = {"trainer": str(trainer.get("name")), "steps": str(source.step), "seed": str(config.get("seed"))}
+    settings |= {
+        "processes": str(known.get("world_size", "?")),
+        "mixed precision": str(known.get("mixed_precision", "?")),
+    }
+    args = section(trainer, "args")
+    settings |= {name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)}
+    if lora := section(model, "lora"):
+        settings["lora"] = ", ".join(f"{name}={_plain(value)}" for name, value in lora.items())
+    if source.quantized:
+        settings["base in training"] = source.quantized
+        notes.append(
+            f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
+            " the sums differ a little from those that training saw."
+        )
+    commit = (
+        f"{git['commit']}{' with uncommitted changes' if git.get('dirty') else ''}" if git.get("commit") else "none"
+    )
+    provenance = {
+        "begun": str(known.get("created_at", "?")),
+        "commit of the code": commit,
+        "configuration (SHA-256)": hashes.get("config", "?"),
+        "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
+        "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
+    }
+    return CardFacts(
+        experiment=str(section(known, "choices").get("exp") or trainer.get("name")),
+        trainer=str(trainer.get("trl")),
+        base_model=hub_base(source),
+        starting_model=_starting_model(model),
+        datasets=_datasets(section(config, "data")),
+        settings=settings,
+        rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
+        data=_data(section(config, "data"), known, hashes),
+        scores=scores,
+        versions={name: str(version) for name, version in section(known, "versions").items() if version},
+        provenance=provenance,
+        command=str(known.get("command", "rlhf train")),
+        notes=notes,
+    )
+
+
+def hub_base(source: SourceModel) -> str | None:
+    """Return the hub id that the weights go back to, through runs that began with other runs' models; None for none."""
+    run = source.run
+    for _ in range(_DEEPEST):
+        named = section(run.read_config(), "model").get("path")
+        if not isinstance(named, str):
+            return None
+        if not Path(named).is_absolute():
+            return named
+        earlier = run_of(Path(named))
+        if earlier is None:
+            return None
+        run = earlier
+    return None
+
+
+def _starting_model(model: JsonTree) -> str:
+    path = model.get("path")
+    if isinstance(path, str):
+        return _named(path)
+    build = section(model, "build")
+    return f"{_EMBEDDED} (layers: {build.get('num_layers')}, width: {build.get('hidden_size')})"
+
+
+def _sources(data: JsonTree) -> dict[str, JsonTree]:
+    mixed = section(data, "mix")
+    sources = {name: section(mixed, name) for name in mixed} if mixed else {"data": data}
+    held_out = section(data, "eval")
+    return sources | ({"held out": held_out} if held_out.get("path") or held_out.get("world") else {})
+
+
+def _datasets(data: JsonTree) -> list[str]:
+    found = [
+        path
+        for source in _sources(data).values()
+        for path in _paths(source)
+        if not Path(path).is_absolute() and is_hub(Source(path=path))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[Row]:
+    rows = []
+    for name, source in _sources(data).items():
+        what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
+        details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]
+        digest = hashes.get("data.eval" if name == "held out" else "data" if name == "data" else f"data.mix.{name}", "")
+        rows.append(Row((name, "; ".join([what, *details]), digest)))
+    if known.get("num_train_rows"):
+        rows.append(Row(("rows to train on", str(known["num_train_rows"]), "")))
+    fraction = section(data, "eval").get("fraction")
+    return [*rows, Row(("held out", f"{fraction} of the rows", ""))] if fraction else rows
+
+
+def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> Row:
+    reward = value if isinstance(value, dict) else {}
+    by = reward.get("fn") or reward.get("model") or "?"
+    given = ", ".join(f"{key}={_plain(one)}" for key, one in section(reward, "args").items())
+    gate = section(reward, "gate")
+    rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
+    rules += [f"{key} {_plain(reward[key])}" for key in ("clip", "normalize", "offset") if _is_set(reward.get(key))]
+    digest = hashes.get(f"rewards.{name}", "")[:_HASH_DIGITS]
+    scored_by = _named(str(by)) + (f" ({given})" if given else "")
+    return Row((name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest))
+
+
+def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
+    """Return what evaluations of these very weights found, and what could not be read of them."""
+    files, notes = _evaluation_files(source), []
+    scores: list[Score] = []
+    for file in files:
+        try:
+            evaluation = read_evaluation(file)
+        except (ValueError, OSError, RunError):
+            notes.append(f"The evaluation {file.name} could not be read.")
+            continue
+        of = evaluation.heading.path
+        if of is None or Path(of).resolve() == source.folder.resolve():  # else another model answered the run's rows
+            scores += _scores_of(evaluation)
+    return scores, notes
+
+
+def _evaluation_files(source: SourceModel) -> list[Path]:
+    if source.kind == "critic":
+        return []
+    if source.is_checkpoint:
+        file = in_training(source.run) / f"step-{source.step}.json"
+        return [file] if file.is_file() else []
+    return sorted(evaluations_of(source.run.model).glob("*.json"))
+
+
+def _scores_of(evaluation: Evaluation) -> list[Score]:
+    measured, rows = evaluation.measured, evaluation.heading.name
+    if isinstance(measured, PolicyEvaluation):
+        found = [
+            Score(rows, f"{name}, {part}", estimates.raw)
+            for part, answers in measured.parts.items()
+            for name, estimates in answers.rewards.items()
+        ]
+        return found + [Score(rows, f"cut off, {part}", answers.truncated) for part, answers in measured.parts.items()]
+    return [Score(rows, "accuracy", measured.accuracy), Score(rows, "margin", measured.rewards.margin)]
+
+
+def _paths(source: JsonTree) -> list[str]:
+    path = source.get("path")
+    return [str(one) for one in path] if isinstance(path, list) else [str(path)] if path else []
+
+
+def _named(path: str) -> str:
+    """Return a model or function as a card names it: of which run, an id of the hub, or the last part of its path."""
+    run = run_of(Path(path)) if Path(path).is_absolute() else None
+    return f"the model of the run {run.label}" if run is not None else _last_part(path)
+
+
+def _last_part(text: str) -> str:
+    """Return a function or file without the folder it lies in; an import path and a hub id as they are."""
+    return text.rpartition("/")[2] if text.startswith(("/", "~", ".")) else text
+
+
+def _is_set(value: object) -> bool:
+    return value not in (None, 0, 0.0, "none")
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else _last_part(str(value))

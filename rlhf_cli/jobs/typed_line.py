@@ -1,0 +1,71 @@
+"""Takes a half-typed command line apart as a shell would, and puts what may follow into the shell's own form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_SPECIAL = re.compile(r"([\s\\'\"`$&;|<>(){}\[\]*?!#~])")
+_QUOTES = "'\""
+
+
+@dataclass(frozen=True)
+class TypedLine:
+    """A line up to the cursor: whole words, the last of them begun.
+
+    `words` have neither quotes nor backslashes; the first is the program. `raw` is the last as it was typed.
+    """
+
+    words: tuple[str, ...]
+    raw: str
+
+    @property
+    def quote(self) -> str:
+        """Return the quote that the last word begins with and that is still open, '' for none."""
+        return self.raw[:1] if self.raw[:1] in _QUOTES and self.raw.count(self.raw[0]) == 1 else ""
+
+
+def typed_line(line: str) -> TypedLine:
+    """Return the words of a line that ends at the cursor; behind a blank a new word begins."""
+    words: list[str] = []
+    raw, word = "", ""
+    quote = ""
+    is_begun = escaped = False
+    for sign in line:
+        if escaped:
+            raw, word, escaped = raw + sign, word + sign, False
+        elif sign == "\\" and quote != "'":
+            raw, is_begun, escaped = raw + sign, True, True
+        elif quote:
+            raw += sign
+            if sign == quote:
+                quote = ""
+            else:
+                word += sign
+        elif sign in _QUOTES:
+            raw, quote, is_begun = raw + sign, sign, True
+        elif sign.isspace():
+            if is_begun:
+                words.append(word)
+            raw, word, is_begun = "", "", False
+        else:
+            raw, word, is_begun = raw + sign, word + sign, True
+    return TypedLine((*words, word), raw)
+
+
+def for_bash(candidates: Iterable[str], typed: TypedLine, breaks: str) -> list[str]:
+    """Return what bash is to insert: of each candidate the part behind the last sign that breaks words.
+
+    `breaks` is COMP_WORDBREAKS. Inside quotes nothing breaks and nothing is escaped; bash keeps the quote itself.
+    """
+    if typed.quote:
+        return list(candidates)
+    signs = set(breaks) - {" ", "\t", "\n", "'", '"', "\\"}
+    last = max((place for place, sign in enumerate(typed.raw) if sign in signs), default=-1)
+    prefix = typed.raw[: last + 1]
+    return [escaped.removeprefix(prefix) for escaped in map(_escaped, candidates)]
+
+
+def _escaped(text: str) -> str:
+    return text if text.startswith("~") and not _SPECIAL.search(text[1:]) else _SPECIAL.sub(r"\\\1", text)

@@ -1,0 +1,99 @@
+"""Says how well scores tell good answers from bad ones, by a column that knows: ROC, the best threshold, agreement.
+
+The area under the ROC curve is the probability that a good answer has the higher score, a tie counting a half: the
+statistic of Mann and Whitney (1947) over the number of pairs (Hanley and McNeil 1982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.measure.score_correlations import as_array, mean_ranks
+from rlhf_cli.numerics.intervals import Estimate, wilson
+from rlhf_cli.suggest import did_you_mean
+
+_TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
+_FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Holds how well one component agrees with the labels of the rows that have a score and a label.
+
+    `roc_auc` is None where all labels are the same. `threshold`: with `score >= threshold` for good, most rows are
+    told right, `agreement` of them; of equals the lowest. None: to call every row bad is as good as any.
+    """
+
+    name: str
+    num_good: int
+    num_bad: int
+    roc_auc: float | None
+    threshold: float | None
+    agreement: Estimate
+
+
+def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
+    """Return a column as good (True) or bad; None where it is empty.
+
+    Raises DataError where there is no such column, and for a value that is neither.
+    """
+    if column not in rows[0]:
+        raise DataError(
+            f"the completions have no column {column!r}",
+            where="--label",
+            got="columns " + ", ".join(rows[0]),
+            expected="a column that says of each answer whether it is good",
+            hint=did_you_mean(column, rows[0]),
+        )
+    labels: list[bool | None] = []
+    for number, row in enumerate(rows):
+        value = row.get(column)
+        text = str(value).strip().casefold()
+        if value is None or text == "":
+            labels.append(None)
+        elif text in _TRUE or text in _FALSE:
+            labels.append(text in _TRUE)
+        else:
+            raise DataError(
+                "a label is true or false",
+                where=f"--label {column}, row {number + 1} (the first row is 1)",
+                got=repr(value)[:80],
+                expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
+                hint="a column of grades correlates: it is no label. Write whether each answer is good",
+            )
+    return labels
+
+
+def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> Agreement:
+    """Return how well scores tell good rows from bad ones; rows without a score or a label are left out."""
+    pairs = [(score, label) for score, label in zip(scores, labels, strict=True) if score is not None]
+    known = [(score, label) for score, label in pairs if label is not None]
+    values = as_array([score for score, _ in known])
+    good = numpy.array([label for _, label in known], dtype=bool)
+    num_good, num_bad = int(good.sum()), int((~good).sum())
+    if not known:
+        return Agreement(name, 0, 0, None, None, wilson(0, 0))
+    threshold, right = _best_threshold([score for score, _ in known], [bool(label) for _, label in known])
+    auc = None
+    if num_good and num_bad:
+        above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
+        auc = float(above / (num_good * num_bad))
+    return Agreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
+
+
+def _best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> tuple[float | None, int]:
+    """Return the lowest threshold at which most labels are told right, and how many; None: above every score."""
+    best: tuple[float | None, int] = (None, labels.count(False))
+    right = labels.count(False)
+    by_score: dict[float, int] = {}
+    for score, label in zip(scores, labels, strict=True):
+        by_score[score] = by_score.get(score, 0) + (1 if label else -1)
+    for score in sorted(by_score, reverse=True):
+        right += by_score[score]
+        if right > best[1] or (right == best[1] and best[0] is not None):
+            best = (score, right)
+    return best

@@ -1,0 +1,103 @@
+"""Sums up what `rlhf score` has scored: how each component lies, what goes with what, how it agrees with a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rlhf_cli.measure.component_statistics import Distribution, distribution
+from rlhf_cli.measure.label_agreement import Agreement, agreement, labels_of
+from rlhf_cli.measure.score_correlations import Correlation, correlations
+from rlhf_cli.measure.scored_rows import CompletionScores
+from rlhf_cli.measure.two_weightings import TwoWeightings, two_weightings
+from rlhf_cli.rewards.completion_text import as_completion, text_of
+
+TOTAL, LENGTH = "total", "characters"
+_MOST_DISAGREEING = 3
+
+
+@dataclass(frozen=True)
+class ScoreBench:
+    """Holds everything that is said of scored completions beyond the scores themselves.
+
+    `distributions` are of the raw scores by component, of the total and of the completion's length in characters.
+    `agreements` are by component and of the total, empty without a label; `disagreeing` are rows whose total speaks
+    against their label most: good ones with the lowest totals, bad ones with the highest.
+    """
+
+    distributions: Mapping[str, Distribution]
+    correlations: Sequence[Correlation]
+    label: str | None
+    agreements: Sequence[Agreement]
+    disagreeing: Sequence[int]
+    against: TwoWeightings | None
+
+    def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
+        """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics."""
+        content = scores.as_json()
+        scored = content["rows"]
+        assert isinstance(scored, list)
+        named = ("prompt", "completion", *([self.label] if self.label is not None else []))
+        content["rows"] = [
+            {**{name: row.get(name) for name in named}, **one} for row, one in zip(rows, scored, strict=True)
+        ]
+        content["distributions"] = {name: one.as_json() for name, one in self.distributions.items()}
+        content["correlations"] = [asdict(one) for one in self.correlations]
+        if self.label is not None:
+            content["label"] = {
+                "column": self.label,
+                "agreements": [asdict(one) for one in self.agreements],
+                "disagreeing_rows": list(self.disagreeing),
+            }
+        if self.against is not None:
+            content["against"] = asdict(self.against)
+        return content
+
+
+def score_bench(
+    rows: Sequence[dict[str, object]],
+    scores: CompletionScores,
+    *,
+    label: str | None = None,
+    other: tuple[Sequence[str], CompletionScores] | None = None,
+) -> ScoreBench:
+    """Return the statistics of scored rows.
+
+    label: a column of true and false, None for none. other: words, and the scores that these rows have with them.
+    Raises DataError for a label that is none.
+    """
+    columns: dict[str, list[float | None]] = {
+        name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary
+    }
+    totals = [row.total for row in scores.rows]
+    has_total = any(total is not None for total in totals)
+    if has_total:
+        columns[TOTAL] = totals
+    columns[LENGTH] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
+    labels = None if label is None else labels_of(rows, label)
+    beside = {} if label is None or labels is None else {label: [None if one is None else float(one) for one in labels]}
+    judged = {name: values for name, values in columns.items() if name != LENGTH}
+    against = None
+    if other is not None:
+        words, again = other
+        prompts = [row.get("prompt") for row in rows]
+        against = two_weightings(words, prompts, totals, [row.total for row in again.rows], labels)
+    return ScoreBench(
+        distributions={name: distribution(values) for name, values in columns.items()},
+        correlations=correlations({**columns, **beside}),
+        label=label,
+        agreements=[] if labels is None else [agreement(name, values, labels) for name, values in judged.items()],
+        disagreeing=[] if labels is None or not has_total else _disagreeing(totals, labels),
+        against=against,
+    )
+
+
+def _disagreeing(totals: Sequence[float | None], labels: Sequence[bool | None]) -> list[int]:
+    """Return good rows that some bad row beats, lowest first, and bad rows that beat some good one, highest first."""
+    good = sorted((total, row) for row, total in enumerate(totals) if total is not None and labels[row] is True)
+    bad = sorted((-total, row) for row, total in enumerate(totals) if total is not None and labels[row] is False)
+    if not good or not bad:
+        return []
+    beaten = [row for total, row in good if total < -bad[0][0]]
+    beating = [row for total, row in bad if -total > good[0][0]]
+    return [*beaten[:_MOST_DISAGREEING], *beating[:_MOST_DISAGREEING]]

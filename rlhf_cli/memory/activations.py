@@ -1,0 +1,124 @@
+"""Counts the bytes that a forward pass keeps for the backward pass, and those that are there for a moment only.
+
+Korthikanti et al. (arXiv 2205.05198, 4.1) count s*b*h*(34 + 5*a*s/h) bytes a layer of a GPT in 2 bytes. What
+transformers 5 keeps is counted here in the same way, operation by operation: attention is torch's `sdpa`, which keeps
+queries, keys, values, its output and one number a head instead of scores; RMSNorm keeps its input in float32 and the
+normalised one; a gated MLP keeps both branches, the activation of one and their product. Autocast makes a copy of an
+input for every matrix that takes it. A batch with padding has a mask, which sdpa makes anew, in the numbers' own bytes
+and (rows, 1, tokens, tokens), in every layer, and it repeats keys and values for each head of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rlhf_cli.memory.architecture import Architecture
+from rlhf_cli.memory.precision import Precision
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Batch:
+    """So many `rows` of so many `tokens` that go through a model at once; `padded`: not all rows are as long."""
+
+    rows: int
+    tokens: int
+    padded: bool = True
+
+    @property
+    def size(self) -> int:
+        """Return the tokens of all rows."""
+        return self.rows * self.tokens
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of rank `r` on the matrices named in `targets`; the weights below it are frozen."""
+
+    r: int
+    targets: Collection[str]
+
+
+def kept_bytes(
+    arch: Architecture, precision: Precision, batch: Batch, *, adapter: Adapter | None = None, checkpointing: bool
+) -> float:
+    """Return the bytes that all layers of the body keep of `batch` from the forward pass to the backward pass.
+
+    With gradient checkpointing a layer keeps its input alone (arXiv 1604.06174; 2205.05198, 5).
+    """
+    top = _FLOAT32 * arch.hidden + precision.weight_bytes * arch.hidden * (1 if adapter is not None else 2)
+    if checkpointing:
+        return batch.size * (arch.layers * arch.hidden * precision.weight_bytes + top)
+    return arch.layers * layer_bytes(arch, precision, batch, adapter=adapter) + batch.size * top
+
+
+def layer_bytes(arch: Architecture, precision: Precision, batch: Batch, *, adapter: Adapter | None = None) -> float:
+    """Return the bytes that one layer keeps for its backward pass; its weights are not among them."""
+    if arch.family == "gpt2":
+        numbers = _gpt2_numbers(arch)
+        return batch.size * (numbers * precision.compute_bytes + _softmax(arch)) + _mask(precision, batch)
+    compute, weight = precision.compute_bytes, precision.weight_bytes
+    h, q = arch.hidden, arch.queries
+    keys = q if batch.padded else arch.keys
+    a_token = 2.0 * _FLOAT32 * h  # what the two norms take, in float32
+    if adapter is None:
+        a_token += 2 * weight * h  # what they make of it before their own weights, which are trained
+    a_token += compute * h * (_readers("q_proj k_proj v_proj", precision, adapter))
+    a_token += compute * h * (_readers("gate_proj up_proj", precision, adapter))
+    a_token += compute * (2 * q + 2 * keys) + _softmax(arch)
+    if arch.norms_heads:
+        a_token += (q + arch.keys) * (_FLOAT32 + (0 if adapter is not None else compute))
+    branches = 3 + _readers("down_proj", precision, adapter)
+    a_token += compute * branches * arch.ffn
+    if adapter is not None:
+        a_token += compute * adapter.r * len(adapter.targets)
+        if _copies_inputs(precision) and "o_proj" in adapter.targets:
+            a_token += compute * q  # peft makes float32 of it, of which autocast makes a copy of its own
+    return batch.size * a_token + _mask(precision, batch)
+
+
+def passing_bytes(arch: Architecture, precision: Precision, batch: Batch) -> float:
+    """Return the bytes that a pass without a gradient has at a time: in the MLP, the activation of one branch, the
+    other branch and their product, beside the residual stream and two copies of it in float32.
+    """
+    branches = 3 if arch.gated else 2
+    numbers = precision.compute_bytes * (branches * arch.ffn + arch.hidden) + 2 * _FLOAT32 * arch.hidden
+    return batch.size * numbers + (batch.rows * batch.tokens**2 if batch.padded else 0)
+
+
+def backward_bytes(arch: Architecture, precision: Precision, batch: Batch) -> float:
+    """Return the bytes that the backward pass of a layer has beside what was kept: in the MLP the gradients of both
+    branches and of their product, less the product itself, which is let go of, and two of the residual stream's width.
+    """
+    branches = 2 if arch.gated else 1
+    return batch.size * (precision.compute_bytes * branches * arch.ffn + 2 * precision.weight_bytes * arch.hidden)
+
+
+def _readers(names: str, precision: Precision, adapter: Adapter | None) -> int:
+    """Return how often the input of these matrices is kept, of which each makes a copy under autocast.
+
+    Of a frozen matrix only the adapter on it needs its input.
+    """
+    reading = [name for name in names.split() if adapter is None or name in adapter.targets]
+    return len(reading) if _copies_inputs(precision) else min(1, len(reading))
+
+
+def _copies_inputs(precision: Precision) -> bool:
+    return precision.autocast and precision.weight_bytes > precision.compute_bytes
+
+
+def _gpt2_numbers(arch: Architecture) -> int:
+    """Return the numbers of a token that a layer of GPT-2 keeps, without dropout: what the norms take and give, q, k, v
+    and the output of attention, and five of the MLP's width (its GELU is made of powers and a tanh).
+    """
+    return 4 * arch.hidden + 4 * arch.hidden + 5 * arch.ffn
+
+
+def _softmax(arch: Architecture) -> int:
+    return _FLOAT32 * arch.heads
+
+
+def _mask(precision: Precision, batch: Batch) -> float:
+    return precision.compute_bytes * batch.rows * batch.tokens**2 if batch.padded else 0.0

@@ -1,0 +1,277 @@
+"""Estimates the memory of one device in the moments of a run, part by part, before anything is loaded.
+
+What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds some ten
+megabytes more, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import setting, trainer
+from rlhf_cli.memory import activations, head_tiles, kv_cache
+from rlhf_cli.memory.activations import Batch
+from rlhf_cli.memory.architecture import UnknownArchitecture
+from rlhf_cli.memory.models_of_run import Loaded, critic_of, has_reference, policy_of, reward_models_of
+from rlhf_cli.memory.moments import MemoryPlan, Moment, Part, Phase
+from rlhf_cli.memory.precision import Precision
+from rlhf_cli.memory.run_load import RunLoad
+from rlhf_cli.memory.states import Held, Sharing, held, optimizer_bytes, weights_bytes
+
+_FUSED_HEAD = ("GRPOTrainer", "RLOOTrainer", "GMPOTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer")
+_GATHERED_LAYERS = 2
+"""FSDP and ZeRO-3 gather a layer's weights to compute with them, and the next one's meanwhile."""
+
+Parts = dict[Part, float]
+
+
+class Estimate:
+    """The models of a run on one device, and what lies there in its moments, in bytes.
+
+    `on_gpu`: computed on a GPU, in bfloat16 where `bf16`. `device_bytes` is the memory of the device, None for unknown.
+    Raises UnknownArchitecture where the policy's, or the critic's, shape is not known.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        load: RunLoad,
+        *,
+        processes: int,
+        on_gpu: bool,
+        bf16: bool,
+        device_bytes: int | None = None,
+    ) -> None:
+        self._experiment, self._load = experiment, load
+        self._fields, self._args = trainer(experiment.trainer.trl), experiment.trainer.args
+        self._on_gpu, self._device_bytes = on_gpu, device_bytes
+        self._sharing = Sharing(experiment.launch.strategy, processes, experiment.launch.offload)
+        self.policy = policy_of(experiment, bf16=bf16)
+        self.critic = critic_of(experiment, self.policy)
+        self.reward_models, unknown = reward_models_of(experiment, on_gpu=on_gpu)
+        self.leaves_out = tuple(f"the reward model {name}, whose shape is not known" for name in unknown)
+        name = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
+        states = optimizer_bytes(name, self.policy.precision.weight_bytes)
+        if states is None:
+            self.leaves_out += (f"the state of the optimizer {name}",)
+        if not self._has_fused_head and experiment.trainer.row.trains != "reward model":
+            self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
+        self._held = self._held_of(self.policy, states or 0.0, self._sharing)
+        alone = Sharing("ddp", processes)  # every process has the whole critic, whatever shards the policy
+        self._critic_held = Held(0.0, 0.0, 0.0)
+        if self.critic is not None:
+            beside = optimizer_bytes(name, self.critic.precision.weight_bytes) or 0.0
+            self._critic_held = self._held_of(self.critic, beside, alone)
+
+    def moments(self) -> list[Moment]:
+        """Return the moments of the run in which much is held."""
+        found: list[tuple[Phase, str, Parts]] = [*self._generation(), *self._training()]
+        return [
+            Moment(phase, what, {part: math.ceil(size) for part, size in parts.items() if size})
+            for phase, what, parts in found
+        ]
+
+    def _always(self) -> Parts:
+        """Return what is there all the time, once the optimizer has made a step."""
+        critic = self._critic_held
+        shared = 1 / self._sharing.parts(sharded=self._sharing.shards_weights)
+        reference = weights_bytes(self.policy.parameters, self.policy.precision) * shared
+        scored = sum(weights_bytes(one.parameters, one.precision) for one in self.reward_models.values())
+        gathered = 0.0
+        if self._sharing.shards_weights:
+            a_layer = self.policy.parameters.body / self.policy.architecture.layers
+            gathered = _GATHERED_LAYERS * a_layer * self.policy.precision.compute_bytes
+        return {
+            "weights": self._held.weights + gathered,
+            "gradients": self._held.buckets,
+            "optimizer": self._held.optimizer,
+            "reference": reference if has_reference(self._experiment) else 0.0,
+            "critic": critic.weights + critic.optimizer + critic.buckets,
+            "reward models": scored,
+            "vLLM": 0.0 if self._vllm_sleeps else self._vllm,
+        }
+
+    # --- generation ---
+
+    def _generation(self) -> Iterator[tuple[Phase, str, Parts]]:
+        load = self._load
+        if not load.completions:
+            return
+        between: Parts = {"gradients": self._held.gradients if load.generates_between else 0.0}
+        rounds = [("generating", load.completions)]
+        if load.evaluated_at_once > load.completions:
+            rounds.append(("an evaluation generating", load.evaluated_at_once))
+        for what, rows in rounds:
+            parts = _sum(self._always(), between)
+            if self._experiment.launch.rollout == "vllm":
+                yield "generation", f"{what} {rows} completions with vLLM", parts | {"vLLM": self._vllm}
+            elif self._experiment.launch.rollout != "vllm_server":
+                said = f"{what} {rows} completions of {load.prompt_tokens} + {load.completion_tokens} tokens"
+                yield "generation", said, _sum(parts, self._generating(rows))
+        for name, model in self.reward_models.items():
+            rows = min(self._experiment.rewards[name].batch_size, load.completions)
+            passing = activations.passing_bytes(model.architecture, model.precision, Batch(rows, load.tokens))
+            yield "generation", f"{name} scoring {rows} texts", _sum(self._always(), between, {"activations": passing})
+        passes = self._passes()
+        if passes:
+            said = f"log-probabilities of {load.micro_batch} completions at a time"
+            yield "generation", said, _sum(self._always(), between, passes)
+
+    def _generating(self, rows: int) -> Parts:
+        arch, load = self.policy.architecture, self._load
+        precision = Precision(self.policy.precision.weight_bytes)  # TRL generates outside of autocast
+        tokens, element = load.prompt_tokens + load.completion_tokens, precision.weight_bytes
+        prefill = activations.passing_bytes(arch, precision, Batch(rows, load.prompt_tokens, load.padded))
+        gathered = 0.0
+        if self._sharing.is_deepspeed and self._sharing.shards_weights:  # TRL's ds3_gather_for_generation
+            gathered = weights_bytes(self.policy.parameters, precision) - self._held.weights
+        return {
+            "weights": gathered,
+            "KV cache": kv_cache.cache_bytes(arch, rows, tokens, element),
+            "activations": max(prefill, kv_cache.growth_bytes(arch, rows, tokens, element)),
+            "logits": kv_cache.sampling_bytes(arch, precision, rows),
+        }
+
+    def _passes(self) -> Parts:
+        """Return what the passes over a rollout need that have no gradient; nothing where there are none."""
+        load, experiment = self._load, self._experiment
+        if self.critic is None and not has_reference(experiment) and self._setting("beta") in (0, 0.0, None):
+            micro_batches = max(1, load.completions // load.micro_batch)
+            repeats = self._setting("num_iterations")
+            every = micro_batches * (repeats if isinstance(repeats, int) else 1)
+            if load.accumulation % every == 0 and experiment.launch.rollout not in ("vllm", "vllm_server"):
+                return {}
+        return self._passing(load.micro_batch)
+
+    def _passing(self, rows: int) -> Parts:
+        arch, precision = self.policy.architecture, self.policy.precision
+        batch = Batch(rows, self._load.tokens, self._load.padded)
+        tiles = head_tiles.forward_bytes(arch, precision, self._scored(rows), on_gpu=self._on_gpu)
+        return {
+            "activations": activations.passing_bytes(arch, precision, batch),
+            "logits": tiles if self._has_fused_head else 0.0,
+        }
+
+    # --- learning ---
+
+    def _training(self) -> Iterator[tuple[Phase, str, Parts]]:
+        load, critic = self._load, self.critic
+        again = load.accumulation > 1
+        before: Parts = {"gradients": self._held.gradients if again else 0.0}
+        if critic is not None and again:
+            before["critic"] = self._critic_held.gradients
+        rows = f"{load.micro_batch} rows of {load.tokens} tokens"
+        for parts in self._backward(self.policy):
+            yield "training", f"learning from {rows}", _sum(self._always(), before, parts)
+        done: Parts = {"gradients": self._held.gradients}
+        if critic is not None:
+            for parts in self._backward(critic):
+                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts)
+            done["critic"] = self._critic_held.gradients
+        arch = self.policy.architecture
+        embedding = 0.0
+        if self.policy.adapter is None:  # its gradient is made once more before it is added to the head's
+            embedding = arch.vocabulary * arch.hidden * self.policy.precision.weight_bytes
+        last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
+        yield "training", "the end of the backward pass", _sum(self._always(), done, last)
+        if load.evaluated_at_once > load.micro_batch:
+            said = f"evaluating {load.evaluated_at_once} rows at a time"
+            yield "training", said, _sum(self._always(), self._passing(load.evaluated_at_once))
+
+    def _backward(self, model: Loaded) -> Iterator[Parts]:
+        """Yield what is there where the head's gradient is made, and where the last layer's is."""
+        load, experiment, precision = self._load, self._experiment, model.precision
+        batch = Batch(load.micro_batch, load.tokens, load.padded)
+        kept = activations.kept_bytes(
+            model.architecture, precision, batch, adapter=model.adapter, checkpointing=self._checkpoints
+        )
+        if model is self.policy and experiment.critic is not None and experiment.critic.share == "lora":
+            kept *= 2  # both passes wait for one backward pass
+        if precision.copies_weights:
+            kept += model.parameters.body * precision.compute_bytes / self._sharing.parts(sharded=False)
+        if self._has_fused_head and model is self.policy:
+            tiles = head_tiles.backward_bytes(
+                model.architecture,
+                precision,
+                self._scored(load.micro_batch),
+                trains_head=model.adapter is None,
+                on_gpu=self._on_gpu,
+            )
+            yield {"activations": kept, "logits": tiles}
+        yield {"activations": kept + self._of_a_layer(model)}
+
+    def _of_a_layer(self, model: Loaded) -> float:
+        """Return what a layer's backward pass needs, with all that it computes again under gradient checkpointing."""
+        batch = Batch(self._load.micro_batch, self._load.tokens, self._load.padded)
+        passing = activations.backward_bytes(model.architecture, model.precision, batch)
+        if self._checkpoints:
+            passing += activations.layer_bytes(model.architecture, model.precision, batch, adapter=model.adapter)
+        return passing
+
+    # --- what the experiment says ---
+
+    def _held_of(self, model: Loaded, states: float, sharing: Sharing) -> Held:
+        return held(
+            model.parameters,
+            model.trained,
+            model.precision,
+            adapter=model.adapter_parameters,
+            optimizer=states,
+            sharing=sharing,
+        )
+
+    def _scored(self, rows: int) -> int:
+        """Return the tokens of `rows` rows that go through the head: without Triton, the prompt's too."""
+        load = self._load
+        return rows * (load.completion_tokens if self._on_gpu and load.completion_tokens else load.tokens)
+
+    @property
+    def _has_fused_head(self) -> bool:
+        return self._experiment.trainer.trl in _FUSED_HEAD
+
+    @property
+    def _checkpoints(self) -> bool:
+        return True in (self._setting("gradient_checkpointing"), self._setting("activation_checkpointing"))
+
+    @property
+    def _vllm(self) -> float:
+        share = self._setting("vllm_gpu_memory_utilization")
+        if self._experiment.launch.rollout != "vllm" or not isinstance(share, float) or self._device_bytes is None:
+            return 0.0
+        return share * self._device_bytes
+
+    @property
+    def _vllm_sleeps(self) -> bool:
+        return self._setting("vllm_enable_sleep_mode") is True
+
+    def _setting(self, name: str) -> object:
+        return setting(self._fields, self._args, name)
+
+
+def memory_plan(
+    experiment: Experiment,
+    load: RunLoad,
+    *,
+    processes: int,
+    on_gpu: bool,
+    bf16: bool,
+    device_bytes: int | None = None,
+) -> MemoryPlan:
+    """Return what a run needs of one device's memory, or why that is not known."""
+    device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
+    try:
+        found = Estimate(experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes)
+    except UnknownArchitecture as error:
+        return MemoryPlan(unknown=str(error), device=device, device_bytes=device_bytes)
+    return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=device, device_bytes=device_bytes)
+
+
+def _sum(*parts: Parts) -> Parts:
+    total: Parts = {}
+    for some in parts:
+        for part, size in some.items():
+            total[part] = total.get(part, 0.0) + size
+    return total

@@ -1,0 +1,85 @@
+"""Counts the parameters of a transformer by their kind, because kinds differ in what a run does with them.
+
+Matrices of the body are what LoRA adapts and bitsandbytes quantises; embedding and head stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.memory.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Counts of a model's parameters: of the `body`'s matrices, the `embedding` (with positions that are learned), the
+    `head` (0 where it is the embedding) and of the `rest`: norms and biases.
+    """
+
+    body: int
+    embedding: int
+    head: int
+    rest: int
+
+    @property
+    def total(self) -> int:
+        """Return all of them."""
+        return self.body + self.embedding + self.head + self.rest
+
+
+def matrices(arch: Architecture) -> dict[str, tuple[int, int]]:
+    """Return (inputs, outputs) of every matrix in a layer, by the name that transformers gives its module."""
+    h, q, kv, f = arch.hidden, arch.queries, arch.keys, arch.ffn
+    if arch.family == "gpt2":
+        return {"attn.c_attn": (h, 3 * h), "attn.c_proj": (h, h), "mlp.c_fc": (h, f), "mlp.c_proj": (f, h)}
+    return {
+        "q_proj": (h, q),
+        "k_proj": (h, kv),
+        "v_proj": (h, kv),
+        "o_proj": (q, h),
+        "gate_proj": (h, f),
+        "up_proj": (h, f),
+        "down_proj": (f, h),
+    }
+
+
+def count_parameters(arch: Architecture, *, head: int | None = None) -> Parameters:
+    """Count a model's parameters by its shape. `head`: outputs of a head in the language model's place, which has none
+    of the vocabulary's; None for a language model.
+    """
+    shapes = matrices(arch)
+    body = arch.layers * sum(ins * outs for ins, outs in shapes.values())
+    embedding = arch.vocabulary * arch.hidden
+    of_language = 0 if arch.ties_head else embedding
+    out = of_language if head is None else arch.hidden * head
+    if arch.family == "gpt2":
+        biases = sum(outs for _, outs in shapes.values())
+        rest = arch.layers * (biases + 4 * arch.hidden) + 2 * arch.hidden  # a layer norm has a weight and a bias
+        return Parameters(body, embedding + arch.context * arch.hidden, out, rest)
+    a_layer = 2 * arch.hidden
+    if arch.norms_heads:
+        a_layer += 2 * arch.head_dim
+    if arch.projection_biases:
+        a_layer += arch.queries + 2 * arch.keys
+    if arch.output_bias:
+        a_layer += arch.hidden
+    return Parameters(body, embedding, out, arch.layers * a_layer + arch.hidden)
+
+
+def count_adapter(arch: Architecture, rank: int, targets: str | Sequence[str]) -> int:
+    """Count a LoRA adapter's parameters: (rank, inputs) and (outputs, rank) a matrix (arXiv 2106.09685, 4.1)."""
+    return arch.layers * sum(rank * (ins + outs) for ins, outs in adapted(arch, targets).values())
+
+
+def adapted(arch: Architecture, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return those matrices of a layer that peft's `target_modules` means; `all-linear` is every one in the body."""
+    shapes = matrices(arch)
+    if targets == "all-linear":
+        return shapes
+    wanted = [targets] if isinstance(targets, str) else targets
+    return {name: shape for name, shape in shapes.items() if any(_ends_with(name, word) for word in wanted)}
+
+
+def _ends_with(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")

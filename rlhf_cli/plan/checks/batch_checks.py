@@ -1,0 +1,41 @@
+"""Checks the arithmetic of batches: what a round of completions or a step of rows is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import UserError
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.kl_horizon import check_kl_controller
+from rlhf_cli.plan.rollout_batches import plan_batches
+from rlhf_cli.plan.row_batches import check_stage
+
+
+def round_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Plan the rounds of a trainer that generates. Raises what `plan_batches` raises."""
+    if not experiment.trainer.row.generates:
+        return
+    known.batches = plan_batches(
+        known.trainer,
+        experiment.trainer.args,
+        processes=known.processes,
+        num_rows=known.num_rows,
+        origins=composed.origins,
+        baseline=experiment.trainer.baseline,
+    )
+    yield from check_kl_controller(experiment, known.batches, composed.origins)
+
+
+def stage_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Plan the steps of a trainer that learns from its rows, and yield what is wrong with them."""
+    known.stage, problems = check_stage(
+        experiment,
+        known.trainer,
+        known.columns,
+        processes=known.processes,
+        num_rows=known.num_rows,
+        origins=composed.origins,
+    )
+    yield from problems

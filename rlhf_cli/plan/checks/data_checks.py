@@ -1,0 +1,137 @@
+"""Checks the data of a run, training and held-out rows alike: files, columns, how many rows there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.rules.trainer_class_rules import class_file
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.columns import column_names_after
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.row_table import prepared_rows
+from rlhf_cli.data.rows import hold_out_places
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError, UserError
+from rlhf_cli.plan.checks.known import Known, Seen
+from rlhf_cli.plan.data_sources import eval_sources, training_sources
+from rlhf_cli.suggest import nearest
+
+_LOOKED_AT = 200_000
+"""So many rows of a source are looked through, so that a table of millions does not keep anybody waiting."""
+
+
+def source_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Look at every source, and note the columns that the trainer will see and the number of training rows."""
+    data = experiment.data
+    prompt = data.model_dump()["prompt"]
+    training = training_sources(data)
+    is_sound = True
+    for source in [*training, *eval_sources(data)]:
+        try:
+            preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
+            _check_selection(source, preview.num_rows)
+            names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
+            table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
+            known.sources.append(Seen(source, preview, names, table))
+        except UserError as error:
+            is_sound = False
+            yield error
+    if not is_sound:
+        return
+    shared = [seen.columns for seen in known.sources[: len(training)]]
+    known.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
+    rows = known.sources[0].preview.num_rows if len(training) == 1 else None
+    if rows is not None:
+        known.num_rows = _selected(rows, training[0])
+    for seen in known.held_out:
+        held = seen.preview.num_rows
+        known.num_held_out = None if held is None else _selected(held, seen.source)
+    if data.eval is not None and data.eval.fraction is not None:
+        yield from _split_off(data.eval.fraction, experiment.seed, known)
+    known.data = " + ".join(seen.preview.origin for seen in known.sources[: len(training)])
+    known.files |= _local_files(experiment)
+
+
+def class_file_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note the file of a trainer of the user's own."""
+    yield from ()
+    if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
+        known.files["trainer.class"] = file.resolve()
+
+
+def column_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield every column that the trainer or a reward reads and the data lacks, the held-out rows among it."""
+    if not experiment.trainer.row.generates:
+        return
+    wanted = {
+        f"trainer={experiment.trainer.name}": ["prompt"],
+        **{
+            f"rewards.{name}": [one for one in needs if one not in known.missing_arguments.get(name, ())]
+            for name, needs in known.reward_columns.items()
+        },
+    }
+    if known.columns:
+        yield from _missing_columns(wanted, known.columns, "data")
+    for seen in known.held_out:
+        if seen.columns:
+            yield from _missing_columns(wanted, seen.columns, seen.source.name)
+
+
+def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
+    """Hold the same rows out as the run, and count both sides; unknown where not all rows could be looked at."""
+    count, known.num_rows = known.num_rows, None
+    table = known.sources[0].rows
+    if count is None or table is None or len(table) != count:
+        return
+    try:
+        train, held = hold_out_places(table, fraction, seed)
+    except UserError as error:
+        yield error
+        return
+    known.num_rows, known.num_held_out = len(train), len(held)
+
+
+def _check_selection(source: Source, rows: int | None) -> None:
+    is_sliced = source.split is not None and "[" in source.split
+    if rows is not None and not is_sliced and source.bounds is not None and source.bounds[1] > rows:
+        raise DataError(
+            "`select` reaches beyond the last row",
+            where=f"{source.name}.select",
+            got=source.select,
+            expected=f"at most {rows}, the number of rows",
+            hint=f"~{source.name}.select for all rows",
+        )
+
+
+def _selected(rows: int, source: Source) -> int | None:
+    if source.split is not None and "[" in source.split:
+        return None  # a slice of a split: the datasets library counts it
+    if source.select is None:
+        return rows
+    return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
+
+
+def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str], name: str) -> Iterator[UserError]:
+    for who, needs in wanted.items():
+        for column in needs:
+            if column not in columns:
+                close = nearest(column, columns)
+                yield DataError(
+                    f"the data has no column {column!r}",
+                    where=name,
+                    got="columns " + ", ".join(columns),
+                    expected=f"{column}, which {who} reads"
+                    + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
+                    hint=f"{name}.rename.{column}={close or 'EXISTING_COLUMN'}"
+                    + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""),
+                )
+
+
+def _local_files(experiment: Experiment) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for source in [*training_sources(experiment.data), *eval_sources(experiment.data)]:
+        local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
+        files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
+    return files

@@ -1,0 +1,32 @@
+"""Checks the models a run starts from: the policy, and the critic beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import UserError
+from rlhf_cli.models.model_folders import TINY_VOCABULARY, Policy, describe_critic, read_policy
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.policy_model import describe_policy
+
+
+def policy_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Look at the model that is trained, and note what it is. Raises what `describe_policy` raises."""
+    yield from ()
+    known.model = describe_policy(experiment, composed)
+
+
+def critic_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Look at what the critic is to start from. Raises ModelError where it is no critic, or not one for this policy."""
+    yield from ()
+    critic, model = experiment.critic, experiment.model
+    if critic is None or critic.init == "policy":
+        return
+    if model.build is not None:
+        policy = Policy(model.build.hidden_size, TINY_VOCABULARY)
+    else:
+        assert model.path is not None
+        policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))
+    describe_critic(critic.init, policy, where=composed.origins.where("critic.init"))

@@ -1,0 +1,87 @@
+"""Checks what scores: reward functions, reward models, and what makes one total of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
+from rlhf_cli.errors import RewardError, UserError
+from rlhf_cli.models.model_folders import describe_reward_model
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.stack.argument_values import missing_arguments
+from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
+
+
+def reward_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield what is wrong with each reward, and note the columns it reads and the file it is written in."""
+    for name, reward in experiment.rewards.items():
+        try:
+            if reward.model is not None:
+                _look_at_model(name, reward, experiment, composed)
+            else:
+                _look_at_function(name, reward, composed, known)
+        except UserError as error:
+            yield error
+
+
+def missing_argument_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield the arguments that a reward function needs, were not given, and are no columns of the data either."""
+    for name, missing in known.missing_arguments.items():
+        for argument in missing:
+            if argument not in known.columns:
+                key = f"rewards.{name}.args"
+                yield RewardError(
+                    f"{experiment.rewards[name].fn} needs the argument {argument!r}",
+                    where=composed.origins.where(f"rewards.{name}.fn"),
+                    got=", ".join(f"{given}={value}" for given, value in experiment.rewards[name].args.items())
+                    or "no arguments",
+                    expected=f"{key}.{argument}, or a column of that name in the data",
+                    hint=f"{key}.{argument}=VALUE",
+                )
+
+
+def aggregate_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Import the user's aggregate and note its file.
+
+    Raises RewardError when that fails or it does not take `rewards` and `weights`.
+    """
+    yield from ()
+    if experiment.aggregate in AGGREGATES:
+        return
+    if (code := source_file(experiment.aggregate)) is not None:
+        known.files["aggregate"] = code
+    function = import_function(experiment.aggregate, where="aggregate")
+    parameters = inspect.signature(function).parameters
+    if not {"rewards", "weights"} <= set(parameters):
+        raise RewardError(
+            "the aggregate takes other arguments than it is given",
+            where="aggregate",
+            got=f"{experiment.aggregate}({', '.join(parameters)})",
+            expected="f(rewards, weights): dicts by name, of a list a reward and of a number; one total a row",
+        )
+
+
+def _look_at_model(name: str, reward: Reward, experiment: Experiment, composed: Composed) -> None:
+    assert reward.model is not None
+    where = composed.origins.where(f"rewards.{name}.model")
+    describe_reward_model(reward.model, where=where, conversational=isinstance(experiment.data.prompt, list))
+    if reward.args:
+        raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
+
+
+def _look_at_function(name: str, reward: Reward, composed: Composed, known: Known) -> None:
+    assert reward.fn is not None
+    function = resolve(
+        reward.fn,
+        reward.args,
+        where=composed.origins.where(f"rewards.{name}.fn"),
+        args_key=f"rewards.{name}.args",
+        place=composed.origins.where,
+    )
+    if (file := source_file(reward.fn)) is not None:
+        known.files[f"rewards.{name}"] = file
+    known.reward_columns[name] = required_columns(function)
+    known.missing_arguments[name] = missing_arguments(function)

@@ -1,0 +1,88 @@
+"""Counts the tokens of the longest rows of the data: what a run's memory and its tokens at most are worked out from.
+
+Counted are the rows of most characters, by the policy's own tokenizer, without torch. A chat template is not rendered:
+a message counts a few tokens more than its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.memory.run_load import Lengths
+from rlhf_cli.plan.checks.known import Seen
+
+_AROUND_A_MESSAGE = 8
+"""Tokens of a chat template around a message: role, marks of beginning and end; more than most have."""
+_COUNTED = 64
+"""How many rows are counted, those of most characters: of a hundred thousand a tokenizer would make seconds."""
+_ANSWERS = ("completion", "chosen", "rejected", "reference")
+_WHOLE = ("messages", "conversations", "text")
+_IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_ids_rejected")
+
+Count = Callable[[str], int]
+
+
+def longest_rows(experiment: Experiment, sources: Iterable[Seen]) -> Lengths | None:
+    """Return the longest prompt and row of `sources`, in tokens; None where their rows, or the policy's tokenizer, are
+    not on this machine.
+    """
+    count = _counter(experiment)
+    tables = [seen.rows for seen in sources if seen.rows is not None]
+    rows = [table[number] for table in tables for number in range(len(table))]
+    if count is None or not rows:
+        return None
+    generates = experiment.trainer.row.generates
+    prompts = _of_the_longest([row.get("prompt") for row in rows], count)
+    if generates:
+        return Lengths(max(prompts), 0)
+    by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
+    wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
+    return Lengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
+
+
+def _of_the_longest(values: list[object], count: Count) -> list[int]:
+    return [_tokens(value, count) for value in sorted(values, key=lambda value: -_tokens(value, len))[:_COUNTED]]
+
+
+def _whole(row: Mapping[str, object], count: Count) -> int:
+    """Return the tokens of a row that is learned from: the prompt with its longest answer, or all that is in it."""
+    prompt = _tokens(row.get("prompt"), count)
+    ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
+    wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
+    answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
+    return max([*ids, *wholes, prompt + max(answers, default=0)])
+
+
+def _tokens(value: object, count: Count) -> int:
+    if isinstance(value, str):
+        return count(value)
+    if isinstance(value, list):
+        texts = [message.get("content", message.get("value")) for message in value if isinstance(message, Mapping)]
+        return sum(count(str(text)) + _AROUND_A_MESSAGE for text in texts)
+    return 0
+
+
+def _counter(experiment: Experiment) -> Count | None:
+    model = experiment.model
+    if model.build is not None and model.tokenizer is None:
+        return lambda text: len(text.encode())
+    file = _tokenizer_file(model.tokenizer or str(model.path))
+    if file is None:
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: len(tokenizer.encode(text).ids)
+
+
+def _tokenizer_file(path: str) -> Path | None:
+    folder = Path(path).expanduser()
+    if folder.exists():
+        file = folder / "tokenizer.json"
+        return file if file.is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(path, "tokenizer.json")
+    return Path(cached) if isinstance(cached, str) else None

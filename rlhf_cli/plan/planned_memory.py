@@ -1,0 +1,50 @@
+"""Plans the memory of one device of a run: what the experiment and its data say, given to the estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.memory.estimate import memory_plan
+from rlhf_cli.memory.memory_advice import part_advice
+from rlhf_cli.memory.moments import MemoryPlan
+from rlhf_cli.memory.run_load import Lengths, run_load
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.device_memory import gpu_bytes, host_bytes
+from rlhf_cli.plan.devices import num_gpus
+
+
+def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None) -> MemoryPlan:
+    """Return what a process needs of its device, after the data and the batches were looked at."""
+    batches = known.batches
+    completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
+    load = run_load(experiment, lengths or Lengths(0, 0), completions)
+    if not load.tokens:
+        return MemoryPlan(unknown="how long the rows are is known when they are read")
+    on_gpu = uses_gpu(experiment)
+    local = max(1, known.processes // experiment.launch.nodes)
+    host = host_bytes()
+    plan = memory_plan(
+        experiment,
+        load,
+        processes=known.processes,
+        on_gpu=on_gpu,
+        bf16=experiment.launch.precision == "bf16" or (on_gpu and experiment.launch.precision == "auto"),
+        device_bytes=(gpu_bytes() if experiment.launch.slurm is None else None) if on_gpu else host and host // local,
+    )
+    peak = plan.peak
+    if peak is None:
+        return plan
+    advice = part_advice(experiment, peak.largest, world_size=known.processes, on_gpu=on_gpu)
+    left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
+    return replace(plan, leaves_out=left_out, cheapest=str(advice) if advice is not None else "")
+
+
+def uses_gpu(experiment: Experiment) -> bool:
+    """Return whether a run computes on GPUs: those of this machine, or those that Slurm is asked for."""
+    launch = experiment.launch
+    if launch.device != "auto":
+        return launch.device == "cuda"
+    if launch.slurm is not None:
+        return bool(launch.slurm.gpus_per_node)
+    return num_gpus() > 0

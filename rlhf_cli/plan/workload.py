@@ -1,0 +1,124 @@
+"""Counts what a run will do in all: rounds, prompts, completions, tokens at most, evaluations, checkpoints."""
+
+from __future__ import annotations
+
+import math
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.memory.run_load import Lengths
+from rlhf_cli.plan.checkpoint_space import checkpoint_space
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
+
+
+def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> Workload:
+    """Return what a run learns from in all. A round whose last steps are not taken is generated whole."""
+    batches, stage, num_rows = known.batches, known.stage, _train_rows(experiment, known)
+    longest = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
+    if batches is None:
+        if stage is None:
+            return Workload(train_rows=num_rows)
+        rows = None if stage.steps is None else stage.steps * stage.per_device * stage.processes * stage.accumulation
+        limit = _whole(experiment, known, "max_length")
+        row = min(filter(None, (longest[1], limit)), default=None)
+        tokens = rows * row if rows is not None and row is not None else None
+        return Workload(
+            stage.steps,
+            num_rows,
+            rows=rows,
+            epochs=stage.epochs,
+            max_tokens=tokens,
+            longest_prompt=None,
+            longest_row=row,
+        )
+    steps_a_round = batches.steps_per_generation * batches.num_iterations / batches.accumulation
+    if batches.steps is None:
+        return Workload(None, num_rows, steps_a_round=steps_a_round, longest_prompt=longest[0])
+    rounds = batches.steps / steps_a_round
+    begun = math.ceil(rounds)
+    completions, prompts = begun * batches.completions_a_round, begun * batches.prompts_a_round
+    answer = _whole(experiment, known, "max_completion_length")
+    return Workload(
+        batches.steps,
+        num_rows,
+        rounds=rounds,
+        steps_a_round=steps_a_round,
+        prompts=prompts,
+        completions=completions,
+        epochs=prompts / num_rows if num_rows else None,
+        max_tokens=completions * answer if answer is not None else None,
+        longest_prompt=longest[0],
+    )
+
+
+def evaluations(experiment: Experiment, known: Known) -> Evaluations | None:
+    """Return how often and on how much a run is evaluated; None where it is not."""
+    strategy, on_start = _value(experiment, known, "eval_strategy"), _value(experiment, known, "eval_on_start")
+    if strategy in (None, "no", False):
+        return None
+    every, times = _how_often(experiment, known, str(strategy), "eval_steps")
+    if times is not None and on_start is True:
+        times += 1
+    rows, about = _held_out_rows(experiment, known)
+    group = _whole(experiment, known, "num_generations_eval") or _whole(experiment, known, "num_generations") or 1
+    is_generated = experiment.trainer.row.generates
+    completions = rows * group if rows is not None and is_generated else None
+    return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions, about)
+
+
+def checkpoints(experiment: Experiment, known: Known) -> Checkpoints | None:
+    """Return how often a run is saved and in how many bytes; None where only the model at the end is."""
+    strategy = str(_value(experiment, known, "save_strategy"))
+    if strategy == "no":
+        return None
+    every, times = _how_often(experiment, known, strategy, "save_steps")
+    return Checkpoints(every, times, checkpoint_space(experiment, known.steps))
+
+
+def _how_often(experiment: Experiment, known: Known, strategy: str, key: str) -> tuple[str, int | None]:
+    steps = known.steps
+    if strategy == "epoch":
+        epochs = known.stage.epochs if known.stage is not None else None
+        return "every epoch", math.ceil(epochs) if epochs is not None else None
+    if strategy != "steps":
+        return f"when it is {strategy}", None
+    asked = _value(experiment, known, key)
+    if key == "eval_steps" and not asked:
+        asked = _value(experiment, known, "logging_steps")  # transformers' default
+    if not isinstance(asked, int | float) or asked <= 0:
+        return "every so many steps", None
+    if asked < 1 and steps is None:
+        return f"every {asked:.0%} of the run", math.ceil(1 / asked)
+    interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
+    every = "every step" if interval == 1 else f"every {interval} steps and after the last"
+    # The last step is one of them whichever it is (transformers' DefaultFlowCallback.on_step_end).
+    return every, None if steps is None else math.ceil(steps / interval)
+
+
+def _train_rows(experiment: Experiment, known: Known) -> int | None:
+    if known.num_rows is not None or len(known.sources) != 1:
+        return known.num_rows
+    seen, (held_out, _) = known.sources[0], _held_out_rows(experiment, known)
+    total = len(seen.rows) if seen.rows is not None and seen.source.select is not None else seen.preview.num_rows
+    return None if total is None else total - (held_out or 0)
+
+
+def _held_out_rows(experiment: Experiment, known: Known) -> tuple[int | None, bool]:
+    """Return the rows of an evaluation, and whether that is only about right."""
+    held_out = known.held_out
+    if held_out:
+        rows, total = held_out[0].rows, held_out[0].preview.num_rows
+        return (len(rows) if rows is not None and held_out[0].source.select is not None else total), False
+    fraction = experiment.data.eval.fraction if experiment.data.eval is not None else None
+    total = sum(seen.preview.num_rows or 0 for seen in known.sources)
+    return (round(fraction * total) or None, True) if fraction is not None else (None, False)
+
+
+def _value(experiment: Experiment, known: Known, name: str) -> object:
+    return trl_args.setting(known.trainer, experiment.trainer.args, name)
+
+
+def _whole(experiment: Experiment, known: Known, name: str) -> int | None:
+    value = _value(experiment, known, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,98 @@
+"""Where two configurations differ: key by key, each value with the place that it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.reference.unlike_default import unlike_default
+
+_OF_ONE_RUN = ("run.name", "run.root")
+"""What is another in every run, and says nothing of what it does."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two configurations: what it is called, its values, and where they come from."""
+
+    label: str
+    tree: JsonTree
+    origins: Origins
+    is_run: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """What stands under a key on one side. `is_there` is False where nothing does; `origin` is '' for a default."""
+
+    value: JsonValue
+    origin: str
+    is_there: bool = True
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key under which two configurations have different values. Of a section that only one has, it is the section."""
+
+    key: str
+    here: Value
+    there: Value
+
+
+def differences(here: Side, there: Side) -> list[Difference]:
+    """Return all differences, in the order of the sections; what only names a run is none where a run is one side.
+
+    A path that is written differently and leads to the same place is no difference.
+    """
+    is_run = here.is_run or there.is_run
+    found = _below(here, there, here.tree, there.tree, "")
+    return [one for one in found if not (is_run and one.key in _OF_ONE_RUN)]
+
+
+def _below(here: Side, there: Side, first: JsonTree, second: JsonTree, prefix: str) -> Iterator[Difference]:
+    for name in dict.fromkeys([*first, *second]):
+        key = f"{prefix}.{name}" if prefix else name
+        one, other = first.get(name), second.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _below(here, there, one, other, key)
+        elif _place(one) != _place(other) or (name in first) != (name in second):
+            yield Difference(
+                key,
+                _value(here, key, one, is_there=name in first),
+                _value(there, key, other, is_there=name in second),
+            )
+
+
+def _value(side: Side, key: str, value: JsonValue, *, is_there: bool) -> Value:
+    if isinstance(value, dict):  # the other side has no such section: what is default in it says nothing
+        value = unlike_default(value, key) or value
+    origin = side.origins.of(key) if isinstance(value, dict) else side.origins.by_key.get(key)
+    return Value(value, str(origin) if origin else "", is_there)
+
+
+def _place(value: JsonValue) -> JsonValue:
+    """Return a value with the paths in it made absolute, as freezing makes them."""
+    if isinstance(value, list):
+        return [_place(one) for one in value]
+    if not isinstance(value, str) or not (value.startswith((".", "/", "~")) or os.path.exists(value)):
+        return value
+    path, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+    return os.path.abspath(Path(path).expanduser()) + colon + function
+
+
+def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:
+    """Return the part of a configuration that lies at or below some dotted keys, in its own order; all for none."""
+    if not keys:
+        return tree
+    kept: JsonTree = {}
+    for name, value in tree.items():
+        below = [key.partition(".")[2] for key in keys if key.partition(".")[0] == name]
+        if "" in below:
+            kept[name] = value
+        elif below and isinstance(value, dict):
+            kept[name] = only_sections(value, below)
+    return kept

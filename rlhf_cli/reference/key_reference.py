@@ -1,0 +1,205 @@
+"""What is known of a key of the configuration: its type, its default, its values, what the schema says of it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.keys import section_at, valid_keys
+from rlhf_cli.config.schema.warn_section import Warn
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.reference.docstring import read_docstring, sentences_about
+from rlhf_cli.reference.function_source import NO_DEFAULT
+from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.finding_kinds import FINDING_KINDS
+
+ANY_NAME = "NAME"
+"""Stands in a key for a name of the user's, as in `rewards.NAME.weight`."""
+
+
+@dataclass(frozen=True)
+class KeyReference:
+    """A key. `values` are all that it may have, empty where it takes any of its type; `holds` are the keys below it.
+
+    A key whose value is a map of the user's names (`rewards`) holds ANY_NAME. `text` are the sentences of its section's
+    docstring that name it. `default` is a plain value, NO_DEFAULT where it has to be given.
+    """
+
+    key: str
+    type: str
+    default: object
+    values: tuple[str, ...]
+    text: str
+    holds: tuple[str, ...]
+
+    @property
+    def is_branch(self) -> bool:
+        """Return whether keys stand below it and no value of its own does."""
+        return (
+            not self.values
+            and set(self.type.split(" | ")) & {"number", "whole number", "text"} == set()
+            and (bool(self.holds) or self.type.startswith("{"))
+        )
+
+
+def keys_below(key: str) -> list[KeyReference]:
+    """Return the keys one level below a dotted key, the sections for ''; none where the schema names none."""
+    section = section_at(_path(key))
+    if section is None:
+        return []
+    prefix = f"{key}." if key else ""
+    return [_of_field(section, name, f"{prefix}{name}") for name in valid_keys(_path(key))]
+
+
+def key_reference(key: str) -> KeyReference | None:
+    """Return what is known of a dotted key, None where the schema has none such: the arguments of a function, say."""
+    path = _path(key)
+    section = section_at(path[:-1])
+    if section is None or not path or str(path[-1]) not in valid_keys(path[:-1]):
+        return None
+    return _of_field(section, str(path[-1]), key)
+
+
+def all_keys() -> list[KeyReference]:
+    """Return every key of the configuration, below the section that it stands in; the user's names are ANY_NAME."""
+    found: list[KeyReference] = []
+
+    def walk(prefix: str, depth: int) -> None:
+        for reference in keys_below(prefix):
+            found.append(reference)
+            if ANY_NAME in reference.holds:
+                walk(f"{reference.key}.{ANY_NAME}", depth + 1)
+            elif reference.holds:
+                walk(reference.key, depth + 1)
+
+    walk("", 0)
+    return found
+
+
+def about_keys(words: Sequence[str]) -> list[KeyReference]:
+    """Return the keys below the first word where it is a section or key, else those in which all words occur.
+
+    No words stand for all keys. A name of the user's, as in `rewards.brevity`, stands for any. Raises ConfigError where
+    nothing is found.
+    """
+    known = all_keys()
+    if not words:
+        return known
+    typed = words[0].removesuffix(".")
+    below = [one for one in known if _fits(one.key, typed)]
+    if below and len(words) == 1:
+        return below
+    wanted = [word.lower() for word in words]
+    found = [one for one in known if all(word in f"{one.key} {one.text} {one.type}".lower() for word in wanted)]
+    if found:
+        return found
+    close = nearest(typed, [one.key for one in known] + [one.key.rpartition(".")[2] for one in known])
+    raise ConfigError(
+        f"no key has {' and '.join(map(repr, words))} in its name or meaning",
+        where="rlhf list keys",
+        hint=f"rlhf list keys {close}" if close else "rlhf list keys",
+    )
+
+
+def _fits(key: str, typed: str) -> bool:
+    """Return whether a key is the one that was typed or stands below it; ANY_NAME is any name."""
+    parts, wanted = key.split("."), typed.split(".")
+    return len(parts) >= len(wanted) and all(
+        part in (want, ANY_NAME) for part, want in zip(parts, wanted, strict=False)
+    )
+
+
+def _path(key: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in key.split(".")] if key else []
+
+
+def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
+    field = next(field for known, field in section.model_fields.items() if name in (field.alias, known))
+    return KeyReference(
+        key=key,
+        type=_type_text(field.annotation),
+        default=_default(field),
+        values=tuple(_values(field.annotation)),
+        text=_text(section, name),
+        holds=tuple(_holds(key, field.annotation)),
+    )
+
+
+def _text(section: type[BaseModel], name: str) -> str:
+    """Return what the section's docstring, or that of one it inherits from, says of a key."""
+    if section is Warn:
+        return f"Says where this does not hold: {FINDING_KINDS[name]}."
+    arms = [] if name not in section.model_fields else list(_arms(section.model_fields[name].annotation))
+    if section is Experiment and (below := next(filter(_is_section, arms), None)):
+        return read_docstring(below.__doc__).summary
+    for owner in section.__mro__:
+        if issubclass(owner, BaseModel) and (about := sentences_about(owner.__doc__, name)):
+            return about
+    return next((read_docstring(arm.__doc__).summary for arm in arms if _is_section(arm)), "")
+
+
+def _holds(key: str, annotation: object) -> Iterator[str]:
+    names = valid_keys(_path(key))
+    if names:
+        yield from names
+    elif any(typing.get_origin(arm) is dict and _is_section(typing.get_args(arm)[1]) for arm in _arms(annotation)):
+        yield ANY_NAME
+
+
+def _default(field: FieldInfo) -> object:
+    if field.is_required():
+        return NO_DEFAULT
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _values(annotation: object) -> Iterator[str]:
+    """Yield what a key may be, where it is one of a few words; a key that may also be a number yields the words."""
+    for arm in _arms(annotation):
+        if typing.get_origin(arm) is typing.Literal:
+            yield from (str(value) for value in typing.get_args(arm))
+        elif arm is bool:
+            yield from ("true", "false")
+
+
+def _arms(annotation: object) -> Iterator[object]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        yield from _arms(typing.get_args(annotation)[0])
+    elif origin in (typing.Union, types.UnionType):
+        for arm in typing.get_args(annotation):
+            yield from _arms(arm)
+    else:
+        yield annotation
+
+
+def _type_text(annotation: object) -> str:
+    """Return a type as a user reads it: `number`, `text`, `list of text`, `true | false`; the parts of a union once."""
+    return " | ".join(dict.fromkeys(_arm_text(arm) for arm in _arms(annotation)))
+
+
+_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", type(None): "null", object: "any"}
+
+
+def _arm_text(arm: object) -> str:
+    origin, args = typing.get_origin(arm), typing.get_args(arm)
+    if origin is typing.Literal:
+        return " | ".join(str(value) for value in args)
+    if origin is dict:
+        return f"{{name: {_type_text(args[1])}}}"
+    if origin in (list, tuple) or origin is Sequence:
+        inside = ", ".join(dict.fromkeys(_type_text(one) for one in args if one is not Ellipsis))
+        return f"[{inside}, {inside}]" if origin is tuple else f"[{inside}, ...]"
+    if _is_section(arm):
+        return "section"
+    return _WORDS.get(arm, str(arm)) if isinstance(arm, type) else str(arm)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Experiment

@@ -1,0 +1,162 @@
+"""What is known of a trainer's arguments: TRL's own help and defaults, what we set, and what is set elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.conf_folders import caption, groups
+from rlhf_cli.config.origins import Origin
+from rlhf_cli.config.owned import home_of
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.json_values import JsonValue, section
+from rlhf_cli.reference.docstring import documented_parameters, one_line, sentences_about
+from rlhf_cli.suggest import nearest
+
+_OURS = "PpoArgs"
+COMPUTED_DEFAULTS: dict[str, object] = {
+    "optim": "adamw_torch_fused",
+    "loss_type": ["sigmoid"],
+    "include_for_metrics": [],
+}
+"""What TRL and transformers compute, where their sources have no plain value; a contract test knows of no other."""
+
+
+@dataclass(frozen=True)
+class TrainerArgument:
+    """An argument of a trainer. `default` is TRL's; None where it has none, or one that is computed.
+
+    `home` says where it is set instead, None where it stands under `trainer.args`. `ours` is the value that the conf
+    files set, and `origin` where; None for none. `config_class` is the class that brings it.
+    """
+
+    name: str
+    type: str
+    default: object
+    choices: tuple[str, ...]
+    text: str
+    config_class: str
+    home: str | None = None
+    ours: JsonValue = None
+    origin: Origin | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what is typed to set it, in our words."""
+        return self.home or f"trainer.args.{self.name}"
+
+
+@dataclass(frozen=True)
+class TrainerReference:
+    """A trainer of the group `trainer`: the class of TRL's that it runs, and its arguments, the nearest class first."""
+
+    option: str
+    caption: str
+    conf_file: Path
+    trl: str
+    has_critic: bool
+    arguments: tuple[TrainerArgument, ...]
+
+
+def trainer_reference(option: str) -> TrainerReference:
+    """Return what is known of `trainer=option`. Raises ConfigError where there is no such option."""
+    options = groups().get("trainer", {})
+    if option not in options:
+        close = nearest(option, options)
+        raise ConfigError(
+            f"there is no trainer {option!r}",
+            where="rlhf list trainer",
+            expected="one of " + ", ".join(sorted(options)),
+            hint=f"rlhf list trainer {close}" if close else "rlhf list trainer",
+        )
+    composed = compose([f"trainer={option}"])
+    chosen = section(composed.tree, "trainer")
+    name, has_critic = str(chosen.get("trl")), chosen.get("baseline") == "critic"
+    ours = section(chosen, "args")
+    arguments = []
+    for argument in _all_arguments(name, has_critic=has_critic):
+        origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
+        is_set = argument.name in ours
+        arguments.append(
+            TrainerArgument(
+                *(argument.name, argument.type, argument.default, argument.choices, argument.text),
+                argument.config_class,
+                home_of(argument.name, has_critic=has_critic),
+                ours.get(argument.name) if is_set else None,
+                origin if is_set else None,
+            )
+        )
+    file = options[option]
+    return TrainerReference(option, caption(file), file, name, has_critic, tuple(arguments))
+
+
+def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
+    """Return the arguments that all of `words` occur in, in name, help or home; those with them in the name first."""
+    wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
+
+    def is_found(argument: TrainerArgument) -> bool:
+        said = f"{argument.name} {argument.text} {argument.home or ''}".lower()
+        return all(word in said or word.replace("_", " ") in said for word in wanted)
+
+    found = [argument for argument in arguments if is_found(argument)]
+    return sorted(found, key=lambda one: (one.name not in wanted, not all(word in one.name for word in wanted)))
+
+
+def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgument]:
+    if has_critic:
+        for name, of_ours in PpoArgs.model_fields.items():
+            kind = getattr(of_ours.annotation, "__name__", str(of_ours.annotation))
+            yield TrainerArgument(name, kind, of_ours.default, (), sentences_about(PpoArgs.__doc__, name), _OURS)
+    fields = trl_args.trainer(trainer).fields
+    texts = field_texts(trl_args.trainer(trainer).config_class)
+    by_class: dict[str, list[str]] = {}
+    for name in fields:
+        by_class.setdefault(texts[name][0], []).append(name)
+    for config_class in reversed(by_class):  # what the trainer itself brings comes before what every one has
+        for name in by_class[config_class]:
+            field = fields[name]
+            default = COMPUTED_DEFAULTS.get(name, field.default) if field.default is None else field.default
+            yield TrainerArgument(name, field.annotation, default, field.choices, texts[name][1], config_class)
+
+
+@cache
+def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
+    """Return a map of field -> (class that brings it first, help), of what the docstrings and `help=` say.
+
+    A class that only changes a default brings no field; its help counts, where it has one.
+    """
+    texts: dict[str, tuple[str, str]] = {}
+    for body in trl_args.class_bodies(config_class):
+        documented = documented_parameters(ast.get_docstring(body))
+        for item in body.body:
+            if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+                continue
+            name = item.target.id
+            brought_by, before = texts.get(name, (body.name, ""))
+            texts[name] = (brought_by, documented.get(name) or _help(item) or before)
+    return texts
+
+
+def _help(item: ast.AnnAssign) -> str:
+    """Return the text of `field(metadata={"help": ...})`, '' where there is none."""
+    keywords = item.value.keywords if isinstance(item.value, ast.Call) else []
+    for keyword in keywords:
+        if keyword.arg != "metadata" or not isinstance(keyword.value, ast.Dict):
+            continue
+        for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == "help":
+                return one_line(_text(value))
+    return ""
+
+
+def _text(node: ast.expr) -> str:
+    try:
+        return str(ast.literal_eval(node))
+    except ValueError:
+        return ""

@@ -1,0 +1,1 @@
+"""What n completions a prompt are good for, as values: the best of them, pairs, answers worth training on. No torch."""

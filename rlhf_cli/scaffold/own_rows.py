@@ -1,0 +1,214 @@
+"""Looks at a file of the user's and says which of its columns a training reads, by their names and what they hold."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.kinds import BOOL, INTEGER, NUMBER, TEXT, kind_of, label
+from rlhf_cli.data.peeking import Preview, peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError
+from rlhf_cli.scaffold.trainings import RowKind, Training
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+_LOOKED_AT_ROWS = 200
+_ANSWER = "answer"
+_LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
+"""Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
+_AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
+"""Training -> the sets of columns that TRL learns from without a rename, beside those below."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a training reads: its name there, the names it goes by elsewhere, what it may hold."""
+
+    role: str
+    other_names: tuple[str, ...]
+    holds: tuple[str, ...]
+    is_needed: bool = True
+
+
+_PROMPT = Column(
+    "prompt",
+    ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text"),
+    (TEXT, "list"),
+)
+_COMPLETION = Column(
+    "completion",
+    ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target"),
+    (TEXT, "list"),
+)
+COLUMNS: dict[RowKind, tuple[Column, ...]] = {
+    "prompts": (
+        _PROMPT,
+        Column(
+            _ANSWER,
+            ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result"),
+            (TEXT, INTEGER, NUMBER),
+            is_needed=False,
+        ),
+    ),
+    "pairs": (
+        Column(_PROMPT.role, _PROMPT.other_names, _PROMPT.holds, is_needed=False),
+        Column("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best"), (TEXT, "list")),
+        Column("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst"), (TEXT, "list")),
+    ),
+    "judged": (
+        _PROMPT,
+        _COMPLETION,
+        Column("label", ("good", "desirable", "is_good", "thumbs_up", "liked", "accepted", "is_correct"), (BOOL,)),
+    ),
+    "demonstrations": (_PROMPT, _COMPLETION),
+}
+"""Kind of rows -> the columns that make it up."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """What is known of a file of rows for a training.
+
+    `rename` maps the column that is read to the column of the file. `num_rows` is None where the file does not say.
+    `has_answer`: there is a column to check answers by, `answer_is_number`: with a number in every row looked at.
+    `longest_prompt` counts characters.
+    """
+
+    path: str
+    rename: dict[str, str]
+    columns: tuple[str, ...]
+    num_rows: int | None
+    has_answer: bool
+    answer_is_number: bool
+    is_chat: bool
+    longest_prompt: int
+
+
+def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
+    """Look at a file of rows for a training. `typed` maps columns that are read to columns of the file.
+
+    Raises DataError for what cannot be read, and where a column that is needed cannot be told.
+    """
+    preview = _look_at(path)
+    _refuse_unknown(preview, training, typed)
+    mapped = _mapped(preview, training, typed)
+    if missing := _missing(mapped, preview, training):
+        roles = [column.role for column in COLUMNS[training.rows]]
+        raise DataError(
+            f"which column is the {' and which the '.join(missing)}?",
+            where="--data",
+            got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
+            expected=f"for {training.name}: {', '.join(roles)}",
+            hint=_flags_for(missing, mapped, preview, training),
+        )
+    rename = {role: column for role, column in mapped.items() if role != column}
+    as_read = {old: new for new, old in rename.items()}
+    columns = tuple(as_read.get(column, column) for column in preview.columns)
+    prompts = [row.get(rename.get("prompt", "prompt")) for row in preview.rows]
+    answers = [row.get(rename.get(_ANSWER, _ANSWER)) for row in preview.rows]
+    has_answer = training.generates and _ANSWER in mapped
+    return OwnRows(
+        path=path,
+        rename=rename,
+        columns=columns,
+        num_rows=preview.num_rows,
+        has_answer=has_answer,
+        answer_is_number=has_answer and all(_ends_with_number(answer) for answer in answers),
+        is_chat=any(isinstance(prompt, list) for prompt in prompts),
+        longest_prompt=max((len(str(prompt)) for prompt in prompts), default=0),
+    )
+
+
+def undecided(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the needed columns that nobody has named and no name tells, and the columns of the file to choose from.
+
+    Raises DataError for a file that cannot be read.
+    """
+    preview = _look_at(path)
+    _refuse_unknown(preview, training, typed)
+    return _missing(_mapped(preview, training, typed), preview, training), preview.columns
+
+
+def _look_at(path: str) -> Preview:
+    source = Source(path=path, name="--data")
+    if is_hub(source):
+        raise DataError(
+            "a dataset of the hub shows its columns only when it is read, and a project is made without a network",
+            where="--data",
+            got=path,
+            expected="sample, or a file of yours: JSONL, JSON, CSV, Parquet",
+            hint=f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml",
+        )
+    try:
+        return peek(source, limit=_LOOKED_AT_ROWS)
+    except DataError as error:
+        error.where = (error.where or "--data").replace("--data.path", "--data")
+        raise
+
+
+def _refuse_unknown(preview: Preview, training: Training, typed: Mapping[str, str]) -> None:
+    roles = [column.role for column in COLUMNS[training.rows]]
+    for role, column in typed.items():
+        if role not in roles or column not in preview.columns:
+            raise DataError(
+                f"{training.name} reads no column {role!r}" if role not in roles else f"there is no column {column!r}",
+                where=f"--column {role}={column}",
+                got=f"columns {', '.join(preview.columns)}",
+                expected="ROLE=COLUMN with one of " + ", ".join(roles),
+            )
+
+
+def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
+    """Return column that is read -> column of the file: what was typed, and what names and values tell."""
+    mapped = dict(typed)
+    for column in COLUMNS[training.rows]:
+        for name in (column.role, *column.other_names) if column.role not in mapped else ():
+            if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
+                mapped[column.role] = found[0]
+                break
+    for column in COLUMNS[training.rows]:  # `question text`, where nothing is called `question`
+        words = {column.role, *column.other_names}
+        found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
+        if column.role not in mapped and len(found) == 1:
+            mapped[column.role] = found[0]
+    return mapped
+
+
+def _left(mapped: Mapping[str, str], preview: Preview, column: Column) -> list[str]:
+    """Return the columns of a file that no role has yet and that hold what this one may hold."""
+    return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
+
+
+def _flags_for(missing: Sequence[str], mapped: Mapping[str, str], preview: Preview, training: Training) -> str:
+    """Return the flags to type, with the first columns that would do."""
+    flags, taken = [], dict(mapped)
+    for column in COLUMNS[training.rows]:
+        if column.role in missing:
+            taken[column.role] = next(iter(_left(taken, preview, column)), "NAME")
+            flags.append(f"--column {shlex.quote(f'{column.role}={taken[column.role]}')}")
+    return " ".join(flags)
+
+
+def _missing(mapped: Mapping[str, str], preview: Preview, training: Training) -> list[str]:
+    """Return the needed columns that are nowhere; none where TRL learns from the rows as they are (messages, pairs)."""
+    if any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ())):
+        return []
+    return [column.role for column in COLUMNS[training.rows] if column.is_needed and column.role not in mapped]
+
+
+def _holds(preview: Preview, column: str) -> str:
+    """Return what a column holds, by the first row looked at in which it holds something."""
+    value = next((row[column] for row in preview.rows if row.get(column) is not None), None)
+    return label(kind_of(value))
+
+
+def _ends_with_number(answer: object) -> bool:
+    return isinstance(answer, int | float) or (isinstance(answer, str) and bool(_LAST_NUMBER.search(answer)))
+
+
+def _plain(name: str) -> str:
+    """Return a column's name as it is compared: `Final Answer` is final_answer."""
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")

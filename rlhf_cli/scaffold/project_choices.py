@@ -1,0 +1,79 @@
+"""Holds what a new project is made from, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_cli.scaffold.own_rows import OwnRows
+from rlhf_cli.scaffold.starting_model import StartingModel
+from rlhf_cli.scaffold.trainings import Training
+
+SAMPLE = "sample"
+_HELD_OUT = 0.1
+_FEWEST_TO_HOLD_OUT = 40
+_GROUP = 8
+_FEWEST_TO_READ = 16
+_PPO_MINIBATCHES = 4
+"""Makes one round, as conf/trainer/ppo.yaml has it."""
+
+
+@dataclass(frozen=True)
+class ProjectChoices:
+    """The answers to the three questions: what is trained, from which model, on which rows (None: the sample's)."""
+
+    training: Training
+    model: StartingModel
+    rows: OwnRows | None
+
+    @property
+    def has_answer(self) -> bool:
+        """Return whether answers can be checked by a column."""
+        return self.training.generates and (self.rows is None or self.rows.has_answer)
+
+    @property
+    def answer_is_number(self) -> bool:
+        """Return whether that column holds numbers."""
+        return self.rows is None or self.rows.answer_is_number
+
+    @property
+    def holds_out(self) -> float | None:
+        """Return the share of the rows that is kept for evaluations, None where there are too few to keep any."""
+        count = None if self.rows is None else self.rows.num_rows
+        return _HELD_OUT if count is None or count >= _FEWEST_TO_HOLD_OUT else None
+
+    @property
+    def batch_size(self) -> int:
+        """Return the rows in one step of one process: completions where they are generated."""
+        wanted = 64 if self.model.is_tiny else 8
+        count = None if self.rows is None else self.rows.num_rows
+        if count is None:
+            return wanted
+        count = max(1, int(count * (1 - (self.holds_out or 0))))
+        if self.training.name == "ppo":
+            return min(wanted, max(1, count // _PPO_MINIBATCHES))
+        if not self.training.generates:
+            return min(wanted, count)
+        return min(wanted, count * _GROUP)
+
+    @property
+    def num_generations(self) -> int | None:
+        """Return the completions to one prompt; None where the trainer's own number stands."""
+        return _GROUP if self.training.generates and self.training.name != "ppo" else None
+
+    @property
+    def answer_tokens(self) -> int:
+        """Return how many tokens an answer may have; all of a text where none is generated."""
+        if self.rows is None and self.model.is_tiny:
+            wanted = 16 if self.training.generates else 96
+        else:
+            wanted = 64 if self.model.is_tiny else 256
+            wanted *= 1 if self.training.generates else 4
+        limit = self.model.context_tokens
+        if limit is None:
+            return wanted
+        return max(_FEWEST_TO_READ, min(wanted, limit // 2 if self.training.generates else limit))
+
+    @property
+    def learning_rate(self) -> str:
+        """Return the learning rate as YAML has it."""
+        return self.training.tiny_rate if self.model.is_tiny else self.training.rate

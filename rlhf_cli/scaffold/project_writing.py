@@ -1,0 +1,56 @@
+"""Writes the files of a new project: all of them or none, and never over a file that is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from rlhf_cli.errors import UserError
+
+
+def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
+    """Raise UserError where one of the files is there already, or the folder cannot be one."""
+    above = next(place for place in (folder, *folder.parents) if place.exists())
+    if not above.is_dir():
+        raise UserError(
+            "a project is a folder", where=str(folder), got=f"{above} is a file", hint="rlhf init my-project"
+        )
+    taken = [name for name in names if os.path.lexists(folder / name)]
+    if taken:
+        raise UserError(
+            "these files are there, and `rlhf init` overwrites none",
+            where=str(folder.resolve()),
+            got=", ".join(taken),
+            expected="a folder without them",
+            hint="rlhf init my-project, or move them away",
+        )
+
+
+def write_project(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write the files below `folder`, which is made, and return their paths; what fails half-way is taken back.
+
+    Raises UserError where the disk or its rights say no, and as `refuse_to_overwrite` does.
+    """
+    refuse_to_overwrite(folder, files)
+    made: list[Path] = []
+    try:
+        for name, text in files.items():
+            file = folder / name
+            missing = [place for place in (file.parent, *file.parent.parents) if not place.exists()]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            made += reversed(missing)
+            with file.open("x", encoding="utf-8", newline="\n") as stream:
+                made.append(file)
+                stream.write(text)
+    except BaseException as error:
+        for place in reversed(made):
+            with suppress(OSError):
+                place.rmdir() if place.is_dir() else place.unlink()
+        if isinstance(error, OSError):
+            raise UserError(
+                "the project cannot be written", where=str(folder), got=f"{error.strerror}: {error.filename}"
+            ) from error
+        raise
+    return [folder / name for name in files]

@@ -1,0 +1,52 @@
+"""Says of the model that a new project starts from how it is named in a configuration, and how much it reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.models.model_folders import describe_model
+
+TINY = "tiny"
+
+
+@dataclass(frozen=True)
+class StartingModel:
+    """A model to start from: the embedded one, or a folder or hub id in `path`, which is None for the embedded one.
+
+    `context_tokens` is how much it reads, None where only the hub knows. `is_folder` says that `path` is one.
+    """
+
+    path: str | None
+    context_tokens: int | None
+    is_folder: bool = False
+
+    @property
+    def is_tiny(self) -> bool:
+        """Return whether it is the embedded model."""
+        return self.path is None
+
+
+_TINY_CONTEXT = 512
+"""What conf/model/tiny_untrained.yaml has."""
+
+
+def read_starting_model(word: str) -> StartingModel:
+    """Return the model that a typed word means: `tiny`, a folder or a hub id.
+
+    Raises ModelError where there is no model in the folder, or the word is neither a folder nor like a hub id.
+    """
+    if word == TINY:
+        return StartingModel(None, _TINY_CONTEXT)
+    describe_model(word, where="--model")
+    folder = Path(word).expanduser()
+    return StartingModel(word, _context_tokens(folder / "config.json"), is_folder=folder.is_dir())
+
+
+def _context_tokens(config: Path) -> int | None:
+    if not config.is_file():
+        return None
+    content = json.loads(config.read_text(encoding="utf-8"))
+    size = content.get("max_position_embeddings", content.get("n_positions"))
+    return size if isinstance(size, int) else None

@@ -1,0 +1,50 @@
+"""Draws a configuration, a value a line, each with the place that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from rlhf_cli.config.origins import Origins
+
+_FURTHEST_ORIGIN = 56
+
+
+def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:
+    """Print the values of a tree. Only a key that was written somewhere has an origin; the rest is our default."""
+    lines = list(_lines(tree, origins, "", 0))
+    column = min(_FURTHEST_ORIGIN, max((len(line) for line, _ in lines), default=0) + 2)
+    for line, origin in lines:
+        if origin:
+            line.append(" " * max(2, column - len(line.plain)))
+            line.append(f"# {origin}", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int) -> Iterator[tuple[Text, str]]:
+    for name, value in node.items():
+        key = f"{prefix}.{name}" if prefix else name
+        line = Text("  " * depth)
+        line.append(f"{name}:", style="bold")
+        if isinstance(value, dict) and value:
+            yield line, ""
+            yield from _lines(value, origins, key, depth + 1)
+            continue
+        line.append(f" {as_written(value)}")
+        yield line, str(origins.by_key.get(key) or "default")
+
+
+def as_written(value: object) -> str:
+    """Return a value as a configuration has it, on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {as_written(below)}" for name, below in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(as_written(one) for one in value) + "]"
+    needs_quotes = isinstance(value, str) and (not value or value != value.strip() or "\n" in value)
+    return repr(value) if needs_quotes else str(value)

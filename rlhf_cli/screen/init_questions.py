@@ -1,0 +1,62 @@
+"""Asks at a terminal what a new project is made from, and which column is which where nothing tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console
+from rich.prompt import Prompt
+from rich.table import Table
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.scaffold.project_choices import SAMPLE
+from rlhf_cli.scaffold.starting_model import TINY
+from rlhf_cli.scaffold.trainings import TRAININGS
+
+
+def ask_training(console: Console) -> str:
+    """Return the name of what is to be trained."""
+    table = Table.grid(padding=(0, 2))
+    for training in TRAININGS.values():
+        table.add_row(f"  [bold]{training.name}", training.what)
+    console.print("[bold]What trains?[/]")
+    console.print(table)
+    return Prompt.ask("trainer", console=console, choices=list(TRAININGS), show_choices=False, default="grpo")
+
+
+def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
+    """Return the model to start from; asked again while `refuse` raises for what was typed."""
+    console.print(
+        "\n[bold]Which model?[/] tiny: 0.15 M parameters, here already, trains on a CPU. Or a folder, or a hub id",
+        highlight=False,
+    )
+    return _ask_until(console, "model", TINY, refuse)
+
+
+def ask_data(console: Console, refuse: Callable[[str], object]) -> str:
+    """Return where the rows are; asked again while `refuse` raises for what was typed."""
+    console.print(
+        "\n[bold]Which data?[/] sample: sums, which the tiny model can learn. Or a file: JSONL, JSON, CSV, Parquet",
+        highlight=False,
+    )
+    return _ask_until(console, "data", SAMPLE, refuse)
+
+
+def ask_columns(console: Console, missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
+    """Return role -> column for the roles that nothing tells."""
+    named = {}
+    for role in missing:
+        console.print(f"\n[bold]Which column is the {role}?[/] {', '.join(columns)}", highlight=False)
+        named[role] = Prompt.ask("column", console=console, choices=list(columns), show_choices=False)
+    return named
+
+
+def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[str], object]) -> str:
+    while True:
+        typed = Prompt.ask(prompt, console=console, default=default).strip()
+        try:
+            refuse(typed)
+        except UserError as error:
+            console.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        else:
+            return typed

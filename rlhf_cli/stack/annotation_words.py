@@ -1,0 +1,140 @@
+"""Says in words what the annotation of an argument accepts, and judges a value of a configuration by it."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_ANYTHING = (Any, object, inspect.Parameter.empty)
+_LISTS = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_MAPPINGS = (dict, collections.abc.Mapping)
+_UNIONS = (Union, types.UnionType)
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_LIMITS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), (Le, "le", "of at most"))
+
+
+def annotations_of(target: Callable[..., object]) -> dict[str, object]:
+    """Return the resolved annotation of each parameter; one that names what cannot be found is left out."""
+    function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        pass
+    found: dict[str, object] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            names = getattr(function, "__globals__", {})
+            found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            continue
+    return found
+
+
+def is_judged(annotation: object) -> bool:
+    """Return whether the annotation is made of what YAML can write, so that a value can be held against it."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return is_judged(get_args(annotation)[0])
+    if origin is Literal:
+        return True
+    if origin in (*_UNIONS, *_LISTS, *_MAPPINGS):
+        return all(part is Ellipsis or is_judged(part) for part in get_args(annotation))
+    return annotation in (*_WORDS, *_LISTS, *_MAPPINGS, *_ANYTHING, None)
+
+
+def is_scalar(annotation: object) -> bool:
+    """Return whether the annotation wants one value and no column of them."""
+    if get_origin(annotation) is Annotated:
+        return is_scalar(get_args(annotation)[0])
+    if get_origin(annotation) in _UNIONS:
+        return all(is_scalar(part) for part in get_args(annotation))
+    return get_origin(annotation) is Literal or (isinstance(annotation, type) and annotation in _WORDS)
+
+
+def complaint(annotation: object, value: object) -> str | None:
+    """Return what is expected in the place of `value`, None where it fits or nobody can say.
+
+    Values are judged as JSON is, strictly: a list is a tuple, a whole number is a number, "3" is none.
+    """
+    if not is_judged(annotation):
+        return None
+    try:
+        adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else in_words(annotation)
+    except (PydanticUserError, TypeError, ValueError):
+        return None  # no annotation for pydantic, or no value of JSON's
+    return None
+
+
+def fitting(annotation: object, value: object) -> object | None:
+    """Return what may have been meant by a value that does not fit, None where nothing is near."""
+    candidates: list[object] = []
+    if isinstance(value, str):
+        candidates += [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
+        candidates += [number for number in (_number(int, value), _number(float, value)) if number is not None]
+    if isinstance(value, float) and value.is_integer():
+        candidates.append(int(value))
+    candidates.append([value])
+    return next((one for one in candidates if complaint(annotation, one) is None), None)
+
+
+def in_words(annotation: object) -> str:
+    """Return `a number above 0`, `tokens, characters or words`, `a list of text`: what to type."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return in_words(parts[0]) + _limits(parts[1:])
+    if origin is Literal:
+        return _either([str(part).lower() if isinstance(part, bool) else str(part) for part in parts])
+    if origin in _UNIONS:
+        return " or ".join(in_words(part) for part in parts)
+    if origin in _LISTS or annotation in _LISTS:
+        inner = [part for part in parts if part is not Ellipsis]
+        return f"a list of {_plural(in_words(inner[0]))}" if inner and inner[0] not in _ANYTHING else "a list"
+    if origin in _MAPPINGS or annotation in _MAPPINGS:
+        return "a mapping, {name: value}"
+    return _WORDS.get(annotation, "null" if annotation is None else "a value")  # type: ignore[call-overload, no-any-return]
+
+
+def _limits(metadata: tuple[object, ...]) -> str:
+    said = []
+    for item in (part for entry in metadata for part in (entry, *getattr(entry, "metadata", ()))):
+        said += [f" {words} {getattr(item, name)}" for kind, name, words in _LIMITS if isinstance(item, kind)]
+    return " and".join(said)
+
+
+def _plural(words: str) -> str:
+    return words.removeprefix("a ") + "s" if words.endswith("number") else words
+
+
+def _either(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + f" or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _number(kind: Callable[[str], float], text: str) -> float | None:
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def literals(annotation: object) -> list[str]:
+    """Return the texts that an annotation has a choice of; empty where it is no choice."""
+    if get_origin(annotation) is Literal:
+        return [part for part in get_args(annotation) if isinstance(part, str)]
+    if get_origin(annotation) in (*_UNIONS, Annotated):
+        return [text for part in get_args(annotation) for text in literals(part)]
+    return []

@@ -1,0 +1,244 @@
+"""The names that settings have elsewhere, or had: in older versions of TRL and transformers, in verl and OpenRLHF, in
+everyday speech. A row each, with what it is called here today; tests hold that no row names a field of today's TRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ARGS = "trainer.args."
+
+
+@dataclass(frozen=True)
+class FormerName:
+    """A name, whose it is, and what to type instead.
+
+    `today` is a full key, or key=value, or several with commas of which the first there is counts; '' where nothing
+    takes its place, and then `why` says so. `with_critic` is the same where the trainer has a critic.
+    """
+
+    name: str
+    whose: str
+    today: str
+    with_critic: str | None = None
+    why: str = ""
+
+
+TRANSFORMERS, TRL, OTHERS = "transformers before 5", "an older TRL", "other tools"
+_PRECISION = "launch.precision"
+_DISPATCH = "trainer.args.accelerator_config.dispatch_batches"
+_MAX_LENGTH = "trainer.args.max_length,trainer.args.max_completion_length"
+
+
+def _rows(whose: str, *rows: tuple[str, ...]) -> list[FormerName]:
+    """Return rows of (name, today[, with a critic]); a name that begins in lower case without a dot is TRL's today."""
+    return [FormerName(row[0], whose, _full(row[1]), _full(row[2]) if len(row) > 2 else None) for row in rows]
+
+
+def _full(today: str) -> str:
+    is_key = "." in today or "=" in today or today in ("seed", "aggregate", "sweep", "stop")
+    return today if is_key else f"{_ARGS}{today}"
+
+
+_ROWS = [
+    *_rows(
+        TRANSFORMERS,
+        ("no_cuda", "launch.device=cpu"),
+        ("use_mps_device", "launch.device=auto"),
+        ("xpu_backend", "launch.device=auto"),
+        ("overwrite_output_dir", "run.name"),
+        ("evaluation_strategy", "eval_strategy"),
+        ("evaluate_during_training", "eval_strategy"),
+        ("dispatch_batches", _DISPATCH),
+        ("split_batches", "trainer.args.accelerator_config.split_batches"),
+        ("per_gpu_train_batch_size", "per_device_train_batch_size"),
+        ("per_gpu_eval_batch_size", "per_device_eval_batch_size"),
+        ("fp16_backend", _PRECISION),
+        ("half_precision_backend", _PRECISION),
+        ("fp16_opt_level", _PRECISION),
+        ("sharded_ddp", "launch.strategy=fsdp2"),
+        ("fsdp_min_num_params", "launch.strategy=fsdp2"),
+        ("fsdp_transformer_layer_cls_to_wrap", "launch.strategy=fsdp2"),
+        ("push_to_hub_model_id", "hub_model_id"),
+        ("push_to_hub_organization", "hub_model_id"),
+        ("include_inputs_for_metrics", "include_for_metrics"),
+        ("include_tokens_per_second", "include_num_input_tokens_seen"),
+        ("adafactor", "trainer.args.optim=adafactor"),
+        ("group_by_length", "trainer.args.train_sampling_strategy=group_by_length"),
+        ("warmup_ratio", "warmup_steps"),
+        ("logging_dir", "run.root"),
+        ("torchdynamo", "torch_compile_backend"),
+        ("processing_class", "model.tokenizer"),
+        ("tokenizer", "model.tokenizer"),
+    ),
+    *_rows(
+        TRL,
+        ("max_prompt_length", "data.overlong_prompts"),
+        ("max_target_length", _MAX_LENGTH),
+        ("max_seq_length", _MAX_LENGTH),
+        ("response_length", "max_completion_length"),
+        ("kl_coef", "beta", "kl.coef"),
+        ("init_kl_coef", "beta", "kl.coef"),
+        ("kl", "beta", "kl.coef"),
+        ("adap_kl_ctrl", "beta", "kl.controller"),
+        ("kl_estimator", "beta", "kl.where"),
+        ("kl_penalty", "beta", "kl.where"),
+        ("cliprange", "epsilon"),
+        ("cliprange_value", "critic.value_clip"),
+        ("vf_coef", "critic.loss_coef"),
+        ("lam", "gae_lambda"),
+        ("whiten_rewards", "rewards.NAME.normalize=batch"),
+        ("use_score_scaling", "rewards.NAME.normalize=running"),
+        ("use_score_norm", "rewards.NAME.normalize=running"),
+        ("normalize_reward", "rewards.NAME.normalize=batch"),
+        ("score_clip", "rewards.NAME.clip"),
+        ("num_ppo_epochs", "num_iterations"),
+        ("ppo_epochs", "num_iterations"),
+        ("num_mini_batches", "steps_per_generation"),
+        ("mini_batch_size", "per_device_train_batch_size"),
+        ("total_episodes", "max_steps"),
+        ("missing_eos_penalty", "truncation=eos_penalty"),
+        ("num_sample_generations", "run.keep_completions.last"),
+        ("stop_token", "generation_kwargs"),
+        ("stop_token_id", "generation_kwargs"),
+        ("reward_model_path", "rewards.NAME.model"),
+        ("sft_model_path", "model.path"),
+        ("model_name", "model.path"),
+        ("model_name_or_path", "model.path"),
+        ("rloo_k", "num_generations"),
+        ("target_kl", "stop.when", "kl.controller.target"),
+        ("log_with", "track.tracker"),
+        ("tracker_project_name", "track.project"),
+        ("exp_name", "run.name"),
+        ("world_size", "launch.processes"),
+        ("vllm_device", "launch.rollout_gpus"),
+        ("vllm_dtype", "model.dtype"),
+        ("vllm_max_model_len", "vllm_max_model_length"),
+        ("vllm_guided_decoding_regex", "vllm_structured_outputs_regex"),
+        ("use_liger_loss", "use_liger_kernel"),
+        ("wandb_log_unique_prompts", "log_unique_prompts"),
+        ("rpo_alpha", "loss_weights"),
+        ("dataset_num_process", "dataset_num_proc"),
+        ("model_adapter_name", "model.lora"),
+        ("peft_config", "model.lora"),
+        ("load_in_4bit", "model.quantize=4bit"),
+        ("load_in_8bit", "model.quantize=8bit"),
+        ("torch_dtype", "model.dtype"),
+        ("reward_funcs", "rewards.NAME.fn"),
+    ),
+    *_rows(
+        OTHERS,
+        ("lr", "learning_rate"),
+        ("actor_learning_rate", "learning_rate"),
+        ("critic_learning_rate", "critic.learning_rate"),
+        ("critic_lr", "critic.learning_rate"),
+        ("epochs", "num_train_epochs"),
+        ("num_epochs", "num_train_epochs"),
+        ("max_epochs", "num_train_epochs"),
+        ("total_epochs", "num_train_epochs"),
+        ("steps", "max_steps"),
+        ("num_steps", "max_steps"),
+        ("total_steps", "max_steps"),
+        ("total_training_steps", "max_steps"),
+        ("batch_size", "per_device_train_batch_size"),
+        ("train_batch_size", "per_device_train_batch_size"),
+        ("micro_train_batch_size", "per_device_train_batch_size"),
+        ("ppo_mini_batch_size", "per_device_train_batch_size"),
+        ("grad_accum", "gradient_accumulation_steps"),
+        ("gradient_accumulation", "gradient_accumulation_steps"),
+        ("accumulate_grad_batches", "gradient_accumulation_steps"),
+        ("n_samples_per_prompt", "num_generations"),
+        ("group_size", "num_generations"),
+        ("rollout_n", "num_generations"),
+        ("clip_range", "epsilon"),
+        ("clip_ratio", "epsilon"),
+        ("eps_clip", "epsilon"),
+        ("clip_ratio_low", "epsilon"),
+        ("epsilon_low", "epsilon"),
+        ("clip_ratio_high", "epsilon_high"),
+        ("eps_clip_low_high", "epsilon_high"),
+        ("kl_loss_coef", "beta", "kl.coef"),
+        ("lambd", "gae_lambda"),
+        ("entropy_coeff", "entropy_coef"),
+        ("ent_coef", "entropy_coef"),
+        ("optimizer", "optim"),
+        ("scheduler", "lr_scheduler_type"),
+        ("lr_scheduler", "lr_scheduler_type"),
+        ("max_new_tokens", "max_completion_length"),
+        ("max_response_length", "max_completion_length"),
+        ("generate_max_len", "max_completion_length"),
+        ("prompt_max_len", "data.overlong_prompts"),
+        ("max_len", _MAX_LENGTH),
+        ("lora_rank", "model.lora.r"),
+        ("lora_r", "model.lora.r"),
+        ("pretrain", "model.path"),
+        ("reward_pretrain", "rewards.NAME.model"),
+        ("reward_fn", "rewards.NAME.fn"),
+        ("num_processes", "launch.processes"),
+        ("nproc_per_node", "launch.processes"),
+        ("n_gpus_per_node", "launch.processes"),
+        ("num_gpus", "launch.processes"),
+        ("gpus", "launch.processes"),
+        ("num_machines", "launch.nodes"),
+        ("nnodes", "launch.nodes"),
+        ("zero_stage", "launch.strategy=zero2"),
+        ("mixed_precision", "launch.precision"),
+        ("wandb_project", "track.project"),
+        ("project_name", "track.project"),
+        ("use_wandb", "track=wandb"),
+        ("experiment_name", "run.name"),
+        ("save_path", "run.root"),
+        ("ckpt_path", "run.root"),
+        ("default_local_dir", "run.root"),
+        ("dataset", "data.path"),
+        ("dataset_name", "data.path"),
+        ("train_file", "data.path"),
+        ("train_files", "data.path"),
+        ("prompt_data", "data.path"),
+        ("val_files", "data.eval.path"),
+        ("eval_dataset", "data.eval.path"),
+        ("dataset_split", "data.split"),
+        ("dataset_config", "data.subset"),
+        ("max_samples", "data.select"),
+        ("input_key", "data.rename.prompt"),
+        ("system_prompt", "data.prompt"),
+        ("resume", "run.resume=auto"),
+    ),
+    *(
+        FormerName(name, whose, "", why=why)
+        for name, whose, why in (
+            ("save_safetensors", TRANSFORMERS, "weights are always saved as safetensors: leave it out"),
+            ("use_ipex", TRANSFORMERS, "there is no such switch any more: leave it out"),
+            ("jit_mode_eval", TRANSFORMERS, "there is no such switch any more: leave it out"),
+            ("mp_parameters", TRANSFORMERS, "there is no such argument any more: leave it out"),
+            ("past_index", TRANSFORMERS, "there is no such argument any more: leave it out"),
+            ("ray_scope", TRANSFORMERS, "searches are `rlhf train -m`: leave it out"),
+            ("use_logits_to_keep", TRL, "it is always so now: leave it out"),
+            ("label_pad_token_id", TRL, "labels are padded by the collator: leave it out"),
+            ("vllm_enable_prefix_caching", TRL, "vLLM does so by itself: leave it out"),
+            ("local_rollout_forward_batch_size", TRL, "rollouts are read in micro-batches of training: leave it out"),
+            ("chars_per_token", TRL, "packing needs no estimate any more: leave it out"),
+            ("num_of_sequences", TRL, "packing needs no estimate any more: leave it out"),
+        )
+    ),
+]
+
+FORMER_NAMES: dict[str, FormerName] = {row.name: row for row in _ROWS}
+"""Name -> row."""
+
+SPOKEN_VALUES: dict[str, dict[str, str]] = {
+    "device": {"gpu": "cuda", "cuda:0": "cuda", "mps": "auto", "none": "auto"},
+    "precision": {"fp32": "float32", "full": "float32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"},
+    "dtype": {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"},
+    "strategy": {"fsdp": "fsdp2", "fsdp1": "fsdp2", "dp": "ddp", "deepspeed": "zero2", "zero": "zero2"},
+    "quantize": {"int4": "4bit", "nf4": "4bit", "int8": "8bit", "4": "4bit", "8": "8bit"},
+    "mode": {"disabled": "none", "off": "none"},
+    "rollout": {"transformers": "hf", "colocate": "vllm", "server": "vllm_server"},
+    "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "adamw_hf": "adamw_torch", "adam8bit": "adamw_8bit"},
+    "overlong_prompts": {"filter": "drop", "cut": "truncate", "left": "truncate"},
+    "on_error": {"drop": "exclude", "skip": "exclude", "ignore": "exclude", "zero": "0"},
+    "track": {"off": "none", "offline": "wandb_offline", "online": "wandb", "disabled": "none", "tb": "tensorboard"},
+    "truncation": {"off": "none", "mask": "exclude", "drop": "exclude"},
+    "launch": {"gpu": "auto", "cuda": "auto", "fsdp": "fsdp2", "deepspeed": "zero2", "local": "auto"},
+}
+"""Last part of a key, or group -> {what people say: the value that is meant}."""

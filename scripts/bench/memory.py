@@ -1,0 +1,230 @@
+"""Hold the estimate of a run's memory against what a process measures, for a series of experiments.
+
+    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--only NAME ...] [--as-malloc-likes]
+
+On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
+after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is
+told to give memory back at once (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, one arena), because what it keeps
+of freed memory is nobody's; --as-malloc-likes leaves it as it is. On a GPU: torch.cuda.max_memory_allocated, bfloat16.
+Every run has random weights, and takes two optimizer steps and more, so that the optimizer's state is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MEGABYTE = 1e6
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+SHAPE = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 4096,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": False,
+}
+"""A Llama of 42 million parameters, 168 MB."""
+PROMPT, ANSWER = 64, 64
+ROUND = ["trainer.args.per_device_train_batch_size=8", "trainer.args.gradient_accumulation_steps=2",
+         "trainer.args.num_generations=4", f"trainer.args.max_completion_length={ANSWER}",
+         "reward@rewards.brevity=brevity", "data.path=prompts.jsonl"]  # fmt: skip
+ROWS = ["trainer.args.per_device_train_batch_size=8", "trainer.args.gradient_accumulation_steps=1"]
+PLAIN = ["trainer.args.gradient_checkpointing=false"]
+SERIES: dict[str, list[str]] = {
+    "GRPO": ["trainer=grpo", *ROUND, *PLAIN],
+    "GRPO, gradient checkpointing": ["trainer=grpo", *ROUND, "trainer.args.gradient_checkpointing=true"],
+    "GRPO, LoRA": ["trainer=grpo", *ROUND, *PLAIN, "model.lora.r=16"],
+    "GRPO, beta 0.04": ["trainer=grpo", *ROUND, *PLAIN, "trainer.args.beta=0.04"],
+    "PPO, own critic": ["trainer=ppo", *ROUND, *PLAIN, "trainer.args.num_generations=1",
+                        "trainer.args.steps_per_generation=2", "trainer.args.num_iterations=1"],
+    "DPO": ["trainer=dpo", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
+    "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
+    "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
+}  # fmt: skip
+ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=3",
+          "trainer.args.save_strategy=no", "trainer.args.logging_steps=1"]  # fmt: skip
+WORDS = {name: [*words, *ALWAYS] for name, words in SERIES.items()}
+
+
+def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
+    """Write the model and the data of all runs into an empty folder."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer(shape["max_position_embeddings"])
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    LlamaForCausalLM(LlamaConfig(**shape, **ids)).save_pretrained(place / "model")
+    tokenizer.save_pretrained(place / "model")
+    prompts = [f"{number:04d}".ljust(PROMPT, "?") for number in range(64)]
+    answers = [f"{number:04d}".ljust(3 * ANSWER - 1, "!") for number in range(64)]
+    rows = {
+        "prompts": [{"prompt": prompt} for prompt in prompts],
+        "answers": [{"prompt": prompt, "completion": answer} for prompt, answer in zip(prompts, answers, strict=True)],
+        "pairs": [
+            {"prompt": prompt, "chosen": answer, "rejected": answer[::-1]}
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ],
+    }
+    for name, lines in rows.items():
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class Meter:
+    """Measures what the process, or the GPU, has held at most since the last look, in bytes above a baseline."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._baseline = 0
+        self.highest = {"generation": 0, "training": 0, "saving": 0}
+
+    def begin(self) -> None:
+        """Take what is held now for the baseline."""
+        gc.collect()
+        self._reset()
+        self._baseline = self._highest()
+
+    def note(self, phase: str) -> None:
+        """Book what was held at most since the last look for `phase`, and begin anew."""
+        self.highest[phase] = max(self.highest[phase], self._highest() - self._baseline)
+        self._reset()
+
+    def _highest(self) -> int:
+        if self._device == "cuda":
+            import torch
+
+            return int(torch.cuda.max_memory_allocated())
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+    def _reset(self) -> None:
+        if self._device == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def measure(name: str, device: str, words: list[str] | None = None) -> dict[str, Any]:
+    """Run an experiment of the series in this process and this folder; return what was estimated and measured."""
+    from rlhf_cli.jobs.prepare import prepare
+    from rlhf_cli.launch.freeze import create_run
+    from rlhf_cli.plan.preflight import preflight
+
+    on = ["launch=cpu"] if device == "cpu" else ["launch=auto", "launch.device=cuda", "launch.processes=1"]
+    prepared = prepare([*(words or WORDS[name]), *on])
+    plan = preflight(prepared.experiment, prepared.composed)
+    folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
+
+    from rlhf_cli.assemble import trainer as assembling
+    from rlhf_cli.launch import worker
+
+    meter = Meter(device)
+    find_policy: Callable[..., Any] = assembling.policy_path
+    build: Callable[..., Any] = assembling.built_whole
+
+    def at_the_beginning(*args: Any) -> Any:
+        meter.begin()
+        return find_policy(*args)
+
+    def watched(*args: Any, **named: Any) -> Any:
+        built = build(*args, **named)
+        save = built.save_model
+
+        def save_model(*args: Any, **named: Any) -> None:
+            meter.note("training")
+            save(*args, **named)
+            meter.note("saving")
+
+        built.save_model = save_model
+        if plan.batches is not None:
+            generate = built._generate_and_score_completions
+
+            def generated(inputs: Any) -> Any:
+                meter.note("training")
+                output = generate(inputs)
+                meter.note("generation")
+                return output
+
+            built._generate_and_score_completions = generated
+        return built
+
+    assembling.policy_path, assembling.built_whole = at_the_beginning, watched
+    worker.run_rank(folder, resume=False)
+    fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]
+    return {
+        "name": name,
+        "measured": meter.highest,
+        "estimated": {phase: moment.total if moment else 0 for phase, moment in fullest.items()},
+        "plan": plan.memory.as_json(),
+    }
+
+
+def in_a_process(name: str, place: Path, device: str, *, gives_back: bool) -> dict[str, Any]:
+    """Run `measure` in a process of its own, whose malloc gives memory back where `gives_back`."""
+    env = os.environ | (GIVES_BACK if gives_back else {}) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, __file__, "--one", name, "--device", device]
+    with tempfile.TemporaryDirectory(dir=place) as own:
+        for shared in ("model", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
+            Path(own, shared).symlink_to(place / shared)
+        done = subprocess.run(command, cwd=own, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def as_lines(results: list[dict[str, Any]]) -> list[str]:
+    """Return a table: megabytes of both phases, estimated and measured, and how far apart the larger ones are."""
+    lines = ["| | generation, MB | measured | training, MB | measured | peak | fullest moment |", "|---" * 7 + "|"]
+    for result in results:
+        cells = []
+        for phase in ("generation", "training"):
+            cells += [result["estimated"][phase], result["measured"][phase]]
+        estimated, measured = max(cells[0::2]), max(cells[1::2])
+        fullest = max(result["plan"]["moments"], key=lambda moment: moment["total_bytes"])
+        shown = " | ".join(f"{size / MEGABYTE:.0f}" if size else "" for size in cells)
+        lines.append(f"| {result['name']} | {shown} | {estimated / measured - 1:+.1%} | {fullest['what']} |")
+    return lines
+
+
+def main() -> None:
+    """Run the series, each experiment in a process of its own, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", nargs="*", choices=SERIES, default=list(SERIES))
+    parser.add_argument("--as-malloc-likes", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the parts of every moment as well")
+    parser.add_argument("--one", choices=SERIES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print("\n" + json.dumps(measure(options.one, options.device)))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        make_place(place)
+        results = []
+        for one in options.only:
+            results.append(in_a_process(one, place, options.device, gives_back=not options.as_malloc_likes))
+            print(as_lines(results)[-1], file=sys.stderr, flush=True)
+    print("\n".join(as_lines(results)))
+    if options.json:
+        print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The schema for editors, held against every shipped file, against wrong ones, and by jsonschema, which is not ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.conf_folders import groups, shipped_dir
+from rlhf_cli.config.json_schema import configuration_schema
+from rlhf_cli.config.owned import OWNED
+
+FILES = [(group, file) for group, options in groups().items() for file in options.values()]
+
+
+def complaints(group: str, content: object) -> list[str]:
+    found = Draft202012Validator(configuration_schema(group)).iter_errors(content)
+    return [".".join(map(str, best_match([one]).absolute_path)) for one in found]
+
+
+@pytest.mark.parametrize(("group", "file"), FILES, ids=[f"{file.parent.name}/{file.stem}" for _, file in FILES])
+def test_it_accepts_what_is_shipped(group: str, file: Path) -> None:
+    assert complaints(group, yaml.safe_load(file.read_text()) or {}) == []
+
+
+def test_it_accepts_what_everything_begins_with() -> None:
+    assert complaints("exp", yaml.safe_load((shipped_dir() / "train.yaml").read_text())) == []
+
+
+@pytest.mark.parametrize("group", groups())
+def test_it_is_a_schema(group: str) -> None:
+    Draft202012Validator.check_schema(configuration_schema(group))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ("{trianer: {}}", ""),
+        ("{rewards: {a: {wieght: 1}}}", "rewards.a"),
+        ("{rewards: {a: {weight: heavy}}}", "rewards.a.weight"),
+        ("{rewards: {a: {normalize: grup}}}", "rewards.a.normalize"),
+        ("{trainer: {args: {learning_rte: 1}}}", "trainer.args"),
+        ("{trainer: {args: {lr_scheduler_type: lienar}}}", "trainer.args.lr_scheduler_type"),
+        ("{trainer: {args: {max_steps: many}}}", "trainer.args.max_steps"),
+        ("{data: {overlong_prompts: dorp}}", "data.overlong_prompts"),
+        ("{launch: {processes: two}}", "launch.processes"),
+        ("{warn: {redundant: maybe}}", "warn.redundant"),
+    ],
+)
+def test_it_refuses(wrong: str, where: str) -> None:
+    assert complaints("exp", yaml.safe_load(wrong)) == [where]
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_it_refuses_what_is_set_elsewhere(name: str) -> None:
+    assert complaints("exp", {"trainer": {"args": {name: None}}}) == ["trainer.args"]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "{rewards: {a: {weight: '${rewards.b.weight}'}}}",
+        "{data: {path: '???'}}",
+        "{warn: off}",
+        "{rewards: {a: {weight: {start: 0, end: 1, steps: 5}}}}",
+        "{rewards: {a: {gate: [{by: b, at_least: 1}]}}}",
+        "{trainer: {args: {gamma: 0.9, optim_target_modules: [q_proj]}}}",
+        "{stop: {when: kl > 1, for: 3}}",
+        "{guards: {no_signal: off}}",
+    ],
+)
+def test_it_accepts(right: str) -> None:
+    assert complaints("exp", yaml.safe_load(right)) == []
+
+
+def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "reward"]) == 0
+    assert json.loads(capsys.readouterr().out) == configuration_schema("reward")
+    assert main(["schema", "--out", "a.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "a.json", "group": "exp"}
+    assert json.loads((place / "a.json").read_text()) == configuration_schema()
+    assert main(["schema", "rewrad"]) == 2
+    assert "try:      rlhf schema reward" in capsys.readouterr().err
+    assert main(["schema", "--out", "no/where.json"]) == 2

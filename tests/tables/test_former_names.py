@@ -1,0 +1,66 @@
+"""Names that settings once had, or have elsewhere: none of them is TRL's today, and what they point to is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from typing import Any
+
+import pytest
+
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.owned import OWNED
+from rlhf_cli.config.schema.keys import field_at
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.tables.former_names import FORMER_NAMES, SPOKEN_VALUES
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+ARGS = "trainer.args."
+
+
+@pytest.fixture(scope="module")
+def todays() -> set[str]:
+    """Every field of every config class that is run here, as TRL itself says when it is imported."""
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    configs: list[Any] = [getattr(importlib.import_module(row.module), row.config_class) for row in TRAINERS.values()]
+    return {field.name for config in configs for field in dataclasses.fields(config)}
+
+
+def test_no_row_names_a_field_of_today(todays: set[str]) -> None:
+    assert not set(FORMER_NAMES) & (todays | set(PpoArgs.model_fields))
+    assert len(FORMER_NAMES) > 100
+
+
+def test_negative_control_what_is_there_today_would_be_seen(todays: set[str]) -> None:
+    assert {"learning_rate", "loss_type", "max_length"} <= todays
+
+
+def test_what_they_point_to_is_there(todays: set[str]) -> None:
+    for row in FORMER_NAMES.values():
+        answers = [*row.today.split(","), *(row.with_critic or "").split(",")]
+        for answer in filter(None, answers):
+            key, _, value = answer.partition("=")
+            if key.startswith(ARGS):
+                name = key.removeprefix(ARGS).partition(".")[0]
+                assert name in todays | set(PpoArgs.model_fields), row
+                assert name not in OWNED, row
+            elif key in groups():
+                assert value in groups()[key], row
+            else:
+                parts = key.split(".")
+                assert field_at(parts) is not None or parts[-2] == "rename", row
+        assert bool(row.today) != bool(row.why), row
+
+
+def test_a_row_a_name() -> None:
+    """A second row of a name would hide the first without a word."""
+    source = importlib.import_module("rlhf_cli.tables.former_names")
+    assert len(source._ROWS) == len(FORMER_NAMES)
+
+
+def test_what_people_say_is_no_value_and_what_it_means_is_one() -> None:
+    for name, spoken in SPOKEN_VALUES.items():
+        if name in groups():
+            assert not set(spoken) & set(groups()[name])
+            assert set(spoken.values()) <= set(groups()[name])

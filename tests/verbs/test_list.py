@@ -1,0 +1,130 @@
+"""`rlhf list`: what there is, and what is known of one thing; on a screen, in a pipe, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.conf_folders import caption, groups
+
+Said = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def said(capsys: Said, *words: str) -> str:
+    assert main(["list", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_in_a_pipe_an_option_is_a_line_however_long_its_caption(capsys: Said) -> None:
+    lines = said(capsys).splitlines()
+    longest = max((caption(file) for options in groups().values() for file in options.values()), key=len)
+    assert len(longest) > 80
+    assert any(line.endswith(longest) for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_reward(capsys: Said) -> None:
+    shown = said(capsys, "reward", "brevity")
+    for part in (
+        "Shorter is better",
+        "min(1, max(0, (zero - length) / (zero - full)))",
+        "unit  tokens | characters | words, default tokens, here words",
+        "one two three four                    0.75",
+        "    fn: rlhf_cli.rewards.length:length_ramp",
+        "+reward@rewards.brevity=brevity",
+        "conf/reward/brevity.yaml",
+    ):
+        assert part in shown
+
+
+def test_what_is_shown_to_be_pasted_can_be_pasted(capsys: Said, write: Callable[[str, str], Path]) -> None:
+    shown = said(capsys, "reward", "digits_only")
+    pasted = shown.partition("to paste into an experiment\n")[2].partition("\nor on the command line")[0]
+    write("conf/exp/mine.yaml", f"# @package _global_\n{pasted}")
+    assert main(["check", "+exp=mine"]) == 0
+    override = shown.partition("rlhf train +exp=NAME ")[2].splitlines()[0]
+    assert main(["check", "+exp=quickstart", override]) == 0
+
+
+def test_a_reward_of_the_users(capsys: Said, write: Callable[[str, str], Path]) -> None:
+    write("rewards.py", 'import torch\ndef f(completions, *, least: int = 2):\n    """Score what is long."""\n')
+    shown = said(capsys, "reward", "./rewards.py:f")
+    assert "Score what is long." in shown
+    assert "least  int, default 2" in shown
+    assert "rewards.py:2" in shown
+
+
+def test_trainer_arguments(capsys: Said) -> None:
+    every = said(capsys, "trainer", "grpo").splitlines()
+    assert any(line.split()[:2] == ["learning_rate", "1.0e-06"] for line in every)
+    assert any(line.split() == ["bf16", "null", "->", "launch.precision"] for line in every)
+    some = said(capsys, "trainer", "grpo", "loss_type")
+    assert some.startswith("trainer.args.loss_type\n")
+    assert "dr_grpo" in some
+    assert (
+        said(capsys, "trainer", "ppo", "gae_lambda")
+        .splitlines()[1]
+        .strip()
+        .startswith("float, default 0.95, here 0.95 (")
+    )
+
+
+def test_an_option_is_its_file(capsys: Said) -> None:
+    shown = said(capsys, "exp", "quickstart")
+    assert "GRPO teaches a tiny model to add" in shown
+    assert "  - /reward@rewards.correct: sums_correct" in shown
+    assert "@package" not in shown
+    assert "a completion that was cut off is not learned from" in said(capsys, "truncation", "exclude")
+
+
+def test_keys(capsys: Said) -> None:
+    shown = said(capsys, "keys", "rewards.NAME.weight")
+    assert shown.startswith("rewards.NAME.weight  number | section, default 1.0\n")
+    assert "rewards.NAME.weight.shape" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], dict),
+        (["reward"], dict),
+        (["reward", "judge"], dict),
+        (["trainer", "ppo"], dict),
+        (["trainer", "ppo", "rate"], dict),
+        (["exp", "quickstart"], dict),
+        (["keys"], list),
+    ],
+)
+def test_json(words: list[str], kind: type, capsys: Said) -> None:
+    assert isinstance(json.loads(said(capsys, *words, "--json")), kind)
+
+
+def test_json_of_a_reward(capsys: Said) -> None:
+    reward = json.loads(said(capsys, "reward", "judge", "--json"))
+    arguments = {one["name"]: one for one in reward["arguments"]}
+    assert "default" not in arguments["url"]
+    assert (arguments["scale"]["default"], arguments["scale"]["type"]) == ([0, 10], "Sequence[float]")
+    assert [row["score"] for row in reward["example"]["rows"]] == [1.0, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["rewrd"], "rlhf list reward"),
+        (["quickstart"], "rlhf list exp quickstart"),
+        (["reward", "jugde"], "rlhf list reward judge"),
+        (["exp", "quickstar"], "rlhf list exp quickstart"),
+        (["trainer", "grpo", "lerning_rate"], "rlhf list trainer grpo learning_rate"),
+        (["keys", "wieght"], "rlhf list keys weight"),
+        (["exp", "a", "b"], None),
+    ],
+)
+def test_wrong_words(words: list[str], hint: str | None, capsys: Said) -> None:
+    assert main(["list", *words]) == 2
+    error = capsys.readouterr().err
+    assert hint is None or f"try:      {hint}\n" in error

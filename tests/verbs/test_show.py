@@ -1,0 +1,93 @@
+"""`rlhf show`: sections, what is not default, and the differences from another experiment or a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from tests.support.begun_runs import begun
+
+Said = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def said(capsys: Said, *words: str) -> str:
+    assert main(["show", *words]) == 0
+    return capsys.readouterr().out
+
+
+def as_json(capsys: Said, *words: str) -> Any:
+    return json.loads(said(capsys, *words, "--json"))
+
+
+def test_a_section_is_shown_alone(capsys: Said) -> None:
+    shown = yaml.safe_load(said(capsys, "+exp=quickstart", "rewards.brevity", "seed"))
+    assert list(shown) == ["seed", "rewards"]
+    assert list(shown["rewards"]) == ["brevity"]
+    assert shown["rewards"]["brevity"]["weight"] == 0.2
+
+
+def test_what_is_changed_makes_the_same_experiment(capsys: Said, place: Path) -> None:
+    """What --changed shows is a whole experiment: pasted, it composes to the same configuration."""
+    changed = said(capsys, "+exp=toy_ppo", "--changed")
+    assert len(changed.splitlines()) < 40
+    whole = as_json(capsys, "+exp=toy_ppo")["config"]
+    (place / "conf" / "exp").mkdir(parents=True)
+    (place / "conf" / "exp" / "again.yaml").write_text(f"# @package _global_\n{changed}")
+    assert as_json(capsys, "+exp=again")["config"] == whole
+
+
+def test_every_line_says_where_it_comes_from(capsys: Said) -> None:
+    shown = said(capsys, "+exp=quickstart", "seed=4", "seed", "rewards.brevity.weight", "guards.no_signal").splitlines()
+    assert [line.partition("# ")[2].split("/")[-1].partition(":")[0] for line in shown if "#" in line] == [
+        "command line",
+        "quickstart.yaml",
+        "train.yaml",
+    ]
+
+
+def test_differences_of_two_experiments(capsys: Said) -> None:
+    found = {one["key"]: one for one in as_json(capsys, "+exp=quickstart", "--against", "toy_ppo")["differences"]}
+    assert (found["trainer.name"]["here"]["value"], found["trainer.name"]["there"]["value"]) == ("grpo", "ppo")
+    assert found["rewards.brevity.args.zero"]["there"]["origin"].startswith("exp/toy_ppo.yaml:")
+    assert found["rewards.format"]["there"]["is_there"] is False
+    assert "rewards.correct.weight" not in found
+    text = said(capsys, "+exp=quickstart", "--against", "toy_ppo", "rewards")
+    assert "rewards.brevity.args.zero\n  - 16  # " in text
+    assert "trainer" not in text.replace("# trainer", "")
+
+
+def test_against_the_same_there_is_none(capsys: Said) -> None:
+    assert said(capsys, "+exp=quickstart", "--against", "quickstart").endswith("no difference\n")
+    other = as_json(capsys, "+exp=quickstart", "--against", "+exp=quickstart seed=3 'run.name=a'")
+    assert [one["key"] for one in other["differences"]] == ["seed", "run.name"]
+
+
+def test_a_run_is_shown_and_held_against_an_experiment(capsys: Said) -> None:
+    run = begun("seed=5")
+    assert as_json(capsys, run.shown)["config"]["seed"] == 5
+    found = as_json(capsys, run.shown, "--against", f"{run.shown} seed=6")["differences"]
+    assert [(one["key"], one["here"]["value"], one["there"]["value"]) for one in found] == [("seed", 5, 6)]
+    assert found[0]["here"]["origin"].startswith(f"{run.shown}/config.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["rewards"], "+exp=quickstart rewards; rlhf list exp shows all"),
+        (["quickstart", "rewards"], "+exp=quickstart rewards"),
+        ([], "+exp=quickstart; rlhf list exp shows all"),
+        (["+exp=quickstart", "brevity"], "rewards.brevity"),
+        (["+exp=quickstart", "trainr"], "trainer"),
+        (["+exp=quickstart", "toy_ppo"], "--against toy_ppo"),
+        (["+exp=quickstart", "--agianst", "toy_ppo"], "--against"),
+    ],
+)
+def test_wrong_words(words: list[str], hint: str, capsys: Said) -> None:
+    assert main(["show", *words]) == 2
+    assert f"try:      {hint}\n" in capsys.readouterr().err
