@@ -30,6 +30,21 @@ def test_every_toy_expects_something(exp: str) -> None:
     assert expectations_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect)
 
 
+def test_the_page_has_every_expectation_and_its_derivation() -> None:
+    """A row of docs/expectations.md for each, in which the limit leaves the bound room."""
+    text = (Path(__file__).parents[2] / "docs" / "expectations.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")
+    ]
+    told = {(row[0], row[1], row[2], row[-1]) for row in rows if row[0] in TOYS}
+    expected = {
+        (exp, one.metric, str(one.at), one.bound)
+        for exp in TOYS
+        for one in expectations_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).values()
+    }
+    assert told == expected
+
+
 def test_a_limit_by_hand() -> None:
     """Of 1, 2, 3 the mean is 2 and the deviation 1; t(0.995, 2) is 9.925 in any table, times sqrt(4/3) is 11.460."""
     spread = Spread((1.0, 2.0, 3.0))
