@@ -7,15 +7,20 @@ resumable.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import os
 import shlex
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
@@ -37,6 +42,7 @@ usage: rlhf VERB [words]
 rlhf VERB --help says more; rlhf --version.
 """
 
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _LONG = ("train", "resume", "join")
 """Verbs that go on when nobody reads what they print any more."""
 
@@ -46,7 +52,10 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     with forgetting(), redacted_output():
         remember_typed(words)
-        return _dispatch(words)
+        code = _dispatch(words)
+    if argv is None and threading.active_count() == 1 and "torch" not in sys.modules:
+        leave(code)  # to take some six hundred modules down again costs as much as to compose an experiment
+    return code
 
 
 def _dispatch(words: list[str]) -> int:
@@ -84,11 +93,36 @@ def _meant(verb: str) -> list[str]:
     return [nearest(verb, VERBS) or "--help"]
 
 
+@contextlib.contextmanager
+def _quick_start() -> Iterator[None]:
+    """Open a context in which modules and classes are made without what stands in the way of it.
+
+    The collector looks through all that is there again and again, and finds nothing: modules stay. pydantic searches
+    every installed distribution for plugins to itself.
+    """
+    before = gc.get_threshold()
+    is_ours = _PLUGINS not in os.environ
+    os.environ.setdefault(_PLUGINS, "__all__")
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if is_ours:
+            os.environ.pop(_PLUGINS, None)
+
+
 def _run(verb: str, words: list[str]) -> int:
+    with contextlib.nullcontext() if verb in _LONG else _quick_start():
+        return _answered(verb, words)
+
+
+def _answered(verb: str, words: list[str]) -> int:
     try:
         # To import a verb takes longer than it may take until somebody wants it stopped.
         with stopped_early() if verb in _LONG else contextlib.nullcontext():
-            module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
+            with _quick_start():
+                module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
             code: int = module.run(words)
     except RlhfError as error:
         if is_json_alone():
