@@ -132,6 +132,10 @@ class TestAudit:
         # 8 rows of empty and gold, and 10 ways to write gold on 2.
         assert "at most 36 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1:9/v1" in err
 
+    def test_a_policy_and_a_critic_that_nobody_has_trained_yet_are_not_missed(self, capsys: Said) -> None:
+        words = ["model=local", "model.path=run:nowhere", "critic.init=run:nowhere", "trainer=ppo"]
+        assert as_json(["audit", *EXPERIMENT, *words, "--kinds", "empty"], capsys)["rows"] == 10
+
 
 class TestCheckRows:
     def test_prompts_lengths_and_three_answers(self, capsys: Said) -> None:
