@@ -40,6 +40,7 @@ MUST_NOT_KNOW = {
         "told",
         "errors",
         "suggest",
+        "immediate_exit",
         "lasting_output",
         "json_output",
         "redaction",
