@@ -8,6 +8,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError
+from rlhf_cli.plan.checks.argument_checks import best_model_problems, no_step_problems, range_problems
 from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
 from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
 from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
@@ -29,6 +30,8 @@ from rlhf_cli.plan.workload import checkpoints, evaluations, workload
 from rlhf_cli.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
+    range_problems,
+    best_model_problems,
     hub_problems,
     policy_problems,
     weight_problems,
@@ -46,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     tokenizer_problems,
     room_for_answers_problems,
     stage_problems,
+    no_step_problems,
     evaluation_cost,
     unwritable_problems,
     room_problems,
@@ -72,7 +76,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     if problems:
         raise Problems(problems)
     assert known.machine is not None
-    lengths = longest_rows(experiment, known.sources)
+    lengths = longest_rows(experiment, known)
     return Plan(
         model=known.model,
         data=known.data,

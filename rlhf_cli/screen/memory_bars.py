@@ -44,8 +44,8 @@ def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:
     share = peak.parts[peak.largest] / peak.total
     yield f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim"
     is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
-    if plan.cheapest and is_large:
-        yield f"to lower that: {plan.cheapest}", ""
+    if plan.cheapest is not None and is_large:
+        yield f"to lower {plan.cheapest.part}: {' '.join(plan.cheapest.words)}  ({plan.cheapest.why})", ""
     if plan.leaves_out:
         yield f"not counted: {'; '.join(plan.leaves_out)}", "yellow"
     if plan.device_bytes is not None and peak.total > plan.device_bytes:

@@ -198,6 +198,14 @@ class TestModels:
             planned("exp=quickstart", "rewards.style={model: org/judge}").rewards["style"] == "reward model org/judge"
         )
 
+    @pytest.mark.parametrize("size", [65, 60, 12])
+    def test_heads_of_uneven_width(self, refused: Refused, size: int) -> None:
+        """transformers' Llama of 4 heads refuses 65 (no multiple of 4), 60 (15 a head) and 12 (3 a head)."""
+        error = refused("exp=quickstart", f"model.build.hidden_size={size}")
+        assert str(error.where).startswith("model.build")
+        assert "a multiple of 8" in str(error.expected)
+        assert planned("exp=quickstart", "model.build.hidden_size=56", "model.build.warm_start=null")
+
     def test_a_world_nobody_demonstrates(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "model.build.warm_start.worlds=[toy_sum]")
         assert error.what == "there are no demonstrations of a world 'toy_sum'"

@@ -113,7 +113,8 @@ class TestAudit:
             (["--kinds", "emty"], "did you mean 'empty'?"),
             (["--gold", "anser"], "did you mean 'answer'?"),
             (["--gold", "{anser}"], "did you mean 'answer'?"),
-            (["~rewards.right", "~rewards.short"], "there is no reward to attack"),
+            (["~rewards.right", "~rewards.short"], "needs at least one reward"),
+            (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
         ],
     )
     def test_refusals(self, words: list[str], says: str, capsys: Said) -> None:

@@ -10,6 +10,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.overlong_prompts import describe_overlong, no_cut_of_conversations, refuse_overlong
 from rlhf_cli.data.row_table import RowTable
+from rlhf_cli.data.rows import values_of
 from rlhf_cli.errors import ModelError, UserError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.config_json import context_of, vocab_size_of
@@ -93,8 +94,7 @@ def room_for_answers_problems(experiment: Experiment, composed: Composed, known:
 def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:
     """Return the tokens of every prompt that has more than `limit` of them; empty where they cannot be counted here."""
     texts, is_chat = dict[int, str](), False
-    for row in range(len(rows)):
-        prompt = rows[row]["prompt"]
+    for row, prompt in enumerate(values_of(rows, "prompt")):
         if isinstance(prompt, list):
             is_chat = True
             prompt = _written_out(cast("Sequence[Mapping[str, object]]", prompt), tokenizer, settings)
