@@ -38,11 +38,13 @@ MUST_NOT_KNOW = {
         "usage",
         "tables",
         "told",
+        "folded_help",
         "errors",
         "suggest",
         "immediate_exit",
         "lasting_output",
         "json_output",
+        "launch",  # how a process is left
         "redaction",
         "stopped_early",
     },
