@@ -85,7 +85,7 @@ def both(family: str, precision: str, *, padded: bool, lora: bool = False) -> tu
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_a_llama_keeps_what_is_counted(family: str, precision: str, padded: bool, lora: bool) -> None:
     counted, real, _ = both(family, precision, padded=padded, lora=lora)
