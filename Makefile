@@ -32,7 +32,7 @@ test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
-	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/machines tests/sweeps
+	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/machines tests/sweeps tests/agents
 
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow

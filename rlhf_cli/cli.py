@@ -7,19 +7,27 @@ resumable.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import os
+import shlex
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
+from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.verbs import GROUPS, VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -27,13 +35,14 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                 two minutes on a laptop, nothing to download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5      override anything
+  rlhf train +exp=quickstart                                  no download
+  rlhf train +exp=quickstart rewards.brevity.weight=0.5       override it
   rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
 
 rlhf VERB --help says more; rlhf --version.
 """
 
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _LONG = ("train", "resume", "join")
 """Verbs that go on when nobody reads what they print any more."""
 
@@ -43,20 +52,22 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     with forgetting(), redacted_output():
         remember_typed(words)
-        return _dispatch(words)
+        code = _dispatch(words)
+    if argv is None and threading.active_count() == 1 and "torch" not in sys.modules:
+        leave(code)  # to take some six hundred modules down again costs as much as to compose an experiment
+    return code
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {verb:<11} {summary}" for verb, summary in VERBS.items())), end="")
+        print(_HELP.format(verbs=_verbs()), end="")
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        close = nearest(verb, VERBS)
-        print(f"error: there is no verb {verb!r}\n  try:      rlhf {close or '--help'}", file=sys.stderr)
+        tell("error", f"there is no verb {verb!r}\n  try:      rlhf {shlex.join([*_meant(verb), *rest])}")
         return EXIT_USER_ERROR
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
@@ -70,11 +81,48 @@ def _dispatch(words: list[str]) -> int:
         return _run(verb, rest)
 
 
+def _verbs() -> str:
+    groups = ("\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items()) for verbs in GROUPS.values())
+    return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
+
+
+def _meant(verb: str) -> list[str]:
+    """Return the verb that was meant by a word that is none, with what belongs to it."""
+    if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
+        return meant.split()
+    return [nearest(verb, VERBS) or "--help"]
+
+
+@contextlib.contextmanager
+def _quick_start() -> Iterator[None]:
+    """Open a context in which modules and classes are made without what stands in the way of it.
+
+    The collector looks through all that is there again and again, and finds nothing: modules stay. pydantic searches
+    every installed distribution for plugins to itself.
+    """
+    before = gc.get_threshold()
+    is_ours = _PLUGINS not in os.environ
+    os.environ.setdefault(_PLUGINS, "__all__")
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if is_ours:
+            os.environ.pop(_PLUGINS, None)
+
+
 def _run(verb: str, words: list[str]) -> int:
+    with contextlib.nullcontext() if verb in _LONG else _quick_start():
+        return _answered(verb, words)
+
+
+def _answered(verb: str, words: list[str]) -> int:
     try:
         # To import a verb takes longer than it may take until somebody wants it stopped.
         with stopped_early() if verb in _LONG else contextlib.nullcontext():
-            module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
+            with _quick_start():
+                module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
             code: int = module.run(words)
     except RlhfError as error:
         if is_json_alone():
@@ -83,7 +131,7 @@ def _run(verb: str, words: list[str]) -> int:
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        print(f"{label}: {error}{notes}", file=sys.stderr)
+        tell(label, f"{error}{notes}")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.words_of_others import FLAGS_OF_OTHERS
 
 JSON = "--json"
 _NAME = r"--?[A-Za-z][A-Za-z0-9-]*"
@@ -164,6 +166,22 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
     return options
 
 
+def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
+    """Return what is typed here for a flag of another tool's (`--cfg job`, `--output_dir X`), None for no such flag."""
+    known = FLAGS_OF_OTHERS.get(name)
+    takes_experiment = "+exp=" in options.usage.text
+    if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+        known = f"trainer.args.{name[2:]}={{value}}, if it is an argument of TRL's"
+    if known is None or not (takes_experiment or known.startswith("rlhf show")):
+        return None
+    words = [*options.words, *(word for word in left if not word.startswith("-"))]
+    takes_value = "{value}" in known or name == "--cfg"
+    if takes_value and not value and left and "=" not in left[0] and not left[0].startswith("-"):
+        value = left[0]
+        words.remove(value)
+    return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
+
+
 def _take(options: Options, word: str, left: deque[str]) -> None:
     """Note one flag and its value, which may be the next of the words that are left. Raises ConfigError."""
     name, equals, value = word.partition("=")
@@ -172,10 +190,10 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         name, equals, value = name[:2], "=", name[2:]  # -j4
     flag = flags.get(name)
     if flag is None:
-        close = nearest(name, flags)
-        if close is None and equals and "[overrides]" in options.usage.text:
-            close = word.lstrip("-")
-        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=close)
+        hint = _of_others(options, name, value, left) or nearest(name, flags)
+        if hint is None and equals and "[overrides]" in options.usage.text:
+            hint = word.lstrip("-")
+        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)
     given = options._given.setdefault(flag.names[0], [])
     if flag.is_switch:
         if equals:

@@ -16,6 +16,7 @@ import pytest
 from rlhf_cli.config import compose
 from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.redaction import forgetting
+from rlhf_cli.remote import hub_lookup
 from rlhf_cli.sweeps import warm_processes
 from tests.support.quick_loader import QuickLoader
 from tests.support.warm_sweeps import the_server
@@ -44,6 +45,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     with forgetting():
         yield
+
+
+@pytest.fixture(autouse=True)
+def hub_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test asks the hub: it has whatever is named, unless a test brings a hub of its own."""
+    monkeypatch.setattr(hub_lookup, "_asked", lambda *_: hub_lookup.Answer("there"))
 
 
 @pytest.fixture(autouse=True, scope="session")

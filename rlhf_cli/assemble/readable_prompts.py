@@ -10,8 +10,9 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, without_overlong
-from rlhf_cli.errors import ConfigError, ModelError
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.prompt_tokens import PromptTokens
+from rlhf_cli.plan.prompt_room import prompt_limit
 
 _Rows = tuple[Dataset, Dataset | None]
 
@@ -65,19 +66,8 @@ def _prompt_limit(experiment: Experiment, args: TrainingArguments, policy: str) 
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     read = getattr(config.get_text_config(), "max_position_embeddings", None)
     served = getattr(args, "vllm_max_model_length", None)
-    context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
-    if context is None:
-        return None
-    completion = getattr(args, "max_completion_length", None) or 1
-    if completion >= context:
-        raise ConfigError(
-            "completions leave no room for a prompt",
-            where="trainer.args.max_completion_length",
-            got=f"{completion}, and the model reads {context} tokens",
-            expected="fewer than it reads, prompt and completion together",
-            hint=f"trainer.args.max_completion_length={context // 2}",
-        )
-    return context - completion
+    completion = getattr(args, "max_completion_length", None)
+    return prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
 
 
 def _check_end(tokenizer: PreTrainedTokenizerBase, where: str) -> None:

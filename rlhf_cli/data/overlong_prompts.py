@@ -45,36 +45,61 @@ def without_overlong(
     """
     if not overlong:
         return dataset
-    where = f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
-    got = f"{len(overlong)} of {len(dataset)} prompts are longer, the longest has {max(overlong.values())} tokens"
-    if policy == "error":
-        raise DataError(
-            f"prompts of more than {limit} tokens leave the policy no room to answer",
-            where=where,
-            got=got,
-            expected=why,
-            hint="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
-        )
+    refused = refuse_overlong(overlong, limit, policy=policy, rows=len(dataset), why=why, name=name)
+    if refused is not None:
+        raise refused
     if policy == "drop":
-        if len(overlong) == len(dataset):
-            raise DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=why)
         fitting: Dataset = dataset.select([row for row in range(len(dataset)) if row not in overlong])
         return fitting
     texts = dataset["prompt"]
     if not all(isinstance(texts[row], str) for row in overlong):
-        raise DataError(
-            "a conversation cannot be cut off at its beginning: who spoke would be lost",
-            where=where,
-            got=got,
-            expected="data.overlong_prompts=truncate with prompts of text",
-            hint="data.overlong_prompts=drop",
-        )
+        raise no_cut_of_conversations(overlong, len(dataset), name)
 
     def cut(row: dict[str, str], number: int) -> dict[str, str]:
         return {"prompt": last(row["prompt"], limit)} if number in overlong else {}
 
     shortened: Dataset = dataset.map(cut, with_indices=True, load_from_cache_file=False)
     return shortened
+
+
+def refuse_overlong(
+    overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, rows: int, why: str, name: str = "data"
+) -> DataError | None:
+    """Return the error of prompts that are too long, as `policy` has it, None where something can be done about them.
+
+    `overlong` maps a row's place to its tokens, `rows` is how many there are, `why` explains the limit.
+    """
+    got = _got(overlong, rows)
+    if policy == "error":
+        return DataError(
+            f"prompts of more than {limit} tokens leave the policy no room to answer",
+            where=_where(overlong, name),
+            got=got,
+            expected=why,
+            hint="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
+        )
+    if policy == "drop" and len(overlong) == rows:
+        return DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=why)
+    return None
+
+
+def no_cut_of_conversations(overlong: Mapping[int, int], rows: int, name: str) -> DataError:
+    """Return the error of conversations that were to be cut."""
+    return DataError(
+        "a conversation cannot be cut off at its beginning: who spoke would be lost",
+        where=_where(overlong, name),
+        got=_got(overlong, rows),
+        expected="data.overlong_prompts=truncate with prompts of text",
+        hint="data.overlong_prompts=drop",
+    )
+
+
+def _where(overlong: Mapping[int, int], name: str) -> str:
+    return f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
+
+
+def _got(overlong: Mapping[int, int], rows: int) -> str:
+    return f"{len(overlong)} of {rows} prompts are longer, the longest has {max(overlong.values())} tokens"
 
 
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:

@@ -40,15 +40,15 @@ class Scan:
     num_rows: int
 
 
-def peek(source: Source, limit: int = 8) -> Preview:
-    """Return columns, first `limit` rows and row count of a source.
+def peek(source: Source, limit: int = 8, *, seed: int = 0) -> Preview:
+    """Return columns, first `limit` rows and row count of a source; `seed` is that of a world without its own.
 
     JSONL, JSON and CSV are read and judged to their last line; of Parquet the schema and the first rows; a world is
     generated; a hub dataset is not touched. Raises DataError for whatever is wrong with any of them.
     """
     if source.world is not None:
         total = worlds.num_rows(source.world, source.args, name=source.name)
-        rows = worlds.generate(source.world, source.args, seed=0, name=source.name, limit=limit)
+        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name, limit=limit)
         return Preview(tuple(rows[0]), rows, total, f"embedded world {source.world}")
     if is_hub(source):
         hub_id = source.paths[0] + (f" ({source.subset})" if source.subset else "")

@@ -27,6 +27,14 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
     task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
     (0, 1), and where there are too few prompts to have both sides.
     """
+    train, held = hold_out_places(dataset, fraction, seed, name=name)
+    return dataset.select(train), dataset.select(held)
+
+
+def hold_out_places(
+    dataset: Table, fraction: float, seed: int, *, name: str = "data.eval"
+) -> tuple[list[int], list[int]]:
+    """Return the places of the rows that `hold_out` trains on, and of those it holds out. Raises as it does."""
     if not 0 < fraction < 1:
         raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
     groups: dict[str, list[int]] = {}
@@ -49,7 +57,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
         )
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
-    return dataset.select(train), dataset.select(sorted(held))
+    return train, sorted(held)
 
 
 def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
@@ -110,7 +118,7 @@ def values_of(dataset: Table, column: str) -> Iterable[object]:
         yield from batch[column]
 
 
-def _prompt_keys(dataset: Dataset) -> Iterable[str]:
+def _prompt_keys(dataset: Table) -> Iterable[str]:
     if "prompt" not in dataset.column_names:
         return map(str, range(len(dataset)))
     return (json.dumps(prompt, sort_keys=True, default=str) for prompt in values_of(dataset, "prompt"))

@@ -11,7 +11,6 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import RunError
-from rlhf_cli.measure.measured_mean import mean_reward
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
@@ -53,6 +52,8 @@ def _reward(name: str, reward: Reward, root: Path) -> Reward:
     with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
     offset = reward.offset
     if isinstance(offset, str):
+        from rlhf_cli.measure.measured_mean import mean_reward  # pydantic's classes of all evaluations come with it
+
         offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
     return reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
 

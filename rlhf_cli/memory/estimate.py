@@ -101,9 +101,9 @@ class Estimate:
         if not load.completions:
             return
         between: Parts = {"gradients": self._held.gradients if load.generates_between else 0.0}
-        rounds = [("generates", load.completions)]
+        rounds = [("generating", load.completions)]
         if load.evaluated_at_once > load.completions:
-            rounds.append(("generates in an evaluation", load.evaluated_at_once))
+            rounds.append(("an evaluation generating", load.evaluated_at_once))
         for what, rows in rounds:
             parts = _sum(self._always(), between)
             if self._experiment.launch.rollout == "vllm":
@@ -114,7 +114,7 @@ class Estimate:
         for name, model in self.reward_models.items():
             rows = min(self._experiment.rewards[name].batch_size, load.completions)
             passing = activations.passing_bytes(model.architecture, model.precision, Batch(rows, load.tokens))
-            yield "generation", f"{name} scores {rows} texts", _sum(self._always(), between, {"activations": passing})
+            yield "generation", f"{name} scoring {rows} texts", _sum(self._always(), between, {"activations": passing})
         passes = self._passes()
         if passes:
             said = f"log-probabilities of {load.micro_batch} completions at a time"
@@ -165,11 +165,11 @@ class Estimate:
             before["critic"] = self._critic_held.gradients
         rows = f"{load.micro_batch} rows of {load.tokens} tokens"
         for parts in self._backward(self.policy):
-            yield "training", f"learns from {rows}", _sum(self._always(), before, parts)
+            yield "training", f"learning from {rows}", _sum(self._always(), before, parts)
         done: Parts = {"gradients": self._held.gradients}
         if critic is not None:
             for parts in self._backward(critic):
-                yield "training", f"the critic learns from {rows}", _sum(self._always(), before | done, parts)
+                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts)
             done["critic"] = self._critic_held.gradients
         arch = self.policy.architecture
         embedding = 0.0
@@ -178,7 +178,7 @@ class Estimate:
         last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
         yield "training", "the end of the backward pass", _sum(self._always(), done, last)
         if load.evaluated_at_once > load.micro_batch:
-            said = f"evaluates {load.evaluated_at_once} rows at a time"
+            said = f"evaluating {load.evaluated_at_once} rows at a time"
             yield "training", said, _sum(self._always(), self._passing(load.evaluated_at_once))
 
     def _backward(self, model: Loaded) -> Iterator[Parts]:

@@ -13,6 +13,7 @@ from functools import partial
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_section import Lora
 from rlhf_cli.config.trl_args import setting, trainer
+from rlhf_cli.memory.moments import Part
 from rlhf_cli.runs.pulse import ENDING, EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING
 
 
@@ -57,6 +58,24 @@ def memory_advice(
     chosen = kinds.get(phase, kinds[LOSS])
     kinds_of_phase: list[Callable[[], Iterator[Advice]]] = [*first, *chosen]
     return list(dict.fromkeys(advice for kind in kinds_of_phase for advice in kind()))
+
+
+def part_advice(experiment: Experiment, part: Part, *, world_size: int, on_gpu: bool) -> Advice | None:
+    """Return the cheapest of what lowers one part of a run's memory; None where there is nothing to type."""
+    found = _Advisor(experiment, world_size, on_gpu)
+    kinds: dict[Part, tuple[Callable[[], Iterator[Advice]], ...]] = {
+        "weights": (found.smaller_weights, found.sharding),
+        "gradients": (found.adapter, found.sharding),
+        "optimizer": (found.optimizer, found.adapter, found.sharding),
+        "reference": (found.adapter, found.sharding),
+        "critic": (found.shared_critic,),
+        "reward models": (found.reward_models, partial(found.reward_batches, ())),
+        "activations": (found.recomputation, found.smaller_parts, found.shorter),
+        "logits": (found.smaller_parts, found.shorter),
+        "KV cache": (found.fewer_at_once, found.shorter),
+        "vLLM": (found.rollout_engine,),
+    }
+    return next((advice for kind in kinds[part] for advice in kind()), None)
 
 
 class _Advisor:

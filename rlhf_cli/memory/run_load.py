@@ -13,13 +13,12 @@ _TRIPLES = ("TPOTrainer",)
 
 @dataclass(frozen=True)
 class Lengths:
-    """The tokens of the longest prompt, and of the longest row that is learned from as it is; `seen` rows were looked
-    at. `padded`: not all that were seen are as long.
+    """The tokens of the longest prompt, and of the longest row that is learned from as it is, 0 for unknown. `padded`:
+    not all are as long.
     """
 
     prompt: int
     row: int
-    seen: int
     padded: bool = True
 
 
@@ -71,7 +70,7 @@ def run_load(experiment: Experiment, lengths: Lengths, completions: int) -> RunL
         )
     limit = whole("max_length", 0)
     is_packed = setting(fields, args, "packing") is True
-    tokens = limit if is_packed and limit else min(lengths.row, limit or lengths.row)
+    tokens = limit if is_packed or not lengths.row else min(lengths.row, limit or lengths.row)
     name = experiment.trainer.trl
     answers = 2 if name in _PAIRED else 3 if name in _TRIPLES else 1
     return RunLoad(

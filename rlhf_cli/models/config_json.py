@@ -36,6 +36,13 @@ def vocab_size_of(config: JsonTree) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def context_of(config: JsonTree) -> int | None:
+    """Return how many tokens the model reads; None where the config does not say."""
+    text = language_part(config)
+    sizes = (text.get(name) for name in ("max_position_embeddings", "n_positions"))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
 def hidden_size_of(config: JsonTree) -> int | None:
     """Return the width of the model, by whichever name it goes; None where the config does not say."""
     text = language_part(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rlhf_cli.models.config_json import (
     token_ids,
     vocab_size_of,
 )
+from rlhf_cli.models.tokenizer_files import read_json
 
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _GENERATOR = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
@@ -28,6 +28,11 @@ TINY_VOCABULARY = 2 + 256
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
+def is_hub_id(path: str) -> bool:
+    """Return whether a model could be on the hub by its name: it is no path, and nothing else of ours."""
+    return _HUB_ID.match(path) is not None and not path.startswith(".")
+
+
 def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> str:
     """Describe a model in words: `PATH (Qwen3ForCausalLM)`, `PATH (adapter)` or `ID (hub)`.
 
@@ -36,7 +41,7 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
     """
     folder = Path(path).expanduser()
     if not folder.exists():
-        if not _HUB_ID.match(path) or path.startswith("."):
+        if not is_hub_id(path):
             raise ModelError(
                 "there is no such model folder",
                 where=where,
@@ -61,7 +66,7 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
             expected="one of " + ", ".join(_TOKENIZER_FILES),
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
-    return f"{path} ({_architecture(config)})" if config.is_file() else f"{path} (adapter)"
+    return f"{path} ({_architecture(config, where)})" if config.is_file() else f"{path} (adapter)"
 
 
 def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
@@ -74,13 +79,13 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     folder = Path(path).expanduser()
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
-        config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
+        config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
         described = describe_model(path, where=where)
         if folder.is_dir():
             check_reward_config(architectures_of(config), num_labels_of(config), got=path, where=where)
             _check_chat_template([folder], conversational, where)
         return described
-    config = _read_json(adapter, where)
+    config = read_json(adapter, where)
     base = str(config.get("base_model_name_or_path"))
     describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
     if config.get("task_type") == "CAUSAL_LM":
@@ -103,8 +108,8 @@ def is_reward_model(path: str, *, where: str) -> bool:
     describe_model(path, where=where, needs_tokenizer=False)
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
-        return _read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
-    name = next(iter(architectures_of(_read_json(folder / "config.json", where))), "no architecture")
+        return read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
+    name = next(iter(architectures_of(read_json(folder / "config.json", where))), "no architecture")
     if not name.endswith("ForSequenceClassification") and not _GENERATOR.search(name):
         raise ModelError(
             "this is neither a reward model nor a language model",
@@ -156,7 +161,7 @@ def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
     That is nothing for a hub id, an adapter or a folder without config.json.
     """
     folder = Path(path).expanduser()
-    config = _read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
+    config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
     return Policy(hidden_size_of(config), vocab_size_of(config), Path(tokenizer or path).expanduser())
 
 
@@ -169,14 +174,14 @@ def describe_critic(path: str, policy: Policy, *, where: str) -> str:
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
         described = describe_reward_model(path, where=where)
-        base = str(_read_json(folder / "adapter_config.json", where).get("base_model_name_or_path"))
+        base = str(read_json(folder / "adapter_config.json", where).get("base_model_name_or_path"))
         file = Path(base).expanduser() / "config.json"
     else:
         described = describe_model(path, where=where, needs_tokenizer=False)
         file = folder / "config.json"
         if file.is_file():
-            _check_critic_config(_read_json(file, where), got=path, where=where)
-    config = _read_json(file, where) if file.is_file() else {}
+            _check_critic_config(read_json(file, where), got=path, where=where)
+    config = read_json(file, where) if file.is_file() else {}
     ours, theirs = hidden_size_of(config), policy.hidden_size
     if ours is not None and theirs is not None and ours != theirs:
         raise ModelError(
@@ -213,7 +218,7 @@ def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, whe
     files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
     can_compare = len(files) == 2 and all(file.is_file() for file in files)
     if can_compare and files[0].read_bytes() != files[1].read_bytes():
-        read, written = (token_ids(_read_json(file, where)) for file in files)
+        read, written = (token_ids(read_json(file, where)) for file in files)
         other = next((token for token, number in written.items() if read.get(token) != number), None)
         if other is not None:
             got = f"token {other!r} is {written[other]} to the policy and {read.get(other, 'unknown')} to the critic"
@@ -237,7 +242,7 @@ def _check_chat_template(folders: Sequence[Path], conversational: bool, where: s
         if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
             return
         tokenizer = folder / "tokenizer_config.json"
-        if tokenizer.is_file() and _read_json(tokenizer, where).get("chat_template"):
+        if tokenizer.is_file() and read_json(tokenizer, where).get("chat_template"):
             return
     raise ModelError(
         "the reward model has no chat template, and the prompts are conversations",
@@ -248,20 +253,9 @@ def _check_chat_template(folders: Sequence[Path], conversational: bool, where: s
     )
 
 
-def _read_json(file: Path, where: str) -> JsonTree:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file.name} is no JSON", where=where, got=f"{file}: {error}") from None
-    if not isinstance(content, dict):
-        raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {content!r:.80}")
-    return content
-
-
-def _architecture(config: Path) -> str:
-    content = json.loads(config.read_text(encoding="utf-8"))
-    names = content.get("architectures") or [content.get("model_type", "unknown")]
-    return str(names[0])
+def _architecture(config: Path, where: str) -> str:
+    content = read_json(config, where)
+    return next(iter(architectures_of(content)), str(content.get("model_type", "unknown")))
 
 
 def _listing(folder: Path) -> str:

@@ -46,6 +46,38 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
     return shapes or None
 
 
+def damaged_weights(folder: Path) -> str | None:
+    """Return what is wrong with the safetensors files of a model folder, None where nothing is or it has none.
+
+    A file is as long as its header says; of what its index names every part is there.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"{index.name} is no index: {error!r}"
+        missing = sorted(str(part) for part in parts if not (folder / str(part)).is_file())
+        if missing:
+            return f"{len(missing)} of {len(parts)} parts are not there, the first is {missing[0]}"
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            length = int.from_bytes(start, "little")
+            header = stream.read(min(length, _LONGEST_HEADER))
+        if start.startswith(b"version "):
+            return f"{file.name} is a pointer of Git LFS, not the file itself: git lfs pull"
+        try:
+            entries = json.loads(header)
+            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return f"{file.name} has no header of safetensors"
+        wanted, there = 8 + length + max(ends, default=0), file.stat().st_size
+        if there != wanted:
+            return f"{file.name} has {there} bytes and says that it has {wanted}"
+    return None
+
+
 def tiny_shapes(hidden_size: int, num_layers: int) -> list[WeightShape]:
     """Return the tensors of the embedded Llama, whose MLP is four times as wide, and whose head is its embedding."""
     h = hidden_size

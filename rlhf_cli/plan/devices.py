@@ -97,6 +97,19 @@ def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
     return tuple(match[1] if (match := _UUID.search(line)) else line for line in lines)
 
 
+@cache
+def compute_capabilities(nvidia_smi: str | None) -> tuple[float, ...]:
+    """Return what each GPU can, as NVIDIA counts it (8.0 is an A100), by `nvidia_smi` (its path); none for None."""
+    if nvidia_smi is None:
+        return ()
+    asked = [nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
+    except (subprocess.TimeoutExpired, OSError):
+        return ()
+    return tuple(float(line) for line in said.split() if re.fullmatch(r"\d+\.\d+", line))
+
+
 def may_have_other_gpus() -> bool:
     """Return whether there may be GPUs that nvidia-smi does not count."""
     return _NO_NVIDIA.exists()

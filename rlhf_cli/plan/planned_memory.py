@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.memory.estimate import memory_plan
-from rlhf_cli.memory.moments import MemoryPlan
+from rlhf_cli.memory.memory_advice import part_advice
+from rlhf_cli.memory.moments import Lowering, MemoryPlan, Moment
 from rlhf_cli.memory.run_load import Lengths, run_load
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.device_memory import gpu_bytes, host_bytes
 from rlhf_cli.plan.devices import num_gpus
-from rlhf_cli.plan.longest_rows import longest_rows
 
 
-def planned_memory(experiment: Experiment, known: Known) -> MemoryPlan:
+def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None) -> MemoryPlan:
     """Return what a process needs of its device, after the data and the batches were looked at."""
     batches = known.batches
     completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
-    lengths = longest_rows(experiment, known.sources)
-    load = run_load(experiment, lengths or Lengths(0, 0, 0), completions)
+    load = run_load(experiment, lengths or Lengths(0, 0), completions)
     if not load.tokens:
         return MemoryPlan(unknown="how long the rows are is known when they are read")
     on_gpu = uses_gpu(experiment)
@@ -31,7 +32,19 @@ def planned_memory(experiment: Experiment, known: Known) -> MemoryPlan:
         bf16=experiment.launch.precision == "bf16" or (on_gpu and experiment.launch.precision == "auto"),
         device_bytes=(gpu_bytes() if experiment.launch.slurm is None else None) if on_gpu else host and host // local,
     )
-    return plan
+    peak = plan.peak
+    if peak is None:
+        return plan
+    left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
+    return replace(plan, leaves_out=left_out, cheapest=_cheapest(experiment, peak, known.processes, on_gpu=on_gpu))
+
+
+def _cheapest(experiment: Experiment, peak: Moment, processes: int, *, on_gpu: bool) -> Lowering | None:
+    for part in sorted(peak.parts, key=lambda part: -peak.parts[part]):
+        advice = part_advice(experiment, part, world_size=processes, on_gpu=on_gpu)
+        if advice is not None:
+            return Lowering(part, advice.words, advice.why + (f"; now {advice.now}" if advice.now else ""))
+    return None
 
 
 def uses_gpu(experiment: Experiment) -> bool:

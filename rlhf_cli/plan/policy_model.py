@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
@@ -11,6 +10,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import describe_model, describe_reward_model
+from rlhf_cli.models.tokenizer_files import read_json
 
 
 def describe_policy(experiment: Experiment, composed: Composed) -> str:
@@ -52,7 +52,7 @@ def _is_classifier(folder: Path) -> bool:
     """Return whether a model folder says so, of itself or of the adapter in it."""
     for name, field in (("config.json", "architectures"), ("adapter_config.json", "task_type")):
         if (folder / name).is_file():
-            stated = json.loads((folder / name).read_text(encoding="utf-8")).get(field) or ""
-            kind = str(stated if isinstance(stated, str) else stated[0])
+            stated = read_json(folder / name).get(field) or ""
+            kind = str(stated[0] if isinstance(stated, list) else stated)
             return kind.endswith(("ForSequenceClassification", "SEQ_CLS"))
     return False

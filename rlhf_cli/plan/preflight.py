@@ -8,25 +8,35 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError
+from rlhf_cli.plan.checks.argument_checks import best_model_problems, no_step_problems, range_problems
 from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
-from rlhf_cli.plan.checks.data_checks import (
-    class_file_problems,
-    column_problems,
-    source_problems,
-)
+from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
+from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
+from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
-from rlhf_cli.plan.checks.machine_checks import machine_problems, tracker_problems
+from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, tracker_problems
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
+from rlhf_cli.plan.checks.package_checks import package_problems
+from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokenizer_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
 from rlhf_cli.plan.checks.row_checks import row_problems
+from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
+from rlhf_cli.plan.longest_rows import longest_rows
 from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.plan.workload import checkpoints, evaluations, workload
 from rlhf_cli.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
+    range_problems,
+    best_model_problems,
+    hub_problems,
     policy_problems,
+    weight_problems,
+    adapter_problems,
+    package_problems,
     source_problems,
     class_file_problems,
     reward_problems,
@@ -36,10 +46,15 @@ CHECKS: tuple[Check, ...] = (
     missing_argument_problems,
     round_problems,
     row_problems,
+    tokenizer_problems,
+    room_for_answers_problems,
     stage_problems,
+    no_step_problems,
+    evaluation_cost,
     unwritable_problems,
     room_problems,
     tracker_problems,
+    precision_notice,
     machine_problems,
 )
 """What is asked of every experiment, in this order: a check finds what those above it have noted."""
@@ -54,12 +69,14 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     folder, batch sizes that do not divide, a run folder that cannot be written to.
     """
     known = nothing_known(experiment, folder)
-    problems = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, known)]
+    found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, known)]
+    problems = list({str(problem): problem for problem in found}.values())  # two checks may read one bad file
     if len(problems) == 1:
         raise problems[0]
     if problems:
         raise Problems(problems)
     assert known.machine is not None
+    lengths = longest_rows(experiment, known)
     return Plan(
         model=known.model,
         data=known.data,
@@ -73,7 +90,10 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
-        memory=planned_memory(experiment, known),
+        memory=planned_memory(experiment, known, lengths),
+        workload=workload(experiment, known, lengths),
+        evaluations=evaluations(experiment, known),
+        checkpoints=checkpoints(experiment, known),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rlhf_cli.memory.moments import MemoryPlan
 from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.rollout_batches import BatchPlan
 from rlhf_cli.plan.row_batches import StagePlan
+from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
 from rlhf_cli.tracking.tracking_plan import TrackingPlan
 
 
@@ -45,3 +46,25 @@ class Plan:
     notices: tuple[Notice, ...] = ()
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Says what a process needs of its device's memory."""
+    workload: Workload = field(default_factory=Workload)
+    """Counts rounds, prompts, completions and tokens of the whole run."""
+    evaluations: Evaluations | None = None
+    checkpoints: Checkpoints | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the plan as JSON has it; a part is null where the run has none, a number where the data decides."""
+        return {
+            "model": self.model,
+            "data": self.data,
+            "columns": list(self.columns),
+            "num_rows": self.num_rows,
+            "rewards": dict(self.rewards),
+            "processes": self.processes,
+            "round": asdict(self.batches) if self.batches is not None else None,
+            "stage": asdict(self.stage) if self.stage is not None else None,
+            "workload": self.workload.as_json(),
+            "evaluations": self.evaluations.as_json() if self.evaluations is not None else None,
+            "checkpoints": self.checkpoints.as_json() if self.checkpoints is not None else None,
+            "memory": self.memory.as_json(),
+            "notices": [{"subject": notice.subject, "text": notice.text} for notice in self.notices],
+        }

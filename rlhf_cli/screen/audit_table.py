@@ -82,16 +82,16 @@ def _table(result: AuditResult) -> Table:
 
 def _show_hole(console: Console, kind: KindResult) -> None:
     console.print(Text.assemble((kind.name, "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
-    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2), expand=False))
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
-        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2), expand=False))
     elif kind.is_near:
         console.print(
             Padding(Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2))
         )
-    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2)))
+    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2), expand=False))
 
 
 def _parts(contributions: Mapping[str, Contribution]) -> str:
@@ -102,11 +102,11 @@ def _parts(contributions: Mapping[str, Contribution]) -> str:
 
 
 def _show_advice(console: Console, number: int, advice: Advice) -> None:
-    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2), expand=False))
     if advice.words:
         words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
         tried = "not tried" if advice.closes is None else f"tried: closes {advice.closes} of {len(advice.kinds)}"
-        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5)))
+        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5), expand=False))
 
 
 def _verdict(result: AuditResult) -> Text:

@@ -19,14 +19,12 @@ def show_given_away(console: Console, run: str, given: GivenAway, pushed_to: str
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
-    console.print(
-        Text(f"  {len(given.files)} files, {given.bytes / _MIB:.1f} MiB; README.md is its card: read it first")
-    )
+    size = f"{given.bytes / _MIB:.1f} MiB" if given.bytes >= _MIB else f"{given.bytes / _KIB:.0f} KiB"
+    console.print(Text(f"  {len(given.files)} files, {size}; README.md is its card: read it before others do"))
     for note in given.notes:
         console.print(Text(f"  {note}", "yellow"))
     if pushed_to is not None:
         console.print(Text(f"  pushed to {pushed_to}"))
     else:
-        console.print(
-            Text(f"  rlhf export ... --out {shlex.quote(place)} --push OWNER/NAME  # uploads it, card edited or not")
-        )
+        command = f"rlhf export {shlex.quote(run)} --out {shlex.quote(place)} --push OWNER/NAME"
+        console.print(Text(f"  {command}  # uploads it, with the card as you leave it"), soft_wrap=True)

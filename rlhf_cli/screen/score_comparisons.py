@@ -9,12 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.measure.score_bench import ScoreBench
+from rlhf_cli.measure.scored_rows import CompletionScores
 from rlhf_cli.measure.two_weightings import TwoWeightings
 from rlhf_cli.screen.column_blocks import column_blocks
 from rlhf_cli.screen.one_line import figure, one_line
+from rlhf_cli.screen.score_tables import show_distributions, show_scores
 
 _STRONG = 0.5
 _TEXT = 40
+
+
+def show_bench(
+    console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores, bench: ScoreBench
+) -> None:
+    """Print everything that `rlhf score` says of the rows."""
+    show_scores(console, rows, scores)
+    show_distributions(console, bench)
+    show_correlations(console, bench)
+    show_label(console, bench, rows)
+    if bench.against is not None:
+        show_two_weightings(console, bench.against, [row.total for row in scores.rows])
 
 
 def show_correlations(console: Console, bench: ScoreBench) -> None:

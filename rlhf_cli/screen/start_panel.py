@@ -9,10 +9,11 @@ from rich.text import Text
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Slurm
-from rlhf_cli.config.schema.reward_section import Gate, Reward
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.redaction import redacted
+from rlhf_cli.screen.memory_bars import memory_bars
+from rlhf_cli.screen.reward_tree import reward_tree
+from rlhf_cli.screen.workload_lines import workload_lines
 from rlhf_cli.tables.strategies import STRATEGIES
 
 
@@ -27,9 +28,7 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_row("trainer", f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})")
     facts.add_row("model", plan.model)
     facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
-    for name, line in zip(("batch", "steps"), _arithmetic(plan), strict=False):
-        facts.add_row(name, line)
-    for name, line in (*_critic(experiment), *_dropout(experiment)):
+    for name, line in (*workload_lines(plan), *_critic(experiment), *_reward_model(experiment), *_dropout(experiment)):
         facts.add_row(name, line)
     if experiment.rewards:
         facts.add_row("guards", _guards(experiment))
@@ -43,7 +42,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.add_row("run folder", Text(folder, overflow="fold"))
     parts: list[object] = [facts]
     if experiment.rewards:
-        parts += ["", _rewards(experiment, plan)]
+        parts += ["", reward_tree(experiment.rewards, plan.rewards)]
+    parts += ["", memory_bars(plan.memory)]
     console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
     for warning in plan.machine.warnings:
         console.print(f"[yellow]launch:[/] {warning}", highlight=False)
@@ -53,20 +53,6 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         console.print(f"[yellow]{notice.subject}:[/] {notice.text}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
-
-
-def _arithmetic(plan: Plan) -> list[str]:
-    if plan.stage is not None:
-        return [plan.stage.describe(), plan.stage.describe_steps()]
-    if plan.batches is None:
-        return []
-    steps = plan.batches.steps
-    return [
-        plan.batches.describe(),
-        "known when the data is read"
-        if steps is None
-        else f"{steps}, {plan.batches.accumulation} x {plan.batches.per_device} a device each",
-    ]
 
 
 def _critic(experiment: Experiment) -> list[tuple[str, str]]:
@@ -87,6 +73,22 @@ def _critic(experiment: Experiment) -> list[tuple[str, str]]:
         size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
         lines.append(("truncation", f"{row.name}{mode}{size}"))
     return lines
+
+
+def _reward_model(experiment: Experiment) -> list[tuple[str, str]]:
+    """What the loss of a reward model has beside who is better, and which pairs are shown."""
+    section = experiment.reward_model
+    if section is None:
+        return []
+    margin, said = section.margin, "none"
+    if margin is not None and margin.column is not None:
+        said = f"column {margin.column}"
+    elif margin is not None:
+        said = f"{margin.scale:g} x {margin.transform} of {margin.chosen} - {margin.rejected}"
+    center = f"scores near 0 by {section.center:g}" if section.center else "scores may lie anywhere"
+    shown = "all pairs" if section.show_samples == -1 else f"{section.show_samples} pairs"
+    lines = [("margin", said), ("center", center)]
+    return [*lines, ("samples", f"{shown} shown at every evaluation and at the end")] if section.show_samples else lines
 
 
 def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
@@ -139,30 +141,3 @@ def _slurm(slurm: Slurm) -> str:
     names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
     asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
     return ", ".join(asked) or "the cluster's defaults"
-
-
-def _rewards(experiment: Experiment, plan: Plan) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("reward", style="bold")
-    table.add_column("weight", justify="right")
-    table.add_column("scored by", overflow="fold")
-    is_gated = any(reward.gates for reward in experiment.rewards.values())
-    if is_gated:
-        table.add_column("only where")
-    for name, reward in experiment.rewards.items():
-        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items())
-        cells = [name, _weight(reward), plan.rewards[name] + (f" ({args})" if args else "")]
-        table.add_row(*cells, *([", ".join(_gate(gate) for gate in reward.gates)] if is_gated else []))
-    return table
-
-
-def _weight(reward: Reward) -> str:
-    weight = reward.weight
-    return f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-
-
-def _gate(gate: Gate) -> str:
-    if gate.between is not None:
-        return f"{gate.between[0]:g} <= {gate.by} <= {gate.between[1]:g}"
-    tests = ((">=", gate.at_least), ("<=", gate.at_most), ("=", gate.equals))
-    return "".join(f"{gate.by} {sign} {value:g}" for sign, value in tests if value is not None)

@@ -16,6 +16,8 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 Place = Callable[[str], str]
+_BEGINNING = 3
+"""So many letters that two words have in common at their beginning make one a shorter form of the other."""
 
 
 def argument_problems(
@@ -129,7 +131,9 @@ def _missing(
 def _hint(key: str, annotation: object, value: object) -> str | None:
     choices = literals(annotation)
     if isinstance(value, str) and choices:
-        close = nearest(value.lower(), choices)
+        typed = value.lower()
+        begun = [choice for choice in choices if choice[:_BEGINNING] == typed[:_BEGINNING]]  # chars, for characters
+        close = nearest(typed, choices) or (begun[0] if len(begun) == 1 else None)
         return f"{key}={close}" if close else None
     meant = fitting(annotation, value)
     if isinstance(meant, list):

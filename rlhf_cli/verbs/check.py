@@ -11,17 +11,8 @@ goes on would refuse. Imports no torch and writes nothing.
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.resume_options import resume_options
-from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
-from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.screen.launch_table import describe_launch
-from rlhf_cli.screen.start_panel import show_start
 from rlhf_cli.usage import read_options
 
 
@@ -29,16 +20,37 @@ def run(argv: list[str]) -> int:
     """Check an experiment and show what it would do; returns the exit code."""
     options = read_options(__doc__, argv, verb="check")
     prepared = prepare(options.words)
+    # A typo is refused above, before what draws and plans is imported.
+    from rich.console import Console
+
+    from rlhf_cli.jobs.planned_run import planned_json
+    from rlhf_cli.jobs.resume_options import resume_options
+    from rlhf_cli.jobs.resuming import resumed
+    from rlhf_cli.json_output import print_json
+    from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.plan.launch_plan import plan_launch
+    from rlhf_cli.plan.preflight import preflight
+    from rlhf_cli.screen.launch_table import describe_launch
+    from rlhf_cli.screen.start_panel import show_start
+
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed)
     if (earlier := existing_run(experiment, composed)) is not None:
         resumed(earlier, prepared, resume_options(options).allowed)
-    console = Console()
+    tried = None
     if (count := options.number("--rows")) is not None:
         from rlhf_cli.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
+
+        tried = try_rows(experiment, count)
+    if options.as_json:
+        rows = tried.as_json() if tried is not None else None
+        print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})
+        return EXIT_OK
+    console = Console()
+    if tried is not None:
         from rlhf_cli.screen.tried_rows_shown import show_tried_rows
 
-        show_tried_rows(console, try_rows(experiment, count))
+        show_tried_rows(console, tried)
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)

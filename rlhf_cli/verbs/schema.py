@@ -1,5 +1,5 @@
-"""rlhf schema [GROUP]     JSON Schema of the configuration, for editors and programs: without a word of an experiment,
-which is the whole of it, else of the files of a group of conf/ (rlhf schema reward)
+"""rlhf schema [GROUP | VERB]     JSON Schema: without a word of an experiment, which is the whole configuration, else
+of the files of a group of conf/ (rlhf schema reward), or of what a verb prints with --json (rlhf schema compare)
 
 An editor with a YAML language server checks and completes a file that begins with
     # yaml-language-server: $schema=rlhf.schema.json
@@ -20,24 +20,26 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.json_output import print_json
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
 from rlhf_cli.suggest import nearest
 from rlhf_cli.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Print or write a schema; returns the exit code. Raises ConfigError for a group that does not exist."""
+    """Print or write a schema; returns the exit code. Raises ConfigError for what is neither group nor verb."""
     options = read_options(__doc__, argv, verb="schema")
-    group, *more = options.words or ["exp"]
-    if more or group not in groups():
-        close = nearest(group, groups())
+    what, *more = options.words or ["exp"]
+    if more or what not in (*groups(), *SHAPES):
+        close = nearest(what, (*groups(), *SHAPES))
         raise ConfigError(
             "a schema of what?",
             where="command line",
             got=" ".join(options.words),
-            expected="nothing, or one group: " + ", ".join(groups()),
+            expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",
             hint=f"rlhf schema {close}" if close else "rlhf schema",
         )
-    schema, out = configuration_schema(group), options.path("--out")
+    schema = configuration_schema(what) if what in groups() else output_schema(what)
+    out = options.path("--out")
     if out is None:
         print_json(schema)
         return EXIT_OK
@@ -46,8 +48,10 @@ def run(argv: list[str]) -> int:
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from None
     if options.as_json:
-        print_json({"path": str(out), "group": group})
+        print_json({"path": str(out), "of": what})
     else:
-        line = f"{out}; first line of a file in conf/{group}:  # yaml-language-server: $schema={out}"
-        Console(soft_wrap=True).print(line, markup=False, highlight=False)
+        use = (
+            f"; first line of a file in conf/{what}:  # yaml-language-server: $schema={out}" if what in groups() else ""
+        )
+        Console(soft_wrap=True).print(f"{out}{use}", markup=False, highlight=False)
     return EXIT_OK

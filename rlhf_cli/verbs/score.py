@@ -7,9 +7,9 @@ rlhf score RUN [overrides]         the rewards of an experiment, or of a run as 
                      folder or its completions/ stands for its last table, as RUN does without any. With one of
                      RUN/failures/ the reward that failed there is called again, alone and as in training: it fails in
                      the same way, until it is mended
---trust              run the reward files that RUN names, though somebody else made it
 --label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
 --against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
+--trust              run the reward files that RUN names, though somebody else made it
 --limit N            only the first N rows are scored
 --show N             print the first N rows as texts, coloured by what each part got
 --json               print one object: rows with prompt and completion, summary, distributions, correlations ...
@@ -27,10 +27,8 @@ from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
 from rlhf_cli.jobs.typed_run import take_run
 from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
-from rlhf_cli.runs.failure_capsules import Capsule, read_capsule
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.screen.score_comparisons import show_correlations, show_label, show_two_weightings
-from rlhf_cli.screen.score_tables import show_distributions, show_scores
+from rlhf_cli.runs.failure_capsules import read_capsule
+from rlhf_cli.screen.score_comparisons import show_bench
 from rlhf_cli.screen.scored_texts import show_parts
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
@@ -54,40 +52,35 @@ def run(argv: list[str]) -> int:
         )
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
+
+    def composed(words: list[str]) -> Experiment:
+        if run is None:
+            return prepare(words, adjust=without_policy_and_data).experiment
+        return prepare_from(run, words, adjust=without_policy_and_data).experiment
+
+    experiment = composed(options.words)
+    words = options.texts("--against")
+    other = composed([*options.words, *words]) if words else None
     capsule = read_capsule(completions)
-    experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
-    other = _experiment(run, [*options.words, *words], capsule) if words else None
+    if capsule is not None:
+        experiment = replayed(experiment, capsule)
 
     from rlhf_cli.evaluate.score_completions import read_completions, score
     from rlhf_cli.measure.score_bench import score_bench
 
     rows = read_completions(completions, limit=limit)
-    label = options.text("--label")
     if capsule is not None:
         print(replay_words(capsule, len(rows)), file=sys.stderr)
     step, max_steps = (0, 1) if capsule is None else (capsule.step, capsule.max_steps)
     scores = score(experiment, rows, step=step, max_steps=max_steps)
-    if capsule is not None:
-        print(passed_words(capsule), file=sys.stderr)
-    bench = score_bench(rows, scores, label=label, other=None if other is None else (words, score(other, rows)))
+    against = None if other is None else (words, score(other, rows, step=step, max_steps=max_steps))
+    bench = score_bench(rows, scores, label=options.text("--label"), other=against)
     if options.as_json:
         print_json(bench.as_json(rows, scores))
-        return EXIT_OK
-    console = wide_console()
-    show_parts(console, rows[: shown or 0], scores)
-    show_scores(console, rows, scores)
-    show_distributions(console, bench)
-    show_correlations(console, bench)
-    show_label(console, bench, rows)
-    if bench.against is not None:
-        show_two_weightings(console, bench.against, [row.total for row in scores.rows])
-    return EXIT_OK
-
-
-def _experiment(run: RunFolder | None, words: list[str], capsule: Capsule | None) -> Experiment:
-    """Return the experiment of the words, on top of a run's where there is one; of a failure, that reward alone."""
-    if run is None:
-        experiment = prepare(words, adjust=without_policy_and_data).experiment
     else:
-        experiment = prepare_from(run, words, adjust=without_policy_and_data).experiment
-    return experiment if capsule is None else replayed(experiment, capsule)
+        console = wide_console()
+        show_parts(console, rows[: shown or 0], scores)
+        show_bench(console, rows, scores, bench)
+    if capsule is not None:
+        print(passed_words(capsule), file=sys.stderr)
+    return EXIT_OK

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import resume_once, run_once, show_plan
+from rlhf_cli.jobs.planned_run import planned_json
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.resume_options import resume_options
 from rlhf_cli.jobs.resuming import resumed
@@ -31,7 +32,6 @@ from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_once
 from rlhf_cli.json_output import print_json
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_result import run_result
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
@@ -51,14 +51,14 @@ def run(argv: list[str]) -> int:
             print_json(end.as_json())
         return end.code
     refuse_of_sweeps(options, "rlhf train -m ...")
-    folder = _train(Console(), options)
+    result = _train(Console(), options)
     if options.as_json:
-        print_json({"dry_run": True} if folder is None else {"dry_run": False, **run_result(folder)})
+        print_json(result)
     return EXIT_OK
 
 
-def _train(console: Console, options: Options) -> RunFolder | None:
-    """Train one experiment, or leave it to Slurm, and return its folder; None where nothing was to be started."""
+def _train(console: Console, options: Options) -> dict[str, object]:
+    """Train one experiment, leave it to Slurm or, with --dry-run, show what it would be; returns what came of it."""
     words, is_dry = options.words, options.on(DRY_RUN)
     how = resume_options(options)
     _refuse_search(words)
@@ -68,17 +68,17 @@ def _train(console: Console, options: Options) -> RunFolder | None:
         going_on = resumed(earlier, prepared, how.allowed)
         if is_dry and going_on.plan is not None:
             show_plan(console, going_on.prepared, going_on.plan, earlier=earlier)
-            return None
+            return {"dry_run": True, **planned_json(going_on.prepared, going_on.plan, earlier=earlier)}
         resume_once(console, going_on, take_over=how.take_over)
-        return earlier
+        return {"dry_run": False, **run_result(earlier)}
     plan = preflight(prepared.experiment, prepared.composed)
     if is_dry:
         show_plan(console, prepared, plan)
-        return None
+        return {"dry_run": True, **planned_json(prepared, plan)}
     if goes_to_slurm(prepared.experiment.launch):
         check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
-        return submit_once(console, prepared, plan)
-    return run_once(console, prepared, plan)
+        return {"dry_run": False, **run_result(submit_once(console, prepared, plan))}
+    return {"dry_run": False, **run_result(run_once(console, prepared, plan))}
 
 
 def _refuse_search(words: list[str]) -> None:

@@ -69,11 +69,18 @@ def test_origins_of_a_users_experiment(write: Write) -> None:
 
 @pytest.mark.parametrize("words", [["+exp=quickstart", "trainer=ppo"], ["+exp=toy_sft", "++seed=3"]])
 def test_the_files_that_were_merged_are_hydras_own_list(words: list[str]) -> None:
+    """And what they come to: with Hydra's own settings beside them, and without."""
     with composing() as loader:
-        loader.compose(CONFIG_NAME, words)
+        config, choices = loader.compose(CONFIG_NAME, words)
+        merged = loader.merged
         theirs = loader.compute_defaults_list(CONFIG_NAME, words, RunMode.RUN).defaults
-    assert loader.merged == theirs
-    assert words[0].removeprefix("+exp=") in str(theirs[-1].config_path)
+        whole, all_choices = loader.compose(CONFIG_NAME, [*words, "hydra.job.name=x"])
+    ours = [default for default in theirs if not str(default.config_path).startswith("hydra/")]
+    assert [(one.config_path, one.package) for one in merged] == [(one.config_path, one.package) for one in ours]
+    assert len(ours) < len(theirs)
+    assert words[0].removeprefix("+exp=") in str(merged[-1].config_path)
+    assert config == whole
+    assert choices == {group: option for group, option in all_choices.items() if not group.startswith("hydra/")}
 
 
 def test_the_fast_loader_reads_what_the_slow_one_reads() -> None:

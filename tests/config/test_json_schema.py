@@ -82,7 +82,7 @@ def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "reward"]) == 0
     assert json.loads(capsys.readouterr().out) == configuration_schema("reward")
     assert main(["schema", "--out", "a.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": "a.json", "group": "exp"}
+    assert json.loads(capsys.readouterr().out) == {"path": "a.json", "of": "exp"}
     assert json.loads((place / "a.json").read_text()) == configuration_schema()
     assert main(["schema", "rewrad"]) == 2
     assert "try:      rlhf schema reward" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.screen.start_panel import show_start
+from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
@@ -50,10 +51,9 @@ def make(write: Write) -> Callable[..., str]:
     ) -> str:
         write(f"{name}/config.json", json.dumps(config | SIZES | more))
         write(f"{name}/tokenizer_config.json", "{}")
+        write(f"{name}/model.safetensors", EMPTY_WEIGHTS)
         if tokens is not None:
-            vocabulary = tokens if isinstance(tokens, dict) else [[token, 0.0] for token in tokens]
-            added = [{"id": 100, "content": "<end>"}]
-            write(f"{name}/tokenizer.json", json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+            write(f"{name}/tokenizer.json", tokenizer_json(tokens, {"<end>": 100}))
         return name
 
     return call
@@ -184,6 +184,7 @@ class TestAdapters:
     def adapter(self, write: Write, task: str) -> str:
         content = {"base_model_name_or_path": "base", "task_type": task}
         write("there/adapter_config.json", json.dumps(content))
+        write("there/adapter_model.safetensors", EMPTY_WEIGHTS)
         return "critic.init=there"
 
     def test_of_a_reward_model(self, make: Make, write: Write) -> None:
@@ -228,30 +229,30 @@ class TestThePanel:
         console = Console(file=io.StringIO(), width=140)
         show_start(console, experiment, preflight(experiment, composed), title="mine", folder=None)
         assert isinstance(console.file, io.StringIO)
-        return "\n".join(line.strip("│ ") for line in console.file.getvalue().splitlines())
+        return "\n".join(" ".join(line.strip("│ ").split()) for line in console.file.getvalue().splitlines())
 
     def test_ppo(self) -> None:
         text = self.panel()
-        assert "\ncritic     policy, own optimizer\n" in text
-        assert "\nkl         reward, k1, 0.05\n" in text
+        assert "\ncritic policy, own optimizer\n" in text
+        assert "\nkl reward, k1, 0.05\n" in text
         assert "x 1 generation x 4 epochs" in text
         assert "truncation" not in text
 
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["truncation=bootstrap"], "truncation  bootstrap, replace"),
-            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation  eos_penalty, subtract 2"),
-            (["kl.where=loss"], "kl         loss, k3, 0.05"),
-            (["kl.where=none"], "kl         none"),
-            (["kl.controller={target: 6, horizon: 100}"], "kl         reward, k1, 0.05 at first, towards 6"),
+            (["truncation=bootstrap"], "truncation bootstrap, replace"),
+            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation eos_penalty, subtract 2"),
+            (["kl.where=loss"], "kl loss, k3, 0.05"),
+            (["kl.where=none"], "kl none"),
+            (["kl.controller={target: 6, horizon: 100}"], "kl reward, k1, 0.05 at first, towards 6"),
             (
                 ["critic.init=org/judge", "critic.warmup_steps=5"],
-                "critic     org/judge, own optimizer, alone for 5 steps",
+                "critic org/judge, own optimizer, alone for 5 steps",
             ),
             (
                 ["critic.share=lora", "model.lora.r=4", "trainer.args.gradient_checkpointing=false"],
-                "critic     policy, an adapter on the policy's body",
+                "critic policy, an adapter on the policy's body",
             ),
         ],
     )

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems
 from tests.support import planning
+from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 
@@ -41,8 +42,9 @@ class TestGoodPlans:
         assert planned(*MINE, "data.select=[4,20]").num_rows == 16
         assert planned(*MINE, "data.split='train[:50%]'").num_rows is None
 
-    def test_a_fraction_held_out_is_counted_later(self) -> None:
-        assert planned("exp=quickstart", "data.eval={fraction: 0.1}").num_rows is None
+    def test_a_fraction_held_out_of_a_part_is_counted_later(self) -> None:
+        words = ("exp=quickstart", "data.eval={fraction: 0.1}")
+        assert planned(*words, "data.split='train[:50%]'").num_rows is None
 
     def test_several_processes(self) -> None:
         plan = planned("exp=quickstart", "launch.processes=4")
@@ -175,11 +177,12 @@ class TestModels:
 
     def test_a_folder_without_a_tokenizer(self, refused: Refused, write: Write) -> None:
         write("there/config.json", '{"architectures": ["Tiny"]}')
+        write("there/model.safetensors", EMPTY_WEIGHTS)
         error = refused(*self.WORDS)
         assert error.what == "the model folder has no tokenizer in it"
         assert error.hint == "model.tokenizer=FOLDER_OR_HUB_ID"
         assert planned(*self.WORDS, "model.tokenizer=org/name").model == "there (Tiny)"
-        write("there/tokenizer.json", "{}")
+        write("there/tokenizer_config.json", "{}")
         assert planned(*self.WORDS).model == "there (Tiny)"
 
     def test_a_reward_model(self, refused: Refused, write: Write) -> None:
@@ -194,6 +197,14 @@ class TestModels:
         assert (
             planned("exp=quickstart", "rewards.style={model: org/judge}").rewards["style"] == "reward model org/judge"
         )
+
+    @pytest.mark.parametrize("size", [65, 60, 12])
+    def test_heads_of_uneven_width(self, refused: Refused, size: int) -> None:
+        """transformers' Llama of 4 heads refuses 65 (no multiple of 4), 60 (15 a head) and 12 (3 a head)."""
+        error = refused("exp=quickstart", f"model.build.hidden_size={size}")
+        assert str(error.where).startswith("model.build")
+        assert "a multiple of 8" in str(error.expected)
+        assert planned("exp=quickstart", "model.build.hidden_size=56", "model.build.warm_start=null")
 
     def test_a_world_nobody_demonstrates(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "model.build.warm_start.worlds=[toy_sum]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, UserEr
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
+from tests.support.model_copies import EMPTY_WEIGHTS
 
 Write = Callable[[str, str], Path]
 
@@ -139,7 +141,8 @@ def test_batches_too_small(trainer: str, data: str, words: str, at_least: str) -
 class TestModels:
     def folder(self, write: Write, **config: object) -> str:
         name = "adapter_config.json" if "task_type" in config else "config.json"
-        write("there/tokenizer.json", "{}")
+        write("there/tokenizer_config.json", "{}")
+        write("there/model.safetensors", EMPTY_WEIGHTS)
         return f"model.path={write(f'there/{name}', json.dumps(config)).parent}"
 
     def test_a_reward_model_is_no_policy(self, write: Write) -> None:
@@ -182,7 +185,8 @@ class TestQuantised:
         assert str(error.hint).startswith("model.lora.r=16")
 
     def test_not_without_bitsandbytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        real = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))
         error = refused("+exp=toy_sft", "model.quantize=8bit", "model.lora.r=4")
         assert "pip install bitsandbytes" in str(error.hint)
         assert str(error.where) == "model.quantize (command line)"

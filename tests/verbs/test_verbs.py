@@ -52,6 +52,7 @@ def test_help_names_every_verb(words: list[str], capsys: Said) -> None:
     assert said.err == ""
     for verb, what in VERBS.items():
         assert f"  {verb:<11} {what}\n" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])

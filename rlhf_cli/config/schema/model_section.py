@@ -37,6 +37,14 @@ class Build(Section):
     seed: int = Field(default=0, ge=0)
     warm_start: WarmStart | None = None
 
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Build:
+        # Rotary positions (arXiv 2104.09864) turn pairs of a head's numbers, so a head is of even width.
+        width, rest = divmod(self.hidden_size, self.num_heads)
+        if rest or width % 2:
+            raise ValueError(f"`hidden_size` as a multiple of {2 * self.num_heads}, twice `num_heads`")
+        return self
+
 
 class Lora(Section):
     """A LoRA adapter (arXiv 2106.09685) that is trained on the policy; the names are peft.LoraConfig's.

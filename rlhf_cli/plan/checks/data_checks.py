@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.row_table import prepared_rows
+from rlhf_cli.data.rows import hold_out_places
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan.checks.known import Known, Seen
@@ -29,7 +30,7 @@ def source_problems(experiment: Experiment, composed: Composed, known: Known) ->
     is_sound = True
     for source in [*training, *eval_sources(data)]:
         try:
-            preview = peek(source, limit=_LOOKED_AT)
+            preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
             _check_selection(source, preview.num_rows)
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
@@ -43,9 +44,12 @@ def source_problems(experiment: Experiment, composed: Composed, known: Known) ->
     known.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
     rows = known.sources[0].preview.num_rows if len(training) == 1 else None
     if rows is not None:
-        # A fraction is held out by prompt, so how many rows are left is known when they are read.
-        is_split = data.eval is not None and data.eval.fraction is not None
-        known.num_rows = None if is_split else _selected(rows, training[0])
+        known.num_rows = _selected(rows, training[0])
+    for seen in known.held_out:
+        held = seen.preview.num_rows
+        known.num_held_out = None if held is None else _selected(held, seen.source)
+    if data.eval is not None and data.eval.fraction is not None:
+        yield from _split_off(data.eval.fraction, experiment.seed, known)
     known.data = " + ".join(seen.preview.origin for seen in known.sources[: len(training)])
     known.files |= _local_files(experiment)
 
@@ -73,6 +77,20 @@ def column_problems(experiment: Experiment, composed: Composed, known: Known) ->
     for seen in known.held_out:
         if seen.columns:
             yield from _missing_columns(wanted, seen.columns, seen.source.name)
+
+
+def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
+    """Hold the same rows out as the run, and count both sides; unknown where not all rows could be looked at."""
+    count, known.num_rows = known.num_rows, None
+    table = known.sources[0].rows
+    if count is None or table is None or len(table) != count:
+        return
+    try:
+        train, held = hold_out_places(table, fraction, seed)
+    except UserError as error:
+        yield error
+        return
+    known.num_rows, known.num_held_out = len(train), len(held)
 
 
 def _check_selection(source: Source, rows: int | None) -> None:

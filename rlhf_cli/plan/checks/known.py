@@ -15,6 +15,8 @@ from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.row_table import RowTable
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import UserError
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_json
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.rollout_batches import BatchPlan
@@ -35,10 +37,16 @@ class Known:
     trainer: TrainerFields
     processes: int
     folder: Path | None = None
+    cached: dict[str, Path] = field(default_factory=dict)
+    """Maps a model of the hub to its folder in the cache."""
+    tokenizer: TokenizerFiles | None = None
+    """The policy's, where its files are on this machine."""
     model: str = ""
     data: str = ""
     columns: tuple[str, ...] = ()
     num_rows: int | None = None
+    num_held_out: int | None = None
+    """Rows that evaluations run on; None where there are none, or nobody can say yet."""
     sources: list[Seen] = field(default_factory=list)
     """The training sources, then the held-out one, as far as they could be looked at."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
@@ -50,6 +58,21 @@ class Known:
     machine: Machine | None = None
     files: dict[str, Path] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
+
+    def folder_of(self, path: str | None) -> Path | None:
+        """Return where the files of a model are on this machine; None for one of the hub that is not in the cache."""
+        if path is None:
+            return None
+        place = Path(path).expanduser()
+        return place if place.is_dir() else self.cached.get(path)
+
+    def config_of(self, path: str | None) -> JsonTree:
+        """Return what a model's config.json says; nothing where there is none, or where it is no JSON."""
+        folder = self.folder_of(path)
+        try:
+            return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
+        except UserError:
+            return {}  # whoever describes the model says so
 
     @property
     def held_out(self) -> list[Seen]:

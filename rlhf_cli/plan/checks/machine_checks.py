@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.checks.known import Known
-from rlhf_cli.plan.launch_problems import look_at_machine
+from rlhf_cli.plan.devices import compute_capabilities
+from rlhf_cli.plan.launch_problems import look_at_machine, runs_on_cpu
+from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tracking.tracking_plan import missing_tracker
+
+_FIRST_WITH_BF16 = 8.0
 
 
 def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -18,6 +23,18 @@ def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -
     missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
     if missing is not None:
         yield missing
+
+
+def precision_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note that bf16 was asked for on a GPU that has no such arithmetic, and does it slowly by other means."""
+    yield from ()
+    launch = experiment.launch
+    if launch.precision != "bf16" or launch.slurm is not None or runs_on_cpu(experiment):
+        return
+    least = min(compute_capabilities(shutil.which("nvidia-smi")), default=_FIRST_WITH_BF16)
+    if least < _FIRST_WITH_BF16:
+        text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
+        known.notices.append(Notice("precision", text))
 
 
 def machine_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

@@ -1,0 +1,96 @@
+"""Checks values of TRL's arguments that its own types let through and a library below it, or nobody, would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import setting
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.tables.argument_ranges import RANGES
+
+_ARGS = "trainer.args."
+
+
+def range_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield every argument that was given a value outside its bounds."""
+    args, generates = experiment.trainer.args, experiment.trainer.row.generates
+    for bounds in RANGES:
+        value, key = args.get(bounds.name), _ARGS + bounds.name
+        if not isinstance(value, int | float) or isinstance(value, bool) or bounds.holds(value):
+            continue
+        if bounds.strategy is not None and setting(known.trainer, args, bounds.strategy) != "steps":
+            continue
+        if bounds.name == "top_k" and value == -1 and experiment.launch.rollout.startswith("vllm"):
+            continue  # vLLM's word for all
+        if bounds.name in known.trainer.fields and (generates or bounds.name != "temperature"):
+            default = known.trainer.fields[bounds.name].default
+            fits = isinstance(default, int | float) and bounds.holds(default)
+            yield ConfigError(
+                f"{key} is out of its range",
+                where=composed.origins.where(key),
+                got=value,
+                expected=f"{bounds.in_words()}: {bounds.why}",
+                hint=f"{key}={default}" if fits else f"~{key}",
+            )
+
+
+def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield that a run would be over before its first step."""
+    if known.steps is not None and known.steps <= 0:
+        key = f"{_ARGS}num_train_epochs"
+        yield ConfigError(
+            "the run would have no step",
+            where=composed.origins.where(key),
+            got=f"{setting(known.trainer, experiment.trainer.args, 'num_train_epochs')} epochs, and no max_steps",
+            expected="more than 0 of either",
+            hint=f"{key}=1, or {_ARGS}max_steps=100",
+        )
+
+
+def best_model_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield what keeps the best checkpoint from being found: it is saved at other steps than it is evaluated at."""
+    args, origins = experiment.trainer.args, composed.origins
+
+    def of(name: str) -> object:
+        return setting(known.trainer, args, name)
+
+    if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and of("eval_strategy") == "no":
+        yield _needs_evaluation(f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type"), origins)
+    if of("load_best_model_at_end") is not True or of("save_strategy") == "best":
+        return
+    saved, evaluated = of("save_strategy"), of("eval_strategy")
+    if saved != evaluated:
+        key = f"{_ARGS}eval_strategy"
+        yield ConfigError(
+            "the best checkpoint is looked for among those that were evaluated when they were saved",
+            where=origins.where(key),
+            got=f"eval_strategy={evaluated}, save_strategy={saved}, load_best_model_at_end=true",
+            expected="the same for both",
+            hint=f"{key}={saved}" if saved != "no" else f"{_ARGS}save_strategy={evaluated}",
+        )
+        return
+    every, save_every = of("eval_steps") or of("logging_steps"), of("save_steps")
+    if saved != "steps" or not isinstance(every, int) or not isinstance(save_every, int) or every < 1:
+        return  # shares of all steps are transformers' to compare
+    if save_every % every:
+        key = f"{_ARGS}save_steps"
+        yield ConfigError(
+            "a checkpoint would be saved at a step that is not evaluated, and could not be the best",
+            where=origins.where(key),
+            got=f"save_steps={save_every}, eval_steps={every}, load_best_model_at_end=true",
+            expected="a multiple of eval_steps",
+            hint=f"{key}={max(1, round(save_every / every)) * every}",
+        )
+
+
+def _needs_evaluation(key: str, name: object, origins: Origins) -> ConfigError:
+    return ConfigError(
+        f"{name} looks at evaluations, and there are none",
+        where=origins.where(key),
+        got=f"{name}, eval_strategy=no",
+        hint=f"{_ARGS}eval_strategy=steps, or {key}=linear",
+    )

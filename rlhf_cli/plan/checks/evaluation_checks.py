@@ -1,0 +1,63 @@
+"""Says what the evaluations of a run cost beside its training, in completions that are generated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rlhf_cli.config.argument_numbers import real_number, whole_number_or_none
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import setting
+from rlhf_cli.errors import UserError
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.run_plan import Notice
+
+
+def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note that evaluations generate more completions than training does. It is no mistake, and may be one."""
+    yield from ()
+    batches, rows = known.batches, known.num_held_out
+    if batches is None or batches.steps is None or rows is None:
+        return
+    times = _num_evaluations(experiment, known, batches.steps)
+    args = experiment.trainer.args
+    sampled = whole_number_or_none(known.trainer, args, "num_generations_eval") or batches.num_generations
+    evaluated = times * rows * (1 + sampled)  # once greedily, and as it samples in training
+    micro_batches = batches.steps_per_generation * batches.num_iterations
+    rounds = math.ceil(batches.steps * batches.accumulation / micro_batches)
+    trained = rounds * batches.completions_a_round
+    if evaluated <= trained:
+        return
+    rarer = math.ceil(_every(experiment, known, batches.steps) * evaluated / trained)
+    cheaper = [f"trainer.args.eval_steps={rarer}"] if times > 1 and _strategy(experiment, known) == "steps" else []
+    cheaper += ["trainer.args.num_generations_eval=1"] if sampled > 1 else []
+    text = f"{evaluated} completions ({times} x {rows} prompts x {1 + sampled}), and training {trained}: " + ", ".join(
+        [*cheaper, "or fewer held-out rows"]
+    )
+    known.notices.append(Notice("evaluation", text))
+
+
+def _num_evaluations(experiment: Experiment, known: Known, steps: int) -> int:
+    """Return how often a run of so many steps is evaluated."""
+    args, times = experiment.trainer.args, 0
+    strategy = _strategy(experiment, known)
+    if strategy == "steps":
+        times = math.ceil(steps / _every(experiment, known, steps))  # also after the last, whichever that is
+    elif strategy == "epoch":
+        times = math.ceil(real_number(known.trainer, args, "num_train_epochs"))
+    return times + (args.get("eval_on_start") is True)
+
+
+def _every(experiment: Experiment, known: Known, steps: int) -> int:
+    """Return after how many steps an evaluation comes; a number below 1 is a share of all steps, as transformers has
+    it, and where none is given it is `logging_steps`.
+    """
+    args = experiment.trainer.args
+    name = "logging_steps" if setting(known.trainer, args, "eval_steps") is None else "eval_steps"
+    every = real_number(known.trainer, args, name)
+    return max(1, math.ceil(every * steps) if every < 1 else int(every))
+
+
+def _strategy(experiment: Experiment, known: Known) -> str:
+    return str(setting(known.trainer, experiment.trainer.args, "eval_strategy"))

@@ -1,0 +1,103 @@
+"""Checks that what an experiment names on the Hugging Face hub can be had: in the cache, or from the hub itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.errors import DataError, ModelError, UserError
+from rlhf_cli.models.model_folders import is_hub_id
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.data_sources import eval_sources, training_sources
+from rlhf_cli.remote.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_up
+
+
+def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield every model and dataset that the hub does not give, or that nobody can fetch from here.
+
+    Notes the folders of the cache that hold models.
+    """
+    asked = {**_models(experiment), **_datasets(experiment)}
+    if not asked:
+        return
+    for (key, question), answer in zip(asked.items(), look_up(list(asked.values())), strict=True):
+        if answer.folder is not None:
+            known.cached[question.name] = answer.folder
+        if answer.state not in ("there", "cached"):
+            yield _problem(key, composed.origins.where(key), question, answer)
+
+
+def _models(experiment: Experiment) -> dict[str, Question]:
+    model, found = experiment.model, dict[str, Question]()
+    if _is_on_hub(model.path):
+        found["model.path"] = Question("model", str(model.path), model.revision)
+    if _is_on_hub(model.tokenizer):
+        found["model.tokenizer"] = Question("model", str(model.tokenizer), needs_weights=False)
+    critic = experiment.critic
+    if critic is not None and critic.init != "policy" and _is_on_hub(critic.init):
+        found["critic.init"] = Question("model", critic.init)
+    for name, reward in experiment.rewards.items():
+        if _is_on_hub(reward.model):
+            found[f"rewards.{name}.model"] = Question("model", str(reward.model))
+    return found
+
+
+def _datasets(experiment: Experiment) -> dict[str, Question]:
+    sources = [*training_sources(experiment.data), *eval_sources(experiment.data)]
+    return {
+        f"{source.name}.path": Question("dataset", source.paths[0], source.revision)
+        for source in sources
+        if is_hub(source)
+    }
+
+
+def _is_on_hub(path: str | None) -> bool:
+    return path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
+
+
+def _problem(key: str, where: str, question: Question, answer: Answer) -> UserError:
+    kind = DataError if question.kind == "dataset" else ModelError
+    name, what = question.name, f"{question.kind} {question.name}"
+    page = f"https://huggingface.co/{'datasets/' * (question.kind == 'dataset')}{name}"
+    local = f"{key}=FILE" if question.kind == "dataset" else f"{key}=FOLDER"
+    if answer.state == "impossible":
+        return kind(
+            f"{name} is no name that the hub could have, nor is there such a folder",
+            where=where,
+            got=answer.detail,
+            expected="OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder",
+        )
+    if answer.state == "missing":
+        return kind(
+            f"there is no {what} on the hub, nor a folder of that name",
+            where=where,
+            got=f"{name}; looked for {Path(name).absolute()}",
+            expected=f"the name of a {question.kind} as its page has it, or a folder",
+            hint=f"{local}, or for a private one `hf auth login`",
+        )
+    if answer.state == "no_revision":
+        return kind(
+            f"the {what} has no revision {question.revision!r}",
+            where=where.replace(key, f"{key.rpartition('.')[0]}.revision"),
+            got=question.revision,
+            expected=f"a branch, tag or commit: {page}/tree/main",
+            hint=f"~{key.rpartition('.')[0]}.revision",
+        )
+    if answer.state == "gated":
+        return kind(
+            f"the hub gives the {what} only to whom its owner has let in",
+            where=where,
+            got="a gated repository, and no token here that opens it",
+            hint=f"accept its terms at {page}, then `hf auth login`",
+        )
+    return kind(
+        f"the {what} is not in the cache, and the hub cannot be reached",
+        where=where,
+        got=answer.detail,
+        expected="a network, or a copy on this machine",
+        hint=f"`hf download {name}{' --repo-type dataset' * (question.kind == 'dataset')}` where there is a network, "
+        f"or {local}" + (f"; {TIMEOUT_VARIABLE}=20 waits longer" if answer.is_silence else ""),
+    )

@@ -1,0 +1,105 @@
+"""Checks a model's weights by the headers of their files: are they there, are they whole, is anything trained?"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, stored_shapes, tiny_shapes
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.suggest import nearest
+
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
+_PREFIXES = ("", "model.", "transformer.", "base_model.model.")
+"""What stands before a module's name in the model and may not in its file."""
+
+
+def weight_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield every model folder of the experiment without weights, or with weights that were cut or are pointers."""
+    named = {"model.path": experiment.model.path} | {
+        f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()
+    }
+    if experiment.critic is not None and experiment.critic.init != "policy":
+        named["critic.init"] = experiment.critic.init
+    for key, path in named.items():
+        folder = known.folder_of(path)
+        if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            continue  # whoever describes the model says what is wrong with it
+        if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
+            yield ModelError(
+                "the model folder has no weights in it",
+                where=composed.origins.where(key),
+                got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
+                expected="model.safetensors, or its parts and their index",
+                hint=f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER",
+            )
+        elif (trouble := damaged_weights(folder)) is not None:
+            yield ModelError(
+                "the weights are not whole",
+                where=composed.origins.where(key),
+                got=f"{folder}: {trouble}",
+                expected="files as long as their headers say, every part of the index among them",
+                hint="copy or download the folder again",
+            )
+
+
+def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield that LoRA has no layer to sit on, or no library to come from; note which targets name none."""
+    lora = experiment.model.lora
+    if lora is None:
+        return
+    if importlib.util.find_spec("peft") is None:
+        yield ConfigError(
+            "an adapter needs peft, which is not installed",
+            where=composed.origins.where("model.lora"),
+            got=f"model.lora.r={lora.r}",
+            hint="pip install peft, or model.lora=null",
+        )
+    modules = _modules(experiment, known)
+    targets = lora.target_modules
+    if not modules or targets == "all-linear":
+        return
+    listed = [targets] if isinstance(targets, str) else targets
+    without = [target for target in listed if not _matches(target, modules, is_pattern=isinstance(targets, str))]
+    if not without or any("expert" in name for name in modules):
+        return  # experts have other names in memory than in their files
+    layers = sorted({name.rpartition(".")[2] for name in modules})
+    close = [nearest(target, layers) for target in without]
+    if len(without) < len(listed):
+        text = f"no layer is named {' or '.join(without)}: the adapter sits on {', '.join(set(listed) - set(without))}"
+        known.notices.append(Notice("adapter", text))
+        return
+    meant = ",".join(dict.fromkeys(name for name in close if name is not None))
+    yield ConfigError(
+        "nothing would be trained: no layer of the model has a name that the adapter looks for",
+        where=composed.origins.where("model.lora.target_modules"),
+        got=", ".join(listed),
+        expected=f"all-linear, or some of {', '.join(layers)}",
+        hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
+    )
+
+
+def _modules(experiment: Experiment, known: Known) -> list[str]:
+    """Return the names of the modules that hold a matrix, as the files of the weights have them; empty if unknown."""
+    build = experiment.model.build
+    shapes: list[WeightShape] | None = None
+    if build is not None:
+        shapes = tiny_shapes(build.hidden_size, build.num_layers)
+    elif (folder := known.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+        shapes = stored_shapes(folder)
+    return [shape.name.removesuffix(".weight") for shape in shapes or () if len(shape.shape) >= 2]
+
+
+def _matches(target: str, modules: list[str], *, is_pattern: bool) -> bool:
+    """Return whether peft would find a module: a text is a pattern for the whole name, a name in a list its end."""
+    if not is_pattern:
+        return any(name == target or name.endswith(f".{target}") for name in modules)
+    try:
+        return any(re.fullmatch(target, prefix + name) for name in modules for prefix in _PREFIXES)
+    except re.error:
+        return False

@@ -1,0 +1,26 @@
+"""Says how many tokens a prompt may have: what the model reads less what it is to write."""
+
+from __future__ import annotations
+
+from rlhf_cli.errors import ConfigError
+
+
+def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
+    """Return how many tokens a prompt may have, None where nobody says how many the model reads.
+
+    `read` is the model's own limit, `served` the one of the server that generates, `completion` the most tokens of an
+    answer, each None where there is none. Raises ConfigError, naming `where`, if nothing is left for a prompt.
+    """
+    context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
+    if context is None:
+        return None
+    written = completion if isinstance(completion, int) and completion > 0 else 1
+    if written >= context:
+        raise ConfigError(
+            "completions leave no room for a prompt",
+            where=where,
+            got=f"{written}, and the model reads {context} tokens",
+            expected="fewer than it reads, prompt and completion together",
+            hint=f"trainer.args.max_completion_length={context // 2}",
+        )
+    return context - written

@@ -1,0 +1,177 @@
+"""Asks the Hugging Face hub, quickly, whether it has what an experiment names; what lies in the cache is not asked for.
+
+Everything is asked at the same time and waited for once: without a network that takes no longer than the timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["model", "dataset"]
+State: TypeAlias = Literal["there", "cached", "impossible", "missing", "no_revision", "gated", "unreachable"]
+
+TIMEOUT_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
+"""The hub's own variable, in seconds, for how long to wait for an answer that carries no data."""
+_TIMEOUT_S = 2.0
+_TRUE = {"1", "ON", "YES", "TRUE"}
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A repository that something is to be loaded from. `revision` is None for the default branch; `needs_weights`
+    says that the files of a tokenizer alone would not do.
+    """
+
+    kind: Kind
+    name: str
+    revision: str | None = None
+    needs_weights: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a question: `detail` is what was found in the way, '' where nothing was. `folder` holds the files
+    of a model that is in the cache, None where it is not; `is_silence`: somebody may only be slow.
+    """
+
+    state: State
+    detail: str = ""
+    folder: Path | None = None
+    is_silence: bool = False
+
+
+def look_up(questions: Sequence[Question]) -> list[Answer]:
+    """Return an answer to each question, in their order, after no more than the timeout."""
+    deadline_s = _timeout_s()
+    waiting = [_begun(question, deadline_s) for question in questions]
+    return [answer() for answer in waiting]
+
+
+def _timeout_s() -> float:
+    """Return how long the hub is waited for."""
+    try:
+        return float(os.environ[TIMEOUT_VARIABLE])
+    except (KeyError, ValueError):
+        return _TIMEOUT_S
+
+
+def is_offline() -> str | None:
+    """Return the variable that forbids to ask the hub, None where none does."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    return next((name for name in names if os.environ.get(name, "").upper() in _TRUE), None)
+
+
+def cached_model(name: str, revision: str | None = None) -> Path | None:
+    """Return the folder of the cache that holds the configuration of a model; None where it was never loaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
+        found = try_to_load_from_cache(name, file, cache_dir=_hub_cache(), revision=revision)
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
+
+
+def _begun(question: Question, deadline_s: float) -> Callable[[], Answer]:
+    """Return a function that waits for the answer, which is being looked for."""
+    known = _without_network(question)
+    if known is not None:
+        return lambda: known
+    answers: list[Answer] = []
+    # A daemon: a name server that does not answer cannot be interrupted, and nobody is to wait for it in the end.
+    asking = threading.Thread(target=lambda: answers.append(_asked(question, deadline_s)), daemon=True)
+    asking.start()
+
+    def wait() -> Answer:
+        asking.join(deadline_s + 0.5)
+        return answers[0] if answers else Answer("unreachable", f"no answer within {deadline_s:g} s", is_silence=True)
+
+    return wait
+
+
+def _without_network(question: Question) -> Answer | None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(question.name)
+    except HFValidationError as error:
+        return Answer("impossible", str(error).split("\n")[0])
+    folder = None
+    if question.kind == "dataset":
+        if _cached_dataset(question.name):
+            return Answer("cached")
+    else:
+        folder = cached_model(question.name, question.revision)
+        if folder is not None and (not question.needs_weights or _has_weights(folder)):
+            return Answer("cached", folder=folder)
+    variable = is_offline()
+    if variable is None:
+        return None
+    partly = "only its configuration is in the cache, and " if folder is not None else ""
+    return Answer("unreachable", f"{partly}{variable}={os.environ[variable]} forbids to ask the hub", folder)
+
+
+@cache
+def _asked(question: Question, deadline_s: float) -> Answer:
+    """Return what the hub says; a process asks it once, however many runs of a sweep name the same."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        info = api.repo_info(question.name, repo_type=question.kind, revision=question.revision, timeout=deadline_s)
+        if getattr(info, "gated", False):
+            api.auth_check(question.name, repo_type=question.kind)
+    except GatedRepoError as error:
+        return Answer("gated", _first_line(error))
+    except RevisionNotFoundError as error:
+        return Answer("no_revision", _first_line(error))
+    except RepositoryNotFoundError as error:
+        return Answer("missing", _first_line(error))
+    except HfHubHTTPError as error:
+        # It answers, and is only busy or confused: the run will ask again, and wait longer.
+        return Answer("there", _first_line(error))
+    except Exception as error:  # a name server, a proxy, a certificate, a socket: each has errors of its own
+        is_silence = "timeout" in type(error).__name__.lower()
+        return Answer("unreachable", f"{type(error).__name__}: {_first_line(error)}", is_silence=is_silence)
+    return Answer("there")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(file.name.endswith(_WEIGHTS) for file in folder.iterdir())
+
+
+def _home() -> Path:
+    cache_home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("HF_HOME", os.path.join(cache_home, "huggingface"))).expanduser()
+
+
+def _hub_cache() -> Path:
+    return Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub")
+
+
+def _cached_dataset(name: str) -> bool:
+    """Return whether `datasets` has prepared a dataset once: OWNER___NAME/SUBSET/VERSION/HASH in its cache."""
+    cache_folder = Path(os.environ.get("HF_DATASETS_CACHE") or _home() / "datasets").expanduser()
+    owner, _, own = name.rpartition("/")
+    folder = cache_folder / (f"{owner}___" * bool(owner) + _snake_case(own))
+    return any(found.is_dir() for found in folder.glob("*/*/*"))
+
+
+def _snake_case(name: str) -> str:
+    """Return a name as `datasets.naming.camelcase_to_snakecase` writes it."""
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name).lower()

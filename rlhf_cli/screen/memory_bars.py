@@ -1,0 +1,71 @@
+"""Draws what a run needs of a device's memory: a bar for generation and one for training, which are never added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.memory.moments import MemoryPlan, Moment, Phase
+from rlhf_cli.runs.disk_space import size
+
+_BAR = 20
+_PHASES: tuple[Phase, ...] = ("generation", "training")
+_ADVISED_ABOVE = 0.1
+"""Of the device: below that there is nothing to lower."""
+_SHOWN_FROM = 0.01
+"""Of the moment's total: a part below that is not named."""
+
+
+def memory_bars(plan: MemoryPlan) -> RenderableType:
+    """Return a heading, a line a phase with the parts of its fullest moment below it, and what dominates."""
+    peak = plan.peak
+    if peak is None:
+        return Text(f"memory: not estimated ({plan.unknown})", style="dim")
+    device = f" of {_size(plan.device_bytes)}" if plan.device_bytes is not None else ""
+    heading = Text(f"memory of each {plan.device}{device}: the fullest moments, estimated", "dim")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    scale = plan.device_bytes if plan.device_bytes and plan.device_bytes < 10 * peak.total else peak.total
+    for phase in _PHASES:
+        moment = plan.fullest(phase)
+        if moment is not None:
+            table.add_row(phase, _bar(moment.total, scale), _size(moment.total), Text(", ".join(_parts(moment))))
+    return Group(heading, table, *(Text(line, style=style) for line, style in _below(plan, peak)))
+
+
+def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:
+    """Yield a line each, with its style: what dominates and how to lower it, and what was not counted."""
+    share = peak.parts[peak.largest] / peak.total
+    yield f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim"
+    is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
+    if plan.cheapest is not None and is_large:
+        yield f"to lower {plan.cheapest.part}: {' '.join(plan.cheapest.words)}  ({plan.cheapest.why})", ""
+    if plan.leaves_out:
+        yield f"not counted: {'; '.join(plan.leaves_out)}", "yellow"
+    if plan.device_bytes is not None and peak.total > plan.device_bytes:
+        yield f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit", "bold red"
+
+
+def _parts(moment: Moment) -> Iterator[str]:
+    by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
+    for part, num_bytes in by_size:
+        if num_bytes >= _SHOWN_FROM * moment.total:
+            yield f"{part} {_size(num_bytes)}"
+
+
+def _bar(num_bytes: int, scale: int) -> Text:
+    full = min(_BAR, max(1, round(_BAR * num_bytes / scale)))
+    style = "red" if num_bytes > scale else "green" if num_bytes < 0.8 * scale else "yellow"
+    return Text.assemble(("█" * full, style), ("░" * (_BAR - full), "dim"))
+
+
+def _size(num_bytes: int) -> str:
+    """Return three digits: an estimate has no more."""
+    number, unit = size(num_bytes).split()
+    return f"{float(number):.3g} {unit}" if float(number) < 1000 else f"{number} {unit}"

@@ -1,0 +1,26 @@
+"""Prints what went wrong to stderr: the label, and what to type next, in colour where a person reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+_RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m"
+_TRY = re.compile(r"^(  try:)", re.MULTILINE)
+
+
+def tell(label: str, text: str) -> None:
+    """Print `label: text`; a pipe, NO_COLOR and a terminal that knows no colours get the words alone."""
+    if _is_coloured():
+        colour = _YELLOW if label == "stopped" else _RED
+        text = _TRY.sub(rf"{_GREEN}\1{_PLAIN}", text)
+        label = f"{colour}{label}:{_PLAIN}"
+    else:
+        label = f"{label}:"
+    print(f"{label} {text}", file=sys.stderr)
+
+
+def _is_coloured() -> bool:
+    # https://no-color.org: set to anything but nothing.
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,133 @@
+"""The nine tasks of AGENTS.md, typed as they stand there by a program that reads nothing but JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
+
+pytestmark = pytest.mark.processes
+REPOSITORY = Path(__file__).resolve().parents[2]
+TASKS = 9
+_TASK = re.compile(r"^## (\d)\. (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+_SHELL = """
+rlhf() { count=$((count + 1)); local code=0
+  "%(python)s" -m rlhf_cli "$@" > "$answers/$count.json" 2> "$answers/$count.txt" || code=$?
+  echo "$code $*" > "$answers/$count.code"; }
+count=0; set -eu
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and how it ended."""
+
+    command: str
+    code: int
+    said: dict | list
+    words: str
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Answer]]:
+    """Every task's commands in the order they are written, in one empty folder."""
+    place = tmp_path_factory.mktemp("a folder of an agent")
+    text = (REPOSITORY / "AGENTS.md").read_text(encoding="utf-8")
+    return {int(number): _done(place, int(number), body) for number, _, body in _TASK.findall(text)}
+
+
+def _done(place: Path, number: int, body: str) -> list[Answer]:
+    folder = place.parent / f"{place.name} task {number}"
+    folder.mkdir()
+    script = _SHELL % {"python": sys.executable} + "".join(_BLOCK.findall(body))
+    env = {**os.environ, "answers": str(folder), "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=place,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = []
+    for count in range(1, len(list(folder.glob("*.code"))) + 1):
+        code, _, command = (folder / f"{count}.code").read_text().strip().partition(" ")
+        printed, words = (folder / f"{count}.json").read_text(), (folder / f"{count}.txt").read_text()
+        assert printed, f"{command}: nothing on stdout, exit code {code}\n{words}"
+        found.append(Answer(command, int(code), json.loads(printed), words))
+    return found
+
+
+def test_there_are_nine(answers: dict[int, list[Answer]]) -> None:
+    assert list(answers) == list(range(1, TASKS + 1))
+    assert all(answers.values())
+
+
+def test_all_end_as_they_are_said_to(answers: dict[int, list[Answer]]) -> None:
+    codes = {answer.command: answer.code for task in answers.values() for answer in task}
+    assert {command for command, code in codes.items() if code} == {"verify runs/quickstart/first --json"}, codes
+    assert set(codes.values()) == {0, 1}
+
+
+def test_each_has_the_shape_that_rlhf_schema_says(answers: dict[int, list[Answer]]) -> None:
+    for answer in (one for task in answers.values() for one in task):
+        SHAPES[answer.command.split()[0]].model_validate_json(json.dumps(answer.said))
+
+
+def test_what_there_is(answers: dict[int, list[Answer]]) -> None:
+    doctor, everything, brevity = (answer.said for answer in answers[1])
+    assert doctor["can_train"] is True
+    assert "quickstart" in {one["name"] for one in everything["exp"]}
+    assert {argument["name"] for argument in brevity["arguments"]} >= {"full", "zero", "unit"}
+
+
+def test_a_reward_of_its_own(answers: dict[int, list[Answer]]) -> None:
+    checked, audited = (answer.said for answer in answers[3])
+    assert "even" in checked["plan"]["rewards"]
+    assert audited["rows"] == 50
+
+
+def test_the_run(answers: dict[int, list[Answer]]) -> None:
+    (trained,) = (answer.said for answer in answers[4])
+    assert (trained["run"], trained["state"], trained["step"]) == ("runs/quickstart/first", "finished", 20)
+
+
+def test_the_winner_is_named_where_there_is_one(answers: dict[int, list[Answer]]) -> None:
+    """Ten times the weight on being short makes answers shorter within twenty steps."""
+    swept, compared = (answer.said for answer in answers[5])
+    assert [run["state"] for run in swept["runs"]] == ["finished"] * 8
+    winners = {verdict["measure"]: verdict["winner"] for verdict in compared["verdicts"]}
+    assert winners["brevity"] == "2"
+    assert set(winners) == {"brevity", "correct"}
+
+
+def test_what_is_done_is_left_as_it_is(answers: dict[int, list[Answer]]) -> None:
+    states, run, sweep = (answer.said for answer in answers[6])
+    assert {row["state"] for row in states} == {"finished"}
+    assert len(states) == 9
+    assert (run["step"], len(sweep["runs"])) == (20, 8)
+
+
+def test_the_judgement(answers: dict[int, list[Answer]]) -> None:
+    evaluated, generated, verified = (answer.said for answer in answers[8])
+    assert evaluated["rows"] == 20
+    assert [point["k"] for point in generated["curve"]][-1] == 4
+    assert verified["runs"] if isinstance(verified, dict) and "runs" in verified else verified
+
+
+def test_what_is_handed_on(answers: dict[int, list[Answer]]) -> None:
+    again, given, report = (answer.said for answer in answers[9])
+    assert again["equal"] is True
+    assert (given["folder"], given["step"]) == ("given-away", 20)
+    assert report["runs"] == 8

@@ -1,0 +1,115 @@
+"""What is read from a tokenizer's files is what transformers makes of them: tokens, lengths, chat templates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.chat_rendering import render_chat
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_tokenizer
+from tests.support.model_copies import model_copy
+
+TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]
+CONVERSATION = [
+    {"role": "system", "content": 'be <short> & "sure"'},
+    {"role": "user", "content": "  17+5=  \n"},
+    {"role": "assistant", "content": "22"},
+    {"role": "user", "content": "sure?"},
+]
+TEMPLATES = [
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] | trim }}\n{% endfor %}assistant:",
+    "{{ bos_token }}{% for m in messages %}\n    {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    "{{ eos_token }}{% endgeneration %}{% else %}[{{ m.role | upper }}] {{ m.content }}{% endif %}\n{% endfor %}",
+    "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
+    "{% if add_generation_prompt %}!{% endif %}{% if tools is none %}?{% endif %}{{ mood | default('plain') }}",
+    "{% set ns = namespace(n=0) %}{%- for m in messages -%}{% set ns.n = ns.n + 1 %}{{ ns.n }}{%- endfor -%}",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_copy(tmp_path_factory.mktemp("model") / "model", tokenizer_config={"bos_token": "<pad>"})
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture
+def ours(folder: Path) -> TokenizerFiles:
+    return read_tokenizer(folder, where="model.path")
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_lengths(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, special_tokens: bool) -> None:
+    wanted = [len(theirs(text, add_special_tokens=special_tokens)["input_ids"]) for text in TEXTS]
+    assert ours.lengths(TEXTS, special_tokens=special_tokens) == wanted
+    assert wanted[4] == 1000
+
+
+def test_special_tokens_and_vocabulary(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase) -> None:
+    assert (ours.special("eos_token"), ours.special("pad_token")) == (theirs.eos_token, theirs.pad_token)
+    assert ours.tokens == theirs.get_vocab()
+    assert ours.chat_template == theirs.chat_template
+    assert ours.surely_lacks("unk_token")
+    assert not ours.surely_lacks("eos_token")
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("settings", [{}, {"mood": "gay"}])
+def test_a_conversation_is_written_as_transformers_does(
+    ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, template: str, settings: dict[str, str]
+) -> None:
+    wanted = theirs.apply_chat_template(
+        CONVERSATION, chat_template=template, tokenize=False, add_generation_prompt=True, **settings
+    )
+    special = {name: str(ours.special(name)) for name in ("bos_token", "eos_token", "pad_token")}
+    assert render_chat(template, CONVERSATION, special, settings) == wanted
+
+
+def test_a_template_that_refuses(ours: TokenizerFiles) -> None:
+    with pytest.raises(jinja2.TemplateError, match="roles must alternate"):
+        render_chat("{{ raise_exception('roles must alternate') }}", CONVERSATION, {})
+
+
+def test_a_template_reaches_nothing_of_python() -> None:
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        render_chat("{{ messages.__class__.__mro__ }}", CONVERSATION, {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"chat_template": "one"}, "one"),
+        ({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}, "b"),
+        ({}, None),
+    ],
+)
+def test_where_a_template_stands(tmp_path: Path, settings: dict[str, object], wanted: str | None) -> None:
+    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",), tokenizer_config=settings)
+    assert read_tokenizer(folder, where="model.path").chat_template == wanted
+
+
+def test_a_special_token_of_an_older_file(tmp_path: Path) -> None:
+    folder = model_copy(tmp_path / "model", without=("tokenizer_config.json",))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<eos>", "lstrip": False}}))
+    assert read_tokenizer(folder, where="model.path").special("eos_token") == "<eos>"
+
+
+def test_a_damaged_one_names_the_key(tmp_path: Path) -> None:
+    folder = model_copy(tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="the tokenizer cannot be read") as caught:
+        read_tokenizer(folder, where="model.tokenizer").lengths(["a"], special_tokens=False)
+    assert caught.value.where == "model.tokenizer"
+
+
+def test_without_a_tokenizer_json_nobody_can_say(tmp_path: Path) -> None:
+    folder = model_copy(tmp_path / "model", without=("tokenizer.json",))
+    assert read_tokenizer(folder, where="model.path").lengths(["a"], special_tokens=False) is None

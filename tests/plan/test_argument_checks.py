@@ -1,0 +1,112 @@
+"""Values that TRL's types let through: the libraries that would refuse them are asked for the bounds themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.tables.argument_ranges import RANGES
+from tests.support.planning import Refused, planned
+
+QUICK = ("exp=quickstart", "launch=cpu")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected", "hint"),
+    [
+        ("temperature=0", "above 0", "temperature=1.0"),
+        ("top_p=1.5", "above 0 and at most 1", "top_p=1.0"),
+        ("min_p=-0.1", "at least 0 and at most 1", None),
+        ("top_k=-1", "at least 0", "top_k=0"),
+        ("repetition_penalty=0", "above 0", "repetition_penalty=1.0"),
+        ("max_completion_length=0", "at least 1", "max_completion_length=512"),
+        ("warmup_steps=-1", "at least 0", None),
+        ("adam_beta2=1", "at least 0 and below 1", "adam_beta2=0.999"),
+        ("weight_decay=-0.01", "at least 0", "weight_decay=0.0"),
+        ("dataloader_num_workers=-2", "at least 0", "dataloader_num_workers=0"),
+        ("logging_steps=0", "above 0", None),
+        ("save_steps=-5", "above 0", "save_steps=500"),
+    ],
+)
+def test_out_of_range(refused: Refused, word: str, expected: str, hint: str | None) -> None:
+    name, _, value = word.partition("=")
+    error = refused(*QUICK, f"trainer.args.{word}")
+    assert isinstance(error, ConfigError)
+    assert error.where == f"trainer.args.{name} (command line)"
+    assert str(error.got) == value
+    assert str(error.expected).startswith(f"{expected}: ")
+    assert hint is None or error.hint == f"trainer.args.{hint}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["temperature=0.01", "top_p=1", "min_p=0", "top_k=0", "warmup_steps=0", "adam_beta1=0", "weight_decay=0"],
+        ["save_strategy=no", "save_steps=0"],
+        ["max_completion_length=1", "repetition_penalty=0.5", "logging_steps=0.5"],
+    ],
+)
+def test_negative_control_on_the_bound(words: list[str]) -> None:
+    assert planned(*QUICK, *(f"trainer.args.{word}" for word in words))
+
+
+def bounds_of(name: str) -> list[tuple[float, bool]]:
+    """(value, is it within?) on either side of every bound of an argument, and on the bound itself."""
+    (row,) = [row for row in RANGES if row.name == name]
+    there = [bound for bound in (row.at_least, row.above, row.at_most, row.below) if bound is not None]
+    tried = [bound + step for bound in there for step in (-1e-3, 0.0, 1e-3)]
+    return [(value, row.holds(value)) for value in tried]
+
+
+def test_the_bounds_are_those_of_the_libraries() -> None:
+    torch = pytest.importorskip("torch")
+    from transformers.generation import logits_process
+
+    def adam(**settings: float) -> Callable[[float], object]:
+        return lambda value: torch.optim.AdamW([torch.zeros(1)], **dict.fromkeys(settings, value))
+
+    makers: dict[str, Callable[[float], object]] = {
+        "temperature": lambda value: logits_process.TemperatureLogitsWarper(float(value)),
+        "min_p": logits_process.MinPLogitsWarper,
+        "repetition_penalty": lambda value: logits_process.RepetitionPenaltyLogitsProcessor(float(value)),
+        "adam_beta1": lambda value: torch.optim.AdamW([torch.zeros(1)], betas=(value, 0.9)),
+        "adam_beta2": lambda value: torch.optim.AdamW([torch.zeros(1)], betas=(0.9, value)),
+        "adam_epsilon": adam(eps=0),
+        "weight_decay": adam(weight_decay=0),
+    }
+    for name, make in makers.items():
+        for value, is_within in bounds_of(name):
+            try:
+                make(value)
+            except ValueError:
+                assert not is_within, (name, value)
+            else:
+                assert is_within, (name, value)
+
+
+def test_a_run_without_a_step(refused: Refused) -> None:
+    words = (*QUICK, "~trainer.args.max_steps", "trainer.args.num_train_epochs=0")
+    assert refused(*words).what == "the run would have no step"
+    assert planned(*words, "trainer.args.max_steps=3")
+
+
+class TestTheBestCheckpoint:
+    WORDS = (*QUICK, "data.eval.fraction=0.1", "trainer.args.load_best_model_at_end=true")
+    STEPS = (*WORDS, "trainer.args.eval_strategy=steps", "trainer.args.metric_for_best_model=greedy/total")
+
+    def test_it_is_evaluated_when_it_is_saved(self, refused: Refused) -> None:
+        error = refused(*self.WORDS)
+        assert error.got == "eval_strategy=no, save_strategy=steps, load_best_model_at_end=true"
+        assert error.hint == "trainer.args.eval_strategy=steps"
+
+    def test_as_often(self, refused: Refused) -> None:
+        error = refused(*self.STEPS, "trainer.args.eval_steps=20", "trainer.args.save_steps=50")
+        assert error.where == "trainer.args.save_steps (command line)"
+        assert error.hint == "trainer.args.save_steps=40"
+        assert planned(*self.STEPS, "trainer.args.eval_steps=60", "trainer.args.save_steps=120")
+
+    def test_a_learning_rate_by_evaluations_needs_some(self, refused: Refused) -> None:
+        error = refused(*QUICK, "trainer.args.lr_scheduler_type=reduce_lr_on_plateau")
+        assert error.what == "reduce_lr_on_plateau looks at evaluations, and there are none"

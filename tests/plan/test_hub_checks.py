@@ -1,0 +1,94 @@
+"""What an experiment names on the hub and cannot be had is told before the run, all of it, each with a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.errors import DataError, ModelError, Problems
+from rlhf_cli.remote import hub_lookup
+from rlhf_cli.remote.hub_lookup import Answer, Question
+from tests.support.model_copies import model_copy
+from tests.support.planning import Refused, planned
+
+QUICK = ("exp=quickstart", "launch=cpu")
+
+
+def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **by_name: Answer) -> list[Question]:
+    """Have the hub give one answer to all, or one by the name behind the slash; returns what it is asked."""
+    questions: list[Question] = []
+
+    def answer(question: Question, _: float) -> Answer:
+        questions.append(question)
+        return by_name.get(question.name.partition("/")[2], answers[0] if answers else Answer("there"))
+
+    monkeypatch.setattr(hub_lookup, "_asked", answer)
+    return questions
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize(
+    ("answer", "what", "got", "hint"),
+    [
+        (Answer("missing"), "there is no model org/name on the hub", "looked for /", "model.path=FOLDER"),
+        (Answer("gated"), "the hub gives the model org/name only to", "gated", "hf auth login"),
+        (
+            Answer("unreachable", "no route"),
+            "is not in the cache, and the hub cannot",
+            "no route",
+            "hf download org/name",
+        ),
+        (Answer("unreachable", "slow", is_silence=True), "cannot be reached", "slow", "HF_HUB_ETAG_TIMEOUT=20"),
+        (Answer("no_revision"), "has no revision 'v9'", "v9", "~model.revision"),
+    ],
+)
+def test_a_model(monkeypatch, refused: Refused, answer: Answer, what: str, got: str, hint: str) -> None:
+    hub_says(monkeypatch, answer)
+    error = refused(*QUICK, "model=local", "model.path=org/name", "model.revision=v9")
+    assert isinstance(error, ModelError)
+    assert what in error.what
+    assert str(error.where).startswith("model.")
+    assert got in str(error.got)
+    assert hint in str(error.hint)
+
+
+@pytest.mark.fault(45)
+def test_a_dataset(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    hub_says(monkeypatch, Answer("unreachable", "no route"))
+    error = refused("exp=quickstart", "data=gsm8k", "data.rename={a: question, b: answer}")
+    assert isinstance(error, DataError)
+    assert error.what == "the dataset openai/gsm8k is not in the cache, and the hub cannot be reached"
+    assert str(error.where).startswith("data.path (data/gsm8k.yaml")
+    assert "hf download openai/gsm8k --repo-type dataset" in str(error.hint)
+
+
+def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = hub_says(monkeypatch, Answer("missing"), good=Answer("there"))
+    with pytest.raises(Problems) as caught:
+        planned(
+            *(*QUICK, "model=local", "model.path=org/good", "model.tokenizer=org/words", "+rewards.judge.model=org/j"),
+            *("data.eval.path=org/rows", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60"),
+        )
+    keys = [str(problem.where).partition(" ")[0] for problem in caught.value.problems]
+    assert keys == ["model.tokenizer", "rewards.judge.model", "data.eval.path"]
+    assert len(questions) == 4
+
+
+def test_negative_control_what_the_hub_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = hub_says(monkeypatch, Answer("there"))
+    assert planned(*QUICK, "model=local", "model.path=org/name").model == "org/name (hub)"
+    assert questions == [Question("model", "org/name")]
+
+
+def test_nothing_of_the_hub_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, place) -> None:
+    questions = hub_says(monkeypatch, Answer("missing"))
+    model_copy(place / "model")
+    planned(*QUICK, "model=local", "model.path=model")
+    assert questions == []
+
+
+def test_what_is_cached_is_read_as_a_folder_is(monkeypatch, place, refused: Refused) -> None:
+    folder = model_copy(place / "snapshot", tokenizer_config={"eos_token": None})
+    monkeypatch.setattr(hub_lookup, "cached_model", lambda name, revision=None: folder)
+    hub_says(monkeypatch, Answer("missing"))
+    error = refused(*QUICK, "model=local", "model.path=org/name")
+    assert error.what.startswith("the tokenizer has no token for the end of a text")

@@ -1,0 +1,139 @@
+"""A tokenizer that lacks something, and prompts that leave no room, are found by files alone.
+
+The embedded model reads 512 tokens, a byte each, and quickstart writes at most 16: a prompt may have 496.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlhf_cli.errors import ConfigError, DataError, ModelError
+from tests.support.model_copies import CONTEXT_TOKENS, model_copy
+from tests.support.planning import MINE, ROWS, Refused, Write, planned
+
+ROOM = CONTEXT_TOKENS - 16
+MODEL = ("model=local", "model.path=model")
+
+
+def one_of(characters: int) -> str:
+    return json.dumps({"prompt": "x" * characters, "a": 1, "b": 1}) + "\n"
+
+
+def conversation(characters: int = 4) -> str:
+    prompt = [{"role": "user", "content": "x" * characters}]
+    return json.dumps({"prompt": prompt, "a": 1, "b": 1}) + "\n"
+
+
+@pytest.mark.fault(43)
+class TestRoom:
+    @pytest.mark.parametrize("model", [("model=tiny",), MODEL], ids=["embedded", "folder"])
+    def test_a_prompt_that_leaves_none(self, place, write: Write, refused: Refused, model: tuple[str, ...]) -> None:
+        model_copy(place / "model")
+        write("rows.jsonl", ROWS + one_of(ROOM + 1))
+        error = refused(*MINE, *model)
+        assert isinstance(error, DataError)
+        assert error.what == f"prompts of more than {ROOM} tokens leave the policy no room to answer"
+        assert "row 21" in str(error.where)
+        assert error.got == f"1 of 21 prompts are longer, the longest has {ROOM + 1} tokens"
+        assert "data.overlong_prompts=drop or truncate" in str(error.hint)
+
+    def test_negative_control_one_that_leaves_just_enough(self, write: Write) -> None:
+        write("rows.jsonl", ROWS + one_of(ROOM))
+        assert planned(*MINE).notices == ()
+
+    @pytest.mark.parametrize(("policy", "says"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
+    def test_what_becomes_of_them_is_counted(self, write: Write, policy: str, says: str) -> None:
+        write("rows.jsonl", ROWS + one_of(600) * 2)
+        (notice,) = planned(*MINE, f"data.overlong_prompts={policy}").notices
+        assert notice.text == f"data: 2 of 22 prompts have more than {ROOM} tokens (the longest 600) and {says}"
+
+    def test_a_conversation_is_counted_as_its_template_writes_it(self, write: Write, refused: Refused) -> None:
+        """`user: ` and a line end around the words, and `assistant: ` behind: 6 + 1 + 11 tokens more."""
+        write("rows.jsonl", conversation() * 20 + conversation(ROOM - 18))
+        assert planned(*MINE).notices == ()
+        write("rows.jsonl", conversation() * 20 + conversation(ROOM - 17))
+        assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
+
+    def test_a_conversation_cannot_be_cut(self, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", conversation() * 20 + conversation(600))
+        error = refused(*MINE, "data.overlong_prompts=truncate")
+        assert error.what.startswith("a conversation cannot be cut off at its beginning")
+        assert error.hint == "data.overlong_prompts=drop"
+
+    def test_answers_as_long_as_the_context(self, refused: Refused) -> None:
+        error = refused("exp=quickstart", "trainer.args.max_completion_length=512")
+        assert isinstance(error, ConfigError)
+        assert error.where == "trainer.args.max_completion_length (command line)"
+        assert (error.got, error.hint) == (
+            "512, and the model reads 512 tokens",
+            "trainer.args.max_completion_length=256",
+        )
+
+
+@pytest.mark.fault(44)
+class TestTokenizer:
+    def test_negative_control_a_whole_one(self, place, write: Write) -> None:
+        model_copy(place / "model")
+        write("rows.jsonl", conversation() * 20)
+        assert planned(*MINE, *MODEL).num_rows == 20
+
+    def test_conversations_without_a_template(self, place, write: Write, refused: Refused) -> None:
+        model_copy(place / "model", without=("chat_template.jinja",))
+        write("rows.jsonl", ROWS)
+        assert planned(*MINE, *MODEL).num_rows == 20
+        for rows, words in ((conversation() * 20, ()), (ROWS, ("data.prompt=[{role: user, content: '{a}+1='}]",))):
+            write("rows.jsonl", rows)
+            error = refused(*MINE, *MODEL, *words)
+            assert isinstance(error, ModelError)
+            assert error.what == "the model has no chat template, and the rows are conversations"
+            assert error.where == "model.path (command line)"
+            assert "model.tokenizer=FOLDER_OR_HUB_ID" in str(error.hint)
+
+    def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
+        model_copy(place / "model", tokenizer_config={"eos_token": None})
+        write("rows.jsonl", ROWS)
+        error = refused(*MINE, *MODEL)
+        assert error.what.startswith("the tokenizer has no token for the end of a text")
+        assert error.got == "model: eos_token is not set"
+
+    def test_a_class_that_has_one_of_its_own_is_let_through(self, place, write: Write) -> None:
+        model_copy(place / "model", tokenizer_config={"tokenizer_class": "GPT2Tokenizer"})
+        settings = json.loads((place / "model" / "tokenizer_config.json").read_text())
+        del settings["eos_token"]
+        (place / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+        write("rows.jsonl", ROWS)
+        assert planned(*MINE, *MODEL).num_rows == 20
+
+    def test_no_token_for_padding_is_none_at_all(self, place, write: Write) -> None:
+        """TRL pads with the end of a text, then."""
+        model_copy(place / "model", tokenizer_config={"pad_token": None})
+        write("rows.jsonl", ROWS)
+        assert planned(*MINE, *MODEL).num_rows == 20
+
+    def test_more_tokens_than_the_model_knows(self, place, write: Write, refused: Refused) -> None:
+        """Of 258 tokens those from 200 on have no row: 58."""
+        model_copy(place / "model", config={"vocab_size": 200})
+        write("rows.jsonl", ROWS)
+        error = refused(*MINE, *MODEL)
+        assert error.what == "the tokenizer writes tokens that the model does not know"
+        assert str(error.got).startswith("58 tokens of model are 200 and more")
+
+    def test_a_spare_token_beyond_the_vocabulary_is_let_through(self, place, write: Write) -> None:
+        folder = model_copy(place / "model")
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        spare = {"id": 258, "content": "<image>", "special": True}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        tokenizer["added_tokens"].append(spare | flags)
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        write("rows.jsonl", ROWS)
+        assert planned(*MINE, *MODEL).num_rows == 20
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+    def test_a_damaged_file_is_told_once(self, place, write: Write, refused: Refused, name: str) -> None:
+        (model_copy(place / "model") / name).write_text("{")
+        write("rows.jsonl", ROWS)
+        error = refused(*MINE, *MODEL)
+        assert error.where == "model.path (command line)"
+        assert name in str(error.got)

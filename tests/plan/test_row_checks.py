@@ -1,0 +1,148 @@
+"""What is in the rows is looked at before a run as it is in one, and told with the same words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlhf_cli.errors import Problems
+from tests.support.planning import MINE, ROWS, Refused, Write, planned
+
+PAIRS = ("data=file", "data.path=pairs.jsonl", "~data.eval", "trainer.args.eval_strategy=no", "launch=cpu")
+
+
+def lines(*rows: dict[str, object]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def pair(**columns: object) -> dict[str, object]:
+    return {"prompt": "1+1=", "chosen": "2", "rejected": "3", **columns}
+
+
+class TestPairs:
+    def test_negative_control_sound_pairs(self, write: Write) -> None:
+        write("pairs.jsonl", lines(*(pair(margin=number) for number in range(80))))
+        assert planned("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS).num_rows == 80
+        assert planned("exp=toy_dpo", *PAIRS).num_rows == 80
+
+    def test_a_margin_of_text(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines(*(pair(margin="big") for _ in range(80))))
+        error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
+        assert error.what == "no margin can be had from the column margin for 80 of 80 pairs"
+        assert "row 1: 'big', text" in str(error.got)
+        assert error.expected == "a finite number of 0 or more"
+        assert "numbers are written without quotes" in str(error.hint)
+
+    def test_a_single_margin_below_zero(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines(*(pair(margin=5.0 - number) for number in range(7))))
+        error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
+        assert "row 7" in str(error.where)
+        assert "-1, below 0" in str(error.got)
+
+    def test_pairs_that_teach_nothing(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines(pair(), pair(rejected="2")))
+        error = refused("exp=toy_reward", *PAIRS)
+        assert (error.what, "row 2" in str(error.where)) == ("1 of 2 pairs teach nothing", True)
+
+    def test_text_beside_messages(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines(pair(chosen=[{"role": "assistant", "content": "2"}])))
+        error = refused("exp=toy_dpo", *PAIRS)
+        assert error.what == "text and messages do not go together"
+        assert error.got == "prompt is text, chosen is messages, rejected is text"
+
+    def test_numbers_in_json(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines(pair(chosen=2, rejected=3)))
+        error = refused("exp=toy_dpo", *PAIRS)
+        assert error.what == "the column 'chosen' holds neither text nor messages"
+        assert error.got == "2 (int)"
+        assert "data.rename.chosen=COLUMN" in str(error.hint)
+
+    @pytest.mark.parametrize("answers", ["2,3", "2.50,3", "true,false"])
+    def test_answers_in_a_csv_are_text_whatever_they_look_like(self, write: Write, answers: str) -> None:
+        write("pairs.csv", "prompt,chosen,rejected\n" + f"1+1=,{answers}\n" * 80)
+        words = [word.replace("pairs.jsonl", "pairs.csv") for word in PAIRS]
+        assert planned("exp=toy_dpo", *words).num_rows == 80
+
+    def test_labels_of_text(self, write: Write, refused: Refused) -> None:
+        write("pairs.jsonl", lines({"prompt": "1+1=", "completion": "2", "label": "good"}))
+        error = refused("exp=toy_kto", *PAIRS)
+        assert (error.what, error.got) == ("a label is true or false", "'good'")
+
+
+class TestPrompts:
+    def test_an_empty_one_is_named_by_its_row(self, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
+        error = refused(*MINE)
+        assert error.what == "nothing in the column 'prompt' of 1 of 21 rows"
+        assert "row 21" in str(error.where)
+
+    def test_numbers_in_json_are_no_prompts(self, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", lines(*({"prompt": number, "a": number, "b": 1} for number in range(20))))
+        error = refused(*MINE)
+        assert error.what == "the column 'prompt' holds neither text nor messages"
+        assert "data.prompt='{prompt}'" in str(error.hint)
+        assert planned(*MINE, "data.rename={question: prompt}", "data.prompt='{question}'").num_rows == 20
+
+    def test_numbers_in_a_csv_are(self, write: Write) -> None:
+        write("rows.csv", "prompt,a,b\n" + "".join(f"{number},{number},1\n" for number in range(20)))
+        assert planned("exp=quickstart", "data=file", "data.path=rows.csv").num_rows == 20
+
+    def test_what_is_not_selected_is_not_looked_at(self, write: Write) -> None:
+        write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
+        assert planned(*MINE, "data.select=20").num_rows == 20
+
+
+class TestHeldOut:
+    EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
+
+    def test_they_have_the_columns_of_the_training_rows(self, write: Write) -> None:
+        write("rows.jsonl", ROWS)
+        write("held.jsonl", lines({"prompt": "1+1="}))
+        with pytest.raises(Problems) as caught:
+            planned(*MINE, "data.eval.path=held.jsonl", *self.EVALUATED)
+        assert [(problem.what, problem.where) for problem in caught.value.problems] == [
+            ("the data has no column 'a'", "data.eval"),
+            ("the data has no column 'b'", "data.eval"),
+        ]
+        assert str(caught.value.problems[0].hint).startswith("data.eval.rename.a=")
+
+    def test_a_learner_is_told_of_theirs_too(self, write: Write, refused: Refused) -> None:
+        write("held.jsonl", lines({"prompt": "1+1=", "chosen": "2"}))
+        error = refused("exp=toy_dpo", "data.eval.path=held.jsonl")
+        assert (error.what, error.where) == ("the data has no column 'rejected'", "data.eval")
+
+    def test_a_fraction_beside_a_path_is_a_contradiction(self, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", ROWS)
+        write("held.jsonl", ROWS)
+        error = refused(*MINE, "data.eval.path=held.jsonl", "data.eval.fraction=0.1", *self.EVALUATED)
+        assert error.where == "data.eval.fraction (command line)"
+        assert str(error.got) == "data.eval.fraction=0.1, and data.eval.path (command line)=held.jsonl"
+        assert error.hint == "'~data.eval.path', or '~data.eval.fraction'"
+
+    def test_a_fraction_is_held_out_by_prompt_and_counted(self, write: Write) -> None:
+        """20 rows of 20 prompts; a fifth is 4. Of 10 prompts that stand there twice each, a quarter is 2.5 prompts, and
+        a prompt is not divided: 3 prompts, 6 rows.
+        """
+        write("rows.jsonl", ROWS)
+        assert planned(*MINE, "data.eval.fraction=0.2", *self.EVALUATED).num_rows == 16
+        half = "".join(ROWS.splitlines(keepends=True)[:10])
+        write("rows.jsonl", half + half)
+        assert planned(*MINE, "data.eval.fraction=0.25", *self.EVALUATED).num_rows == 14
+
+    def test_too_few_are_left_for_a_round(self, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", ROWS)
+        error = refused(*MINE, "data.eval.fraction=0.75", *self.EVALUATED)
+        assert error.what == "one round takes 8 prompts and the dataset has 5"
+
+    def test_evaluations_that_cost_more_than_the_training_are_told(self, write: Write) -> None:
+        """120 steps of 64 completions are 7680. An evaluation of 20 prompts is 20 greedy answers and 8 x 20 samples:
+        180; 120 of them are 21600. Every 60 steps it is 2 x 180.
+        """
+        write("rows.jsonl", ROWS)
+        words = (*MINE, "data.eval.path=rows.jsonl", "trainer.args.eval_strategy=steps")
+        (notice,) = planned(*words, "trainer.args.eval_steps=1").notices
+        assert notice.subject == "evaluation"
+        assert notice.text.startswith("21600 completions (120 x 20 prompts x 9), and training 7680: ")
+        assert "trainer.args.eval_steps=3, trainer.args.num_generations_eval=1" in notice.text
+        assert planned(*words, "trainer.args.eval_steps=60").notices == ()

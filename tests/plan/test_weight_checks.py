@@ -1,0 +1,108 @@
+"""Weights that are not there, not whole, or not trained are found by the headers of their files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.models.weight_shapes import damaged_weights
+from tests.support.model_copies import model_copy
+from tests.support.planning import Refused, planned
+
+MODEL = ("exp=quickstart", "launch=cpu", "model=local", "model.path=model")
+WEIGHTS = "model.safetensors"
+
+
+def test_negative_control_a_whole_folder(place: Path) -> None:
+    assert damaged_weights(model_copy(place / "model")) is None
+    assert planned(*MODEL).model == "model (LlamaForCausalLM)"
+
+
+def test_no_weights(place: Path, refused: Refused) -> None:
+    model_copy(place / "model", without=(WEIGHTS,))
+    error = refused(*MODEL)
+    assert error.what == "the model folder has no weights in it"
+    assert error.where == "model.path (command line)"
+    assert "config.json" in str(error.got)
+
+
+def test_a_file_that_was_cut(place: Path, refused: Refused) -> None:
+    file = model_copy(place / "model") / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-5])
+    error = refused(*MODEL)
+    assert error.what == "the weights are not whole"
+    size = file.stat().st_size
+    assert f"{WEIGHTS} has {size} bytes and says that it has {size + 5}" in str(error.got)
+
+
+def test_a_pointer_of_git_lfs(place: Path, refused: Refused) -> None:
+    (model_copy(place / "model") / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert "git lfs pull" in str(refused(*MODEL).got)
+
+
+def test_a_part_that_is_not_there(place: Path, refused: Refused) -> None:
+    folder = model_copy(place / "model")
+    (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
+    parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": parts}))
+    assert "1 of 2 parts are not there, the first is model-00002-of-00002.safetensors" in str(refused(*MODEL).got)
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("model", [MODEL, ("exp=quickstart", "launch=cpu")], ids=["folder", "embedded"])
+class TestAdapters:
+    def test_nothing_that_could_be_trained(self, place: Path, refused: Refused, model: tuple[str, ...]) -> None:
+        model_copy(place / "model")
+        error = refused(*model, "model.lora.target_modules=[q_prj,v_prj]")
+        assert error.what.startswith("nothing would be trained")
+        assert error.where == "model.lora.target_modules (command line)"
+        assert error.got == "q_prj, v_prj"
+        assert "all-linear, or some of" in str(error.expected)
+        assert error.hint == "model.lora.target_modules='[q_proj,v_proj]'"
+
+    def test_a_pattern_that_fits_nothing(self, place: Path, refused: Refused, model: tuple[str, ...]) -> None:
+        model_copy(place / "model")
+        assert refused(*model, "model.lora.target_modules='.*query'").got == ".*query"
+
+    def test_one_of_two(self, place: Path, model: tuple[str, ...]) -> None:
+        model_copy(place / "model")
+        (notice,) = planned(*model, "model.lora.target_modules=[q_proj,query]").notices
+        assert notice.text == "no layer is named query: the adapter sits on q_proj"
+
+    @pytest.mark.parametrize("targets", ["all-linear", "[q_proj]", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
+    def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:
+        model_copy(place / "model")
+        assert planned(*model, f"model.lora.target_modules={targets}").notices == ()
+
+
+class TestPackages:
+    @pytest.fixture(autouse=True)
+    def nothing_is_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = importlib.util.find_spec
+        ours = ("bitsandbytes", "torchao", "liger_kernel", "peft", "math_verify")
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: None if name in ours else real(name, *more)
+        )
+
+    @pytest.mark.parametrize(
+        ("word", "package", "key"),
+        [
+            ("trainer.args.optim=paged_adamw_8bit", "bitsandbytes", "trainer.args.optim"),
+            ("trainer.args.optim=adamw_torch_8bit", "torchao", "trainer.args.optim"),
+            ("trainer.args.use_liger_kernel=true", "liger-kernel", "trainer.args.use_liger_kernel"),
+            ("model.lora.r=8", "peft", "model.lora"),
+            ("reward@rewards.maths=trl_accuracy", "math_verify", "rewards.maths.fn"),
+        ],
+    )
+    def test_what_is_named_and_absent(self, place: Path, refused: Refused, word: str, package: str, key: str) -> None:
+        (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1, "solution": "2"}\n' * 9)
+        error = refused("exp=quickstart", "launch=cpu", "data=file", "data.path=rows.jsonl", word)
+        assert f"{package}, which is not installed" in error.what
+        assert str(error.where).startswith(key)
+        assert str(error.hint).startswith("pip install ")
+
+    def test_negative_control_what_needs_nothing(self) -> None:
+        planned("exp=quickstart", "launch=cpu", "trainer.args.optim=adamw_torch", "trainer.args.use_liger_kernel=false")

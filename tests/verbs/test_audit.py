@@ -1,0 +1,164 @@
+"""`rlhf audit`, `rlhf score` and `rlhf check --rows` as typed, with a reward and a CSV file of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.support.planted_holes import SUMS
+
+Said = pytest.CaptureFixture[str]
+Write = Callable[[str, str], Path]
+
+OWN = """
+def right(completions, answer, **kwargs):
+    return [float(str(gold) in text) for text, gold in zip(completions, answer)]
+
+
+def short(completions, **kwargs):
+    return [1 - len(text) / 20 for text in completions]
+
+
+def picky(completions, **kwargs):
+    return [1.0 if text[0].isdigit() else 0.0 for text in completions]
+"""
+EXPERIMENT = [
+    *("trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"),
+    *("rewards.short.fn=./rewards.py:short", "rewards.short.weight=0.2"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own(write: Write) -> None:
+    write("rewards.py", OWN)
+    rows = "".join(f'"{row["prompt"]}",{row["answer"]}\n' for row in SUMS)
+    write("rows.csv", "prompt,answer\n" + rows)
+
+
+def said(words: list[str], capsys: Said, code: int = 0) -> str:
+    assert main(words) == code
+    return capsys.readouterr().out
+
+
+def as_json(words: list[str], capsys: Said) -> Any:
+    return json.loads(said([*words, "--json"], capsys))
+
+
+class TestAudit:
+    def test_what_is_found_and_what_closes_it(self, capsys: Said) -> None:
+        """A list of answers holds the right one; only the price on length holds it back. numeric_answer reads one."""
+        found = as_json(["audit", *EXPERIMENT], capsys)
+        kinds = {kind["name"]: kind for kind in found["kinds"]}
+        assert found["gold_source"] == "column answer"
+        assert [name for name, kind in kinds.items() if kind["is_near"]] == ["many_answers", "gold_in_junk"]
+        assert kinds["many_answers"]["let_in"] == "right"
+        (advice,) = found["advice"]
+        assert advice["words"] == ["rewards.right.fn=rlhf_cli.rewards.numeric:numeric_answer"]
+        assert advice["closes"] == 2
+        again = as_json(["audit", *EXPERIMENT, *advice["words"]], capsys)
+        assert again["is_sound"] is True
+        assert not any(kind["is_near"] or kind["is_hole"] for kind in again["kinds"])
+
+    def test_a_gate_closes_what_a_reward_beside_it_let_in(self, capsys: Said) -> None:
+        words = ["audit", *EXPERIMENT, "rewards.short.weight=8", "rewards.short.clip=[0.85, 1]"]
+        found = as_json(words, capsys)
+        gate = "rewards.short.gate={by: right, at_least: 1}"
+        assert gate in [word for advice in found["advice"] for word in advice["words"]]
+        before = {kind["name"] for kind in found["kinds"] if kind["let_in"] == "short"}
+        after = as_json([*words, gate], capsys)
+        assert before
+        assert not {kind["name"] for kind in after["kinds"] if kind["let_in"] == "short"}
+
+    def test_screen_and_strict(self, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        holes = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
+        text = said(["audit", *holes, "--strict"], capsys, code=2)
+        assert "gold: column answer, written: as it is; it gets 1.000 (right 1.000)" in text
+        assert "as much as gold or more in 10 of 10 rows (95 %: 72% to 100%)" in text
+        assert text.rstrip().endswith("2 holes: many_answers, gold_in_junk get as much as gold, or more")
+        assert max(map(len, text.splitlines())) <= 80
+        sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
+        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 15 kinds of answer")
+
+    def test_a_reward_that_raises_is_told_and_does_not_end_it(self, capsys: Said) -> None:
+        words = ["audit", *EXPERIMENT, "rewards.picky.fn=./rewards.py:picky"]
+        found = as_json(words, capsys)
+        errors = {kind["name"]: kind["errors"] for kind in found["kinds"] if kind["errors"]}
+        assert errors == {"empty": {"picky": "IndexError: string index out of range"}}
+        assert "rewards.picky raises on empty (IndexError" in " ".join(said(words, capsys).split())
+
+    def test_without_right_answers_there_is_no_verdict(self, capsys: Said, write: Write) -> None:
+        write("rows.csv", "prompt\nWhat is 2 + 2?\nWhat is 3 + 3?\n")
+        words = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.short.fn=./rewards.py:short"]
+        found = as_json(["audit", *words], capsys)
+        assert (found["is_sound"], found["holes"], found["gold_source"]) == (None, [], None)
+        assert found["kinds"][0]["name"] == "empty"
+        assert "no right answers" in said(["audit", *words], capsys)
+
+    def test_a_gold_answer_that_the_rewards_do_not_know_is_no_accusation(self, capsys: Said) -> None:
+        words = ["audit", *EXPERIMENT[:-2], "rewards.right.fn=rlhf_cli.rewards.match:exact_match"]
+        found = as_json([*words, "--gold", "It is {answer}!"], capsys)
+        assert (found["is_sound"], found["unrecognised"], found["holes"]) == (False, True, [])
+        text = said([*words, "--gold", "It is {answer}!"], capsys)
+        assert "In 10 of 10 rows the gold answer gets no more than the worst" in " ".join(text.split())
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (["--kinds", "emty"], "did you mean 'empty'?"),
+            (["--gold", "anser"], "did you mean 'answer'?"),
+            (["--gold", "{anser}"], "did you mean 'answer'?"),
+            (["~rewards.right", "~rewards.short"], "needs at least one reward"),
+            (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
+        ],
+    )
+    def test_refusals(self, words: list[str], says: str, capsys: Said) -> None:
+        assert main(["audit", *EXPERIMENT, *words]) == 2
+        assert says in capsys.readouterr().err
+
+    def test_what_cannot_be_reached_is_left_out(self, capsys: Said) -> None:
+        judge = ["reward@rewards.style=judge", "rewards.style.args.url=http://127.0.0.1:9/v1"]
+        assert main(["audit", *EXPERIMENT, *judge, "--kinds", "empty", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["left_out"] == {"style": "nobody listens at http://127.0.0.1:9/v1"}
+        # 8 rows of empty and gold, and 10 ways to write gold on 2.
+        assert "at most 36 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1:9/v1" in err
+
+
+class TestCheckRows:
+    def test_prompts_lengths_and_three_answers(self, capsys: Said) -> None:
+        text = said(["check", *EXPERIMENT, "model=tiny", "--rows", "2"], capsys)
+        assert f"row 0, {len(SUMS[0]['prompt'])} tokens\n{SUMS[0]['prompt']}\n" in text
+        lines = [line.split() for line in text.splitlines()]
+        assert ["gold", "1.000", "0.900", "1.180", "'22'"] in lines
+        assert ["empty", "0.000", "1.000", "0.200", "''"] in lines
+        assert [line[:2] for line in lines if line[:1] == ["prompts"]] == [["prompts", "10"]]
+        assert "an answer ends with <eos>" in text
+
+    def test_no_rewards_are_called_without_it(self, capsys: Said, write: Write) -> None:
+        write("rewards.py", OWN.replace("    return [float", "    raise SystemExit\n    return [float"))
+        said(["check", *EXPERIMENT, "model=tiny"], capsys)
+
+
+class TestScore:
+    def test_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
+        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n' * 2)
+        words = [*EXPERIMENT[:2], *EXPERIMENT[3:], "model=local", "--completions", "c.jsonl"]
+        found = as_json(["score", *words, "--label", "ok", "--against", "rewards.short.weight=1"], capsys)
+        assert found["rows"][0]["completion"] == "it is 2"
+        assert found["rows"][0]["ok"] is True
+        assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
+        assert found["against"]["other_mean"] == pytest.approx(1.0 + 1 - 7 / 20)
+        assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}
+
+    def test_what_counts_tokens_says_that_it_needs_a_tokenizer(self, capsys: Said, write: Write) -> None:
+        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
+        words = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
+        assert main(["score", *EXPERIMENT, *words, "--completions", "c.jsonl"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: rewards.brief takes the policy's tokenizer, and no policy is named\n")

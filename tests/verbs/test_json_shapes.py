@@ -1,0 +1,72 @@
+"""Verbs print what `rlhf schema VERB` says; those that train are held to it in tests/agents."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
+
+from rlhf_cli.cli import main
+from rlhf_cli.json_shapes.shape import Problems
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
+from rlhf_cli.verbs import VERBS
+
+Said = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("place")
+QUICKSTART = "+exp=quickstart"
+
+
+def test_every_verb_has_a_shape() -> None:
+    assert set(SHAPES) == set(VERBS) - {"completion"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", QUICKSTART],
+        ["check", QUICKSTART, "--rows", "2"],
+        ["check", "+exp=toy_reward"],
+        ["train", "--dry-run", "+exp=toy_ppo"],
+        ["list"],
+        ["list", "reward", "judge"],
+        ["list", "trainer", "grpo"],
+        ["list", "exp", "quickstart"],
+        ["list", "keys", "rewards"],
+        ["show", QUICKSTART],
+        ["show", QUICKSTART, "--changed"],
+        ["show", QUICKSTART, "--against", "toy_ppo"],
+        ["audit", QUICKSTART, "--limit", "4"],
+        ["doctor"],
+        ["init", "here"],
+        ["status"],
+        ["schema"],
+        ["schema", "--out", "a.json"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_printed_has_the_shape(words: list[str], capsys: Said) -> None:
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    SHAPES[words[0]].model_validate_json(json.dumps(said))
+    assert list(Draft202012Validator(output_schema(words[0])).iter_errors(said)) == []
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"completion"}))
+def test_what_is_wrong_has_one_shape(verb: str, capsys: Said) -> None:
+    assert main([verb, "--no-such-option", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    Problems.model_validate(said)
+    assert said["problems"][0]["where"] == "command line"
+    assert list(Draft202012Validator(output_schema(verb)).iter_errors(said)) == []
+
+
+def test_a_key_that_is_not_described_is_noticed() -> None:
+    with pytest.raises(ValidationError, match="extra"):
+        SHAPES["doctor"].model_validate({"can_train": True, "conditions": [], "more": 1})
+
+
+@pytest.mark.parametrize("verb", SHAPES)
+def test_it_is_a_schema(verb: str) -> None:
+    Draft202012Validator.check_schema(output_schema(verb))
