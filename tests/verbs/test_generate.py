@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
@@ -71,6 +72,7 @@ def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     assert main(["generate", run, *FOUR, "--json"]) == 0
     found = said(capsys)
+    SHAPES["generate"].model_validate_json(json.dumps(found))
     folder = Path(run) / "generated"
     completions, pairs, best = (rows(folder / f"{name}.jsonl") for name in ("completions", "pairs", "best"))
 
