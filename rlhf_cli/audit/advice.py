@@ -85,15 +85,19 @@ def _candidates(
             f"{name} is to count only where {guard} knows the answer",
             (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
         )
-    has_answers = result.gold_source == "column answer"
-    if has_answers and guard == name and experiment.rewards[name].fn is not None:
-        for ready, fn in _READY.items():
-            yield f"{ready} reads the one answer that a text settles on", (f"rewards.{name}.fn={fn}",)
-    if has_answers and "right" not in experiment.rewards:
+    kind, _, column = (result.gold_source or "").partition(" ")
+    if kind == "column":
+        # What is ready compares with the column `answer`.
+        rename = () if column == "answer" else (f"data.rename.answer={column}",)
+        if guard == name and experiment.rewards[name].fn is not None:
+            for ready, fn in _READY.items():
+                words = (*rename, f"rewards.{name}.fn={fn}")
+                yield f"{ready} reads the one answer that a text settles on", words
+    if kind == "column" and "right" not in experiment.rewards:
         for ready in _READY:
             yield (
                 f"no reward here knows the answer: {ready} does, and the others count only where it does",
-                (f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
+                (*rename, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
             )
     if any(kind.name == "repetition" for kind in kinds):
         yield "repeating has a price", ("reward@rewards.repetition=repetition", "rewards.repetition.weight=1.0")

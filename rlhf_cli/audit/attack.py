@@ -64,7 +64,7 @@ def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
     }
     unrecognised = sum(not one.is_recognised for one in gold.values())
     share = wilson(unrecognised, len(gold))
-    main = main_component(answers.scores, every)
+    main = main_component(answers.scores, every, [one.name for one in trial.stack.components if not one.gates])
     kinds = []
     for kind in plan.kinds:
         found = [

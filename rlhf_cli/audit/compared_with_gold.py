@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -105,10 +105,13 @@ def compared(
     )
 
 
-def main_component(gold: Mapping[int, ScoredRow], attacks: Sequence[tuple[int, ScoredRow]]) -> str | None:
+def main_component(
+    gold: Mapping[int, ScoredRow], attacks: Sequence[tuple[int, ScoredRow]], own: Collection[str]
+) -> str | None:
     """Return the component that tells gold answers from the others: the one in which the fewest of them reach it.
 
-    gold: by row. attacks: (row, score). Only components that pay gold answers more than the usual other count; of
+    gold: by row. attacks: (row, score). own: the components that no gate closes: what a gated one tells, it was told.
+    Only components that pay gold answers more than the usual other count; of
     equals the one that pays them most. None where none does.
     """
     rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
@@ -117,7 +120,7 @@ def main_component(gold: Mapping[int, ScoredRow], attacks: Sequence[tuple[int, S
     found = []
     for name, value in contributions_of(list(gold.values())).items():
         gain = (value or 0.0) - median(attack.rewards[name].weighted or 0.0 for attack, _ in rows)
-        if gain > _ROUNDING:
+        if gain > _ROUNDING and name in own:
             found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
     return min(found)[-1] if found else None
 

@@ -118,7 +118,7 @@ def _longest(asked: Asked) -> Texts:
 
 
 def _tags_only(asked: Asked) -> Texts:
-    return "".join(f"<{tag}></{tag}>" for tag in asked.tags), "<think>\n</think>", asked.way.write("")
+    return "".join(f"<{tag}></{tag}>" for tag in asked.tags), "<think>\n</think>", asked.way.write("") or None
 
 
 def _form_only(asked: Asked) -> Texts:

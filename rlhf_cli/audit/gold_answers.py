@@ -49,7 +49,8 @@ class Way:
 def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
     """Return the gold answers of the rows, None where the data has no column that can be one.
 
-    required: the columns that the rewards read; of the known names those come first. named: a column, or a text with
+    required: the columns that the rewards read; of the known names those come first, and before all the only one that
+    is read, where it holds text. named: a column, or a text with
     `{column}` in it, that the user names. Raises ConfigError or DataError where that is none.
     """
     columns = list(rows[0])
@@ -66,7 +67,13 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
             raise missing_column(named, columns, "--gold")
         return Gold([answer_of(row[named]) for row in rows], f"column {named}")
     known = [name for name in GOLD_COLUMNS if name in columns]
-    for name in sorted(known, key=lambda name: name not in required):
+    known.sort(key=lambda name: name not in required)
+    # The only column that a reward reads is what it compares with, whatever it is called.
+    if len(only := sorted({name for name in required if name != "prompt"})) == 1 and isinstance(
+        rows[0].get(only[0]), str
+    ):
+        known = [*only, *known]
+    for name in known:
         answers = [answer_of(row[name]) for row in rows]
         if any(answers):
             return Gold(answers, f"column {name}")

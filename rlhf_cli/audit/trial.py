@@ -67,19 +67,19 @@ class Trial:
             is_chat = isinstance(self.rows[row].get("prompt"), list)
             completion: object = [{"role": "assistant", "content": text}] if is_chat else text
             rows.append({**self.rows[row], "completion": completion})
-        scored = score_with(self.stack, self.experiment, rows).rows
+        scored = score_with(self.stack, self.experiment, rows, where="data").rows
         cut = list(is_cut) if is_cut is not None else [False] * len(texts)
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 
-    def gold_answers(self, *, is_costly: bool) -> GoldAnswers:
+    def gold_answers(self, *, is_costly: bool, first: int | None = None) -> GoldAnswers:
         """Return the gold answers, written in the way that these rewards pay best, and their scores.
 
-        `is_costly`: fewer rows are asked which way that is.
+        `is_costly`: fewer rows are asked which way that is. `first`: only of so many rows, None for all.
         """
         ways = ways_to_write(self.tags)
         if self.gold is None:
             return GoldAnswers({}, {}, ways[0])
-        known = [row for row, answer in enumerate(self.gold.answers) if answer is not None]
+        known = [row for row, answer in enumerate(self.gold.answers[:first]) if answer is not None]
         if not known or self.is_gold_named:
             ways = ways[:1]
         way = ways[0]

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 
 from rlhf_cli.audit.attack import prompt_text
 from rlhf_cli.audit.audit_run import experiment_rows
-from rlhf_cli.audit.gold_answers import GOLD_COLUMNS, answer_of
 from rlhf_cli.audit.prompts_seen import PromptsSeen, prompts_seen
 from rlhf_cli.audit.reachable import unreachable
-from rlhf_cli.audit.trial import Trial, open_trial
+from rlhf_cli.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.formats import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_rows import ScoredRow
 
@@ -63,39 +63,40 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
     A tokenizer that cannot be loaded is told beside what else was found: it is a matter of this machine.
     """
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
-    shown = rows[:count]
-    seen, why = None, None
-    column = next((name for name in GOLD_COLUMNS if name in rows[0]), None)
-    golds = [answer_of(row[column]) for row in rows] if column is not None else []
-    try:
-        right = [one for one in golds if one is not None]
-        seen = prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=right)
-    except ModelError as error:
-        why = str(error)
+    prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
     left_out = unreachable(experiment)
     if len(left_out) == len(experiment.rewards):
-        return TriedRows(seen, why, [prompt_text(row["prompt"]) for row in shown], None, None, [], left_out, ())
-    with open_trial(experiment, shown, left_out=left_out, gold=None) as trial:
-        source, way, answers = _tried(trial)
-        return TriedRows(
-            seen, why, [prompt_text(row["prompt"]) for row in shown], source, way, answers, left_out, tuple(trial.notes)
-        )
+        seen, why = _seen(experiment, rows, count, [])
+        return TriedRows(seen, why, prompts, None, None, [], left_out, ())
+    with open_trial(experiment, rows, left_out=left_out, gold=None) as trial:
+        golds = [answer for answer in trial.gold.answers if answer is not None] if trial.gold is not None else []
+        seen, why = _seen(experiment, rows, count, golds)
+        gold = trial.gold_answers(is_costly=True, first=count)
+        answers = _tried(trial, gold, prompts)
+        source, way = (trial.gold.source, gold.way.name) if trial.gold is not None and gold.texts else (None, None)
+        return TriedRows(seen, why, prompts, source, way, answers, left_out, tuple(trial.notes))
 
 
-def _tried(trial: Trial) -> tuple[str | None, str | None, list[list[TriedAnswer]]]:
-    gold = trial.gold_answers(is_costly=True)
+def _seen(
+    experiment: Experiment, rows: list[Row], count: int, golds: list[str]
+) -> tuple[PromptsSeen | None, str | None]:
+    try:
+        return prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds), None
+    except ModelError as error:
+        return None, str(error)
+
+
+def _tried(trial: Trial, gold: GoldAnswers, prompts: list[str]) -> list[list[TriedAnswer]]:
     texts: list[tuple[str, int, str]] = []
-    for row in range(len(trial.rows)):
+    for row, prompt in enumerate(prompts):
         if row in gold.texts:
             texts.append(("gold", row, gold.texts[row]))
-        texts.append(("empty", row, ""))
-        texts.append(("echo", row, prompt_text(trial.rows[row]["prompt"])))
+        texts += [("empty", row, ""), ("echo", row, prompt)]
     scores = trial.scored([(row, text) for _, row, text in texts])
-    answers: list[list[TriedAnswer]] = [[] for _ in trial.rows]
+    answers: list[list[TriedAnswer]] = [[] for _ in prompts]
     for (kind, row, text), scored in zip(texts, scores, strict=True):
         answers[row].append(_answer(kind, text, scored))
-    has_gold = trial.gold is not None and bool(gold.texts)
-    return (trial.gold.source if trial.gold and has_gold else None, gold.way.name if has_gold else None, answers)
+    return answers
 
 
 def _answer(kind: str, text: str, scored: ScoredRow) -> TriedAnswer:

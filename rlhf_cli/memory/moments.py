@@ -6,7 +6,7 @@ Moments are never added up: the same bytes serve one after the other. Generation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Phase = Literal["generation", "training"]
@@ -52,12 +52,25 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Lowering:
+    """What to type, word by word, to lower a part, and why that is cheap."""
+
+    part: Part
+    words: tuple[str, ...]
+    why: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by name."""
+        return asdict(self) | {"words": list(self.words)}
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """What a run needs of the memory of one device, as far as that is known before it starts.
 
     `moments` is empty where it is not known, and `unknown` says why. `leaves_out` says what is not counted, in words.
-    `device_bytes` is how much memory the device has, None where nobody can say; `cheapest` is what to type to lower the
-    part that dominates, '' for nothing.
+    `device_bytes` is how much memory the device has, None where nobody can say; `cheapest` lowers the largest part of
+    the fullest moment for which there is anything to type.
     """
 
     moments: Sequence[Moment] = ()
@@ -65,7 +78,7 @@ class MemoryPlan:
     leaves_out: tuple[str, ...] = ()
     device: Literal["GPU", "CPU"] = "CPU"
     device_bytes: int | None = None
-    cheapest: str = ""
+    cheapest: Lowering | None = None
 
     def fullest(self, phase: Phase) -> Moment | None:
         """Return the moment of a phase in which most is held; None where there is no such phase."""
@@ -89,5 +102,5 @@ class MemoryPlan:
             "moments": [moment.as_json() for moment in self.moments],
             "unknown": self.unknown or None,
             "leaves_out": list(self.leaves_out),
-            "cheapest": self.cheapest or None,
+            "cheapest": self.cheapest.as_json() if self.cheapest is not None else None,
         }

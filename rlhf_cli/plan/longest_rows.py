@@ -6,12 +6,11 @@ a message counts a few tokens more than its text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.memory.run_load import Lengths
-from rlhf_cli.plan.checks.known import Seen
+from rlhf_cli.plan.checks.known import Known
 
 _AROUND_A_MESSAGE = 8
 """Tokens of a chat template around a message: role, marks of beginning and end; more than most have."""
@@ -24,12 +23,13 @@ _IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_id
 Count = Callable[[str], int]
 
 
-def longest_rows(experiment: Experiment, sources: Iterable[Seen]) -> Lengths | None:
-    """Return the longest prompt and row of `sources`, in tokens; None where their rows, or the policy's tokenizer, are
-    not on this machine.
+def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
+    """Return the longest prompt and row of all sources, in tokens.
+
+    None where no row, or not the policy's tokenizer, is on this machine.
     """
-    count = _counter(experiment)
-    tables = [seen.rows for seen in sources if seen.rows is not None]
+    count = _counter(known)
+    tables = [seen.rows for seen in known.sources if seen.rows is not None]
     rows = [table[number] for table in tables for number in range(len(table))]
     if count is None or not rows:
         return None
@@ -64,25 +64,12 @@ def _tokens(value: object, count: Count) -> int:
     return 0
 
 
-def _counter(experiment: Experiment) -> Count | None:
-    model = experiment.model
-    if model.build is not None and model.tokenizer is None:
-        return lambda text: len(text.encode())
-    file = _tokenizer_file(model.tokenizer or str(model.path))
-    if file is None:
+def _counter(known: Known) -> Count | None:
+    tokenizer = known.tokenizer
+    if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
-    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
-    return lambda text: len(tokenizer.encode(text).ids)
+    def count(text: str) -> int:
+        return sum(tokenizer.lengths([text], special_tokens=False) or ())
 
-
-def _tokenizer_file(path: str) -> Path | None:
-    folder = Path(path).expanduser()
-    if folder.exists():
-        file = folder / "tokenizer.json"
-        return file if file.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(path, "tokenizer.json")
-    return Path(cached) if isinstance(cached, str) else None
+    return count

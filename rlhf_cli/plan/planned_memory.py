@@ -7,7 +7,7 @@ from dataclasses import replace
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.memory.estimate import memory_plan
 from rlhf_cli.memory.memory_advice import part_advice
-from rlhf_cli.memory.moments import MemoryPlan
+from rlhf_cli.memory.moments import Lowering, MemoryPlan, Moment
 from rlhf_cli.memory.run_load import Lengths, run_load
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.device_memory import gpu_bytes, host_bytes
@@ -35,9 +35,16 @@ def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None
     peak = plan.peak
     if peak is None:
         return plan
-    advice = part_advice(experiment, peak.largest, world_size=known.processes, on_gpu=on_gpu)
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
-    return replace(plan, leaves_out=left_out, cheapest=str(advice) if advice is not None else "")
+    return replace(plan, leaves_out=left_out, cheapest=_cheapest(experiment, peak, known.processes, on_gpu=on_gpu))
+
+
+def _cheapest(experiment: Experiment, peak: Moment, processes: int, *, on_gpu: bool) -> Lowering | None:
+    for part in sorted(peak.parts, key=lambda part: -peak.parts[part]):
+        advice = part_advice(experiment, part, world_size=processes, on_gpu=on_gpu)
+        if advice is not None:
+            return Lowering(part, advice.words, advice.why + (f"; now {advice.now}" if advice.now else ""))
+    return None
 
 
 def uses_gpu(experiment: Experiment) -> bool:

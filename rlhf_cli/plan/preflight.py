@@ -76,7 +76,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     if problems:
         raise Problems(problems)
     assert known.machine is not None
-    lengths = longest_rows(experiment, known.sources)
+    lengths = longest_rows(experiment, known)
     return Plan(
         model=known.model,
         data=known.data,

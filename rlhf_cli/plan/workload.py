@@ -14,14 +14,15 @@ from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
 
 def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> Workload:
     """Return what a run learns from in all. A round whose last steps are not taken is generated whole."""
-    batches, stage, num_rows = known.batches, known.stage, _train_rows(experiment, known)
+    batches, stage, num_rows = known.batches, known.stage, known.num_rows
     longest = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
     if batches is None:
         if stage is None:
-            return Workload(train_rows=num_rows)
+            return Workload()
         rows = None if stage.steps is None else stage.steps * stage.per_device * stage.processes * stage.accumulation
         limit = _whole(experiment, known, "max_length")
-        row = min(filter(None, (longest[1], limit)), default=None)
+        is_packed = _value(experiment, known, "packing") is True
+        row = limit if is_packed else min(filter(None, (longest[1], limit)), default=None)
         tokens = rows * row if rows is not None and row is not None else None
         return Workload(
             stage.steps,
@@ -34,14 +35,13 @@ def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> W
         )
     steps_a_round = batches.steps_per_generation * batches.num_iterations / batches.accumulation
     if batches.steps is None:
-        return Workload(None, num_rows, steps_a_round=steps_a_round, longest_prompt=longest[0])
+        return Workload(None, steps_a_round=steps_a_round, longest_prompt=longest[0])
     rounds = batches.steps / steps_a_round
     begun = math.ceil(rounds)
     completions, prompts = begun * batches.completions_a_round, begun * batches.prompts_a_round
     answer = _whole(experiment, known, "max_completion_length")
     return Workload(
         batches.steps,
-        num_rows,
         rounds=rounds,
         steps_a_round=steps_a_round,
         prompts=prompts,
@@ -60,11 +60,11 @@ def evaluations(experiment: Experiment, known: Known) -> Evaluations | None:
     every, times = _how_often(experiment, known, str(strategy), "eval_steps")
     if times is not None and on_start is True:
         times += 1
-    rows, about = _held_out_rows(experiment, known)
-    group = _whole(experiment, known, "num_generations_eval") or _whole(experiment, known, "num_generations") or 1
-    is_generated = experiment.trainer.row.generates
-    completions = rows * group if rows is not None and is_generated else None
-    return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions, about)
+    rows, completions = known.num_held_out, None
+    if rows is not None and experiment.trainer.row.generates:
+        sampled = _whole(experiment, known, "num_generations_eval") or _whole(experiment, known, "num_generations") or 1
+        completions = rows * (1 + sampled)  # once greedily, and as it samples in training
+    return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions)
 
 
 def checkpoints(experiment: Experiment, known: Known) -> Checkpoints | None:
@@ -94,25 +94,6 @@ def _how_often(experiment: Experiment, known: Known, strategy: str, key: str) ->
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
     # The last step is one of them whichever it is (transformers' DefaultFlowCallback.on_step_end).
     return every, None if steps is None else math.ceil(steps / interval)
-
-
-def _train_rows(experiment: Experiment, known: Known) -> int | None:
-    if known.num_rows is not None or len(known.sources) != 1:
-        return known.num_rows
-    seen, (held_out, _) = known.sources[0], _held_out_rows(experiment, known)
-    total = len(seen.rows) if seen.rows is not None and seen.source.select is not None else seen.preview.num_rows
-    return None if total is None else total - (held_out or 0)
-
-
-def _held_out_rows(experiment: Experiment, known: Known) -> tuple[int | None, bool]:
-    """Return the rows of an evaluation, and whether that is only about right."""
-    held_out = known.held_out
-    if held_out:
-        rows, total = held_out[0].rows, held_out[0].preview.num_rows
-        return (len(rows) if rows is not None and held_out[0].source.select is not None else total), False
-    fraction = experiment.data.eval.fraction if experiment.data.eval is not None else None
-    total = sum(seen.preview.num_rows or 0 for seen in known.sources)
-    return (round(fraction * total) or None, True) if fraction is not None else (None, False)
 
 
 def _value(experiment: Experiment, known: Known, name: str) -> object:

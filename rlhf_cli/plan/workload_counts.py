@@ -10,8 +10,6 @@ from rlhf_cli.plan.checkpoint_space import CheckpointSpace
 @dataclass(frozen=True)
 class Workload:
     """The counts of a run over all its processes; None where the data decides when it is read.
-
-    `train_rows` are those of the data, about right where a fraction is held out, which goes by prompts.
     `rounds` of generation are a fraction where the run ends within one, which is generated whole all the same.
     `steps_a_round`: optimizer steps that learn from one round. `rows` are those learned from as they are, with `epochs`
     of the data either way. `max_tokens` are those generated, or learned from. `longest_prompt` and `longest_row` are in
@@ -19,7 +17,6 @@ class Workload:
     """
 
     steps: int | None = None
-    train_rows: int | None = None
     rounds: float | None = None
     steps_a_round: float | None = None
     prompts: int | None = None
@@ -39,15 +36,13 @@ class Workload:
 class Evaluations:
     """How often a run is evaluated on how many `rows`, each of them with so many `completions` in all.
 
-    `times` and `rows` are None where the data decides; `every` says when, in words. Where a fraction is held out, rows
-    are `about` so many: they are held out by prompt.
+    `times` and `rows` are None where the data decides; `every` says when, in words.
     """
 
     every: str
     times: int | None
     rows: int | None
     completions: int | None
-    about: bool = False
 
     def as_json(self) -> dict[str, object]:
         """Return the counts by name."""

@@ -45,7 +45,10 @@ def show_audit(console: Console, result: AuditResult) -> None:
         for number, advice in enumerate(result.advice, 1):
             _show_advice(console, number, advice)
     console.print()
-    console.print(_verdict(result))
+    if result.unrecognised:
+        console.print(_unrecognised(result))
+    if result.holes or not result.unrecognised:
+        console.print(_verdict(result))
 
 
 def _show_gold(console: Console, result: AuditResult) -> None:
@@ -82,16 +85,16 @@ def _table(result: AuditResult) -> Table:
 
 def _show_hole(console: Console, kind: KindResult) -> None:
     console.print(Text.assemble((kind.name, "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
-    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2), expand=False))
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
-        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2), expand=False))
     elif kind.is_near:
         console.print(
             Padding(Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2))
         )
-    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2)))
+    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2), expand=False))
 
 
 def _parts(contributions: Mapping[str, Contribution]) -> str:
@@ -102,24 +105,26 @@ def _parts(contributions: Mapping[str, Contribution]) -> str:
 
 
 def _show_advice(console: Console, number: int, advice: Advice) -> None:
-    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2), expand=False))
     if advice.words:
         words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
         tried = "not tried" if advice.closes is None else f"tried: closes {advice.closes} of {len(advice.kinds)}"
-        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5)))
+        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5), expand=False))
+
+
+def _unrecognised(result: AuditResult) -> Text:
+    blind = "".join(f" rewards.{name} scores all texts alike." for name in result.blind)
+    return Text(
+        f"in {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
+        f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
+        "--gold '<answer>{answer}</answer>'",
+        "red",
+    )
 
 
 def _verdict(result: AuditResult) -> Text:
-    if result.unrecognised:
-        blind = (
-            f" {', '.join(f'rewards.{name}' for name in result.blind)} scores all texts alike." if result.blind else ""
-        )
-        return Text(
-            f"In {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
-            f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
-            "--gold '<answer>{answer}</answer>'",
-            "red",
-        )
+    if not result.kinds:
+        return Text("none of these kinds can be written without right answers", "yellow")
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")

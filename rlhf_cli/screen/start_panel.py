@@ -27,7 +27,7 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_column()
     facts.add_row("trainer", f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})")
     facts.add_row("model", plan.model)
-    facts.add_row("data", plan.data + _rows(plan))
+    facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
     for name, line in (*workload_lines(plan), *_critic(experiment), *_reward_model(experiment), *_dropout(experiment)):
         facts.add_row(name, line)
     if experiment.rewards:
@@ -53,11 +53,6 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         console.print(f"[yellow]{notice.subject}:[/] {notice.text}", highlight=False)
     if plan.tracking.notice is not None:
         console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
-
-
-def _rows(plan: Plan) -> str:
-    rows, about = plan.workload.train_rows, "about " if plan.num_rows is None else ""
-    return f", {about}{rows} rows to train on" if rows is not None else ""
 
 
 def _critic(experiment: Experiment) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ def _learned(work: Workload) -> str:
 
 def _evaluated(found: Evaluations) -> str:
     said = found.every + _times(found.times)
-    rows = f"{'about ' if found.about else ''}{found.rows} rows" if found.rows is not None else "all held-out rows"
+    rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"
     return f"{said}: {rows}" + (f", {found.completions} completions" if found.completions is not None else "")
 
 

@@ -2,7 +2,8 @@
                                      (empty, the prompt copied, many answers listed, tags only, orders to a judge ...)
                                      on real rows, scored by the experiment's own rewards, weights, gates and truncation
                                      policy, against the right answer. What gets as much is shown, with the reward that
-                                     let it in and what to type. Nothing is trained, no model.path is needed
+                                     let it in and what to type. Nothing is trained; a model.path is needed
+                                     only where a reward counts tokens (docs/audit.md)
 
 --limit N          so many rows (default 64; 8 where a reward asks a model, a server or a sandbox)
 --kinds KIND ...   only these kinds; several may be joined by commas
@@ -17,7 +18,6 @@ from __future__ import annotations
 import sys
 
 from rlhf_cli.audit.advice import with_advice
-from rlhf_cli.audit.attack import Plan
 from rlhf_cli.audit.audit_result import AuditResult
 from rlhf_cli.audit.audit_run import attack_reachable, chosen_kinds, plan_of
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
@@ -46,7 +46,7 @@ def run(argv: list[str]) -> int:
     def retry(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
         other = prepare([*options.words, *words], adjust=without_policy).experiment
         only = tuple(kind for kind in kinds if kind.name in names)
-        return attack_reachable(other, Plan(plan.rows, only, plan.variants, plan.gold))
+        return attack_reachable(other, plan_of(other, only, limit=len(plan.rows), gold=plan.gold))
 
     result = result.advised(with_advice(result, experiment, retry if plan.cost is None else None))
     if options.as_json:

@@ -10,9 +10,10 @@ import pytest
 from rlhf_cli.audit.attack import Plan, attack
 from rlhf_cli.audit.audit_result import AuditResult
 from rlhf_cli.jobs.prepare import prepare
-from tests.support.planted_holes import HOLES, Stack
+from tests.support.planted_holes import HOLES, SUMS, Stack
 from tests.support.sound_rewards import SOUND
 
+PENALTY = "truncation.penalty=0.5"
 pytestmark = pytest.mark.usefixtures("place")
 
 
@@ -37,3 +38,20 @@ def test_a_sound_reward_is_not_accused(name: str) -> None:
     found = audited(SOUND[name])
     assert [(kind.name, kind.text, kind.share) for kind in [*found.holes, *found.near]] == []
     assert found.is_sound is True
+
+
+def test_only_the_longest_answer_is_cut_off() -> None:
+    """The right answer's reward is 1, nobody's else: what else is told apart is the penalty of 0.5."""
+    found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=("truncation=eos_penalty", PENALTY)))
+    totals = {kind.name: kind.mean_total for kind in found.kinds}
+    assert (totals["longest"], totals["empty"], found.gold_total) == (-0.5, 0.0, 1.0)
+    (longest,) = [kind for kind in found.kinds if kind.name == "longest"]
+    assert longest.contributions["truncation"].attack == -0.5
+
+
+def test_what_a_reward_cannot_know_alone_is_left_out_and_said() -> None:
+    """Divided by a deviation of its own rows, the total would be that of no training."""
+    words = ("rewards.right.normalize=batch", "rewards.right.weight={start: 0.5, end: 1.0, steps: 9}")
+    found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=words))
+    assert found.gold_total == 0.5
+    assert [note.split(" is ")[0] for note in found.notes] == ["rewards.right.normalize", "rewards.right.weight"]

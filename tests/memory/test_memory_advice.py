@@ -7,11 +7,13 @@ import shlex
 import pytest
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.memory.memory_advice import memory_advice
+from rlhf_cli.memory.memory_advice import memory_advice, part_advice
+from rlhf_cli.memory.moments import Part
 from rlhf_cli.runs.pulse import EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING, TRAINING
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 PHASES = [(LOADING,), *((TRAINING, one) for one in (GENERATION, REWARDS, ROLLOUT, LOSS, OPTIMIZER, EVALUATION, SAVING))]
+PLAIN = "trainer.args.gradient_checkpointing=false"
 ON_A_HUB = ["model.build=null", "model.path=acme/model"]
 
 
@@ -80,3 +82,31 @@ def test_vllm_in_the_same_process_is_asked_for_room() -> None:
 def test_on_the_cpu_nothing_of_a_gpu_is_advised() -> None:
     for phases in PHASES:
         assert not any("launch" in one or "8bit" in one for one in advised([], *phases, on_gpu=False))
+
+
+@pytest.mark.parametrize(
+    ("words", "part", "typed"),
+    [
+        ([PLAIN], "activations", "trainer.args.gradient_checkpointing=true"),
+        (["trainer.args.gradient_checkpointing=true"], "activations", "trainer.args.per_device_train_batch_size=4"),
+        ([], "logits", "trainer.args.per_device_train_batch_size=4"),
+        ([], "optimizer", "trainer.args.optim=adamw_bnb_8bit"),
+        ([], "gradients", "model.lora.r=16"),
+        (PPO_SMALL, "critic", "model.lora.r=16"),
+        (
+            ["rewards.judge.model=acme/judge", "rewards.judge.with_eos=true"],
+            "reward models",
+            "rewards.judge.device=cpu",
+        ),
+    ],
+)
+def test_the_cheapest_that_lowers_a_part(words: list[str], part: Part, typed: str) -> None:
+    experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
+    advice = part_advice(experiment, part, world_size=1, on_gpu=True)
+    assert advice is not None
+    assert advice.words[0] == typed
+
+
+def test_a_part_for_which_there_is_nothing_to_type() -> None:
+    experiment = prepare(SMALL, keep_run_names=True).experiment
+    assert part_advice(experiment, "critic", world_size=1, on_gpu=True) is None

@@ -229,30 +229,30 @@ class TestThePanel:
         console = Console(file=io.StringIO(), width=140)
         show_start(console, experiment, preflight(experiment, composed), title="mine", folder=None)
         assert isinstance(console.file, io.StringIO)
-        return "\n".join(line.strip("│ ") for line in console.file.getvalue().splitlines())
+        return "\n".join(" ".join(line.strip("│ ").split()) for line in console.file.getvalue().splitlines())
 
     def test_ppo(self) -> None:
         text = self.panel()
-        assert "\ncritic     policy, own optimizer\n" in text
-        assert "\nkl         reward, k1, 0.05\n" in text
+        assert "\ncritic policy, own optimizer\n" in text
+        assert "\nkl reward, k1, 0.05\n" in text
         assert "x 1 generation x 4 epochs" in text
         assert "truncation" not in text
 
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["truncation=bootstrap"], "truncation  bootstrap, replace"),
-            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation  eos_penalty, subtract 2"),
-            (["kl.where=loss"], "kl         loss, k3, 0.05"),
-            (["kl.where=none"], "kl         none"),
-            (["kl.controller={target: 6, horizon: 100}"], "kl         reward, k1, 0.05 at first, towards 6"),
+            (["truncation=bootstrap"], "truncation bootstrap, replace"),
+            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation eos_penalty, subtract 2"),
+            (["kl.where=loss"], "kl loss, k3, 0.05"),
+            (["kl.where=none"], "kl none"),
+            (["kl.controller={target: 6, horizon: 100}"], "kl reward, k1, 0.05 at first, towards 6"),
             (
                 ["critic.init=org/judge", "critic.warmup_steps=5"],
-                "critic     org/judge, own optimizer, alone for 5 steps",
+                "critic org/judge, own optimizer, alone for 5 steps",
             ),
             (
                 ["critic.share=lora", "model.lora.r=4", "trainer.args.gradient_checkpointing=false"],
-                "critic     policy, an adapter on the policy's body",
+                "critic policy, an adapter on the policy's body",
             ),
         ],
     )

@@ -43,7 +43,7 @@ def _num_evaluations(experiment: Experiment, known: Known, steps: int) -> int:
     args, times = experiment.trainer.args, 0
     strategy = _strategy(experiment, known)
     if strategy == "steps":
-        times = steps // _every(experiment, known, steps)
+        times = math.ceil(steps / _every(experiment, known, steps))  # also after the last, whichever that is
     elif strategy == "epoch":
         times = math.ceil(real_number(known.trainer, args, "num_train_epochs"))
     return times + (args.get("eval_on_start") is True)

@@ -1,0 +1,105 @@
+"""What a run does in all: rounds against optimizer steps, completions, tokens at most, evaluations, checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.screen.workload_lines import workload_lines
+from tests.support.planning import planned
+
+GRPO = ("+exp=quickstart", "launch=cpu", "track=none")
+PPO = ("+exp=toy_ppo", "launch=cpu", "track=none")
+
+
+def lines(*words: str) -> dict[str, str]:
+    return dict(workload_lines(planned(*words)))
+
+
+def test_ppo_learns_from_a_round_in_16_steps() -> None:
+    """4 minibatches in 4 epochs: 20 steps are a round and a quarter, of which two are generated, 256 completions each.
+
+    8 tokens an answer: 4096 at most.
+    """
+    work = planned(*PPO, "trainer.args.max_steps=20").workload
+    assert (work.rounds, work.steps_a_round, work.completions, work.prompts) == (1.25, 16, 512, 512)
+    assert (work.max_tokens, work.epochs) == (4096, 512 / 2000)
+    shown = lines(*PPO, "trainer.args.max_steps=20")
+    assert shown["steps"].startswith("20 = 1.25 rounds x 16; ")
+    assert shown["steps"].endswith("the last round is not learned from whole")
+    assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
+    assert lines(*PPO, "trainer.args.max_steps=32")["steps"].startswith("32 = 2 rounds x 16; 1 x 64")
+
+
+def test_grpo_generates_for_every_step() -> None:
+    """64 completions in groups of 8: 120 steps are 960 prompts. The longest, of two digits each, is `99+99=`."""
+    work = planned(*GRPO).workload
+    assert (work.rounds, work.completions, work.prompts) == (120, 7680, 960)
+    assert work.longest_prompt == 6
+    assert lines(*GRPO)["steps"] == "120, a round each; 1 x 64 completions a device each"
+
+
+def test_two_rounds_are_added_up_before_a_step() -> None:
+    """4 accumulated micro-batches, 2 of them a round: 10 steps take 20 rounds."""
+    words = ("trainer.args.gradient_accumulation_steps=4", "trainer.args.steps_per_generation=2")
+    work = planned(*GRPO, *words, "trainer.args.max_steps=10").workload
+    assert (work.steps_a_round, work.rounds, work.completions) == (0.5, 20, 20 * 128)
+
+
+def test_rows_that_are_learned_from() -> None:
+    """3600 pairs are left of 4000 where a tenth is held out; 150 steps of 64."""
+    plan = planned("+exp=toy_reward", "launch=cpu", "track=none")
+    assert plan.workload.rows == 150 * 64
+    assert plan.workload.longest_row is not None
+    assert plan.workload.max_tokens == 150 * 64 * plan.workload.longest_row
+    assert plan.evaluations is not None
+    assert plan.num_rows is not None
+    assert plan.evaluations.rows is not None
+    assert plan.num_rows + plan.evaluations.rows == 4000
+
+
+def test_packed_rows_are_as_long_as_they_may_be() -> None:
+    words = ("+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=64")
+    whole, packed = (planned(*words, f"trainer.args.packing={value}").workload for value in ("false", "true"))
+    assert whole.longest_row is not None
+    assert whole.longest_row < 64 == packed.longest_row
+    assert packed.max_tokens is not None
+    assert whole.max_tokens is not None
+    assert packed.max_tokens > whole.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (("trainer.args.eval_steps=50",), 3),  # after 50, 100 and the last, 120
+        (("trainer.args.eval_steps=40",), 3),  # the last is one of them
+        (("trainer.args.eval_steps=0.5",), 2),
+        (("trainer.args.eval_steps=40", "trainer.args.eval_on_start=true"), 4),
+    ],
+)
+def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times: int) -> None:
+    """transformers' DefaultFlowCallback; tests/trainers hold its seams. 9 answers a prompt: one greedy, 8 sampled."""
+    held_out = ("data.eval.fraction=0.1", "trainer.args.eval_strategy=steps")
+    plan = planned(*GRPO, *held_out, *words)
+    assert plan.evaluations is not None
+    assert plan.evaluations.rows is not None
+    assert (plan.evaluations.times, plan.evaluations.completions) == (times, 9 * plan.evaluations.rows)
+    assert planned(*GRPO).evaluations is None
+
+
+def test_checkpoints_and_none() -> None:
+    saved = planned(*GRPO, "trainer.args.save_steps=50").checkpoints
+    assert saved is not None
+    assert saved.space is not None
+    assert saved.times == 3
+    assert saved.as_json()["checkpoint_bytes"] == saved.space.checkpoint == 3 * saved.space.model  # weights and Adam's
+    none = (*GRPO, "trainer.args.save_strategy=no")
+    assert planned(*none).checkpoints is None
+    assert lines(*none)["checkpoints"] == "none, the model at the end alone"
+
+
+def test_the_plan_as_json() -> None:
+    shown = planned(*PPO).as_json()
+    assert {"workload", "memory", "checkpoints", "evaluations", "round", "rewards"} <= shown.keys()
+    assert shown["evaluations"] is None
+    assert isinstance(shown["round"], dict)
+    assert shown["round"]["completions_a_round"] == 256
