@@ -23,7 +23,7 @@ def heavy_after(code: str) -> set[str]:
     "words",
     [
         *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
-        ["train", "--dry-run", "+exp=quickstart"],
+        *(["train", "--dry-run", "+exp=quickstart"], ["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
     ],
     ids=" ".join,
 )
