@@ -20,6 +20,8 @@ from rlhf_cli.suggest import did_you_mean, nearest
 from rlhf_cli.tables.former_names import SPOKEN_VALUES
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
+_OF_ANY_SHAPE = "expect"
+"""A key whose value may be a list or names; what is typed takes the place of the whole."""
 _PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
 
 
@@ -36,6 +38,8 @@ def rewrite(typed: list[str]) -> list[str]:
         if override is None:
             raise not_an_override(typed, place, known)
         group = override.lstrip("+").partition("=")[0]
+        if group == _OF_ANY_SHAPE:  # Hydra merges into what is there, and fails where a list meets names
+            rewritten.append(f"++{group}=null")
         appended.get(group, rewritten).append(override)
     # `exp` before `debug`: what is composed last wins.
     return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]

@@ -41,10 +41,11 @@ def at_the_end(verified: Verified, typed: Sequence[str]) -> Group:
     if verified.state == MISSED:
         number = sum(one.state == MISSED for one in verified.outcomes)
         what = "an expectation is missed" if number == 1 else f"{number} expectations are missed"
-        changes = [word for word in typed if _may_change_the_result(word)]
-        because = (
-            f"; they are for the experiment as it is written, and {', '.join(changes)} was typed" if changes else ""
-        )
+        changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
+        own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
+        were = "were" if len(changes) > 1 else "was"
+        because = f"; it is expected of the experiment as written, and {', '.join(changes)} {were} typed"
+        because = because if changes and not own else ""
         parts.append(Text(f"{what}; the run is no less finished{because}", style="yellow"))
     return Group(*parts)
 
@@ -85,4 +86,4 @@ def missed_line(one: Outcome) -> str:
 
 def _may_change_the_result(word: str) -> bool:
     key = word.lstrip("+~").partition("=")[0]
-    return key not in ("exp", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))
+    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))

@@ -9,6 +9,9 @@ from typing import Any
 
 BY_NAME: dict[str, Plant] = {}
 
+_TO_ITS_END = "guards.no_signal=off"
+"""Without it a guard ends the run before anything is expected of it."""
+
 
 @dataclass(frozen=True)
 class Plant:
@@ -31,7 +34,7 @@ def planted(what: str, exp: str, *words: str) -> Callable[[Callable[[], None]], 
     return register
 
 
-@planted("advantages have the other sign", "quickstart")
+@planted("advantages have the other sign", "quickstart", _TO_ITS_END)
 def advantage_sign() -> None:
     from trl import GRPOTrainer
 
@@ -45,7 +48,7 @@ def advantage_sign() -> None:
     GRPOTrainer._generate_and_score_completions = flipped
 
 
-@planted("a reward is logged and has no weight", "quickstart")
+@planted("a reward is logged and has no weight", "quickstart", _TO_ITS_END)
 def reward_ignored() -> None:
     _reweigh(lambda weights: [0.0, *weights[1:]])
 

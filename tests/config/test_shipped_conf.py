@@ -34,6 +34,7 @@ EXPERIMENTS: dict[str, list[str]] = {
     "study_weights": [],
     "tldr_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
     "toy_dpo": [],
+    "toy_gates": [],
     "toy_kto": [],
     "toy_ppo": [],
     "toy_reward": [],

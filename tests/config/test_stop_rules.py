@@ -20,6 +20,7 @@ def refused(*words: str, exp: str = "quickstart") -> UserError:
         ["stop.when=reward > 0.9", "stop.for=3"],
         ['stop={when: "correct >= 0.9", for: 3}'],
         ["stop.when=total>1"],
+        ["stop.when=step >= 20"],
         ["stop.when=rewards/format/open_fraction < 0.1"],
         ["stop.when=rewards/correlation/correct/format > 0.99"],
         ["stop.when=rewards/truncation/fraction > 0.9"],

@@ -77,6 +77,10 @@ def test_so_many_in_a_row() -> None:
     assert stopped.fired == "stopped by rule: kl > 1: 2, 3, 4 at steps 1 to 3"
 
 
+def test_a_step_is_known_without_being_logged() -> None:
+    assert fired_at(StoppingRules({"": rule("step >= 3")}, []), "loss", 1.0, 1.0, 1.0, 1.0) == 3
+
+
 def test_events_without_the_metric_count_neither_way() -> None:
     rules = StoppingRules({"far": rule("kl > 1", 2)}, [])
     events = [{"kl": 2.0}, {"loss": 0.0}, {"eval_loss": 1.0}, {"kl": 2.5}]

@@ -106,6 +106,7 @@ def test_the_worst_of_a_run_is_its_state(tmp_path: Path) -> None:
     assert verify(run_of(tmp_path / "2", met, missed)).state == "missed"
     assert verify(run_of(tmp_path / "3", {**met, "at": 3}, to_come, state="running")).state == "open"
     assert verify(run_of(tmp_path / "4")).state is None
+    assert verify(run_of(tmp_path / "5", to_come, {**missed, "at": 3}, state="running")).state == "missed"
 
 
 def test_a_configuration_that_was_edited_into_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from rlhf_cli.cli import main
@@ -70,10 +71,13 @@ def test_equal_and_then_what_was_changed(begun: RunFolder, workplace: Path, caps
     assert [(cause["kind"], cause["name"]) for cause in said["causes"]] == [("reward code", "rewards.mine")]
     write_reward(workplace, "<")
 
+    # A row that the second step has, and no step before it.
+    prompt = pyarrow.parquet.read_table(begun.path / "completions" / "completions_00002.parquet")["prompt"][0].as_py()
     text = (workplace / "rows.jsonl").read_text()
-    (workplace / "rows.jsonl").write_text(text.replace('"7+', '"9+').replace('"6+', '"8+'))
+    (workplace / "rows.jsonl").write_text(text.replace(f'"{prompt}"', '"77+77="'))
     code, said = again(capsys, run)
-    assert (code, [(cause["kind"], cause["name"]) for cause in said["causes"]]) == (1, [("data", "data")])
+    assert (code, said["first_difference"]["step"], said["equal_steps"]) == (1, 2, 1)
+    assert [(cause["kind"], cause["name"]) for cause in said["causes"]] == [("data", "data")]
 
     # Nothing of the run itself was touched.
     assert (begun.metrics.read_bytes(), begun.provenance.read_bytes()) == before

@@ -79,6 +79,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "study_weights": ([*OWN, *GROUPS, *FEW], None),
     "tldr_ppo": ([*JUDGED, *ROUNDS], posts),
     "toy_dpo": ([*OWN, *FEW, *EVALUATED], None),
+    "toy_gates": ([*OWN, *GROUPS, *FEW], None),
     "toy_kto": ([*OWN, *FEW, *EVALUATED], None),
     "toy_ppo": ([*OWN, *ROUNDS, *FEW], None),
     "toy_reward": ([*OWN, *FEW, *EVALUATED], None),

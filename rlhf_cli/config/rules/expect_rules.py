@@ -12,6 +12,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.suggest import nearest
 
+_NOTHING = "expect=null on the command line, to expect nothing"
+
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every expectation that cannot be met by this experiment, or that another says already."""
@@ -27,7 +29,7 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 got=f"metric: {one.metric}",
                 expected="a metric that is logged (docs/metrics.md), such as "
                 + ", ".join(_examples(experiment, valid)),
-                hint=(f"{key}.metric={close}" if key else f"metric: {close}") if close else None,
+                hint=(f"{key}.metric={close}" if key else f"metric: {close}") if close else _NOTHING,
             )
         last_step = experiment.trainer.args.get("max_steps")
         if isinstance(one.at, int) and isinstance(last_step, int) and 0 < last_step < one.at:
@@ -36,7 +38,7 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 where=where,
                 got=f"at: {one.at}",
                 expected=f"a step up to {last_step}, or end",
-                hint=f"{key}.at=end" if key else "at: end; or expect=null on the command line, to expect nothing",
+                hint=f"{key}.at=end" if key else f"at: end; or {_NOTHING}",
             )
     for (name, one), (other_name, other) in itertools.combinations(expected.items(), 2):
         if (clash := _clash(one, other, list(experiment.rewards))) is not None:
