@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
+from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.immediate_exit import leave
@@ -35,9 +36,9 @@ usage: rlhf VERB [words]
 
 {verbs}
 
-  rlhf train +exp=quickstart                                  no download
-  rlhf train +exp=quickstart rewards.brevity.weight=0.5       override it
-  rlhf train -m +exp=quickstart rewards.brevity.weight=0,0.5  sweep it
+  rlhf train +exp=quickstart                       half a minute, no download
+  rlhf train +exp=quickstart seed=3                override it
+  rlhf train -m +exp=quickstart 'seed=range(0,3)'  sweep it
 
 rlhf VERB --help says more; rlhf --version.
 """
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs=_verbs()), end="")
+        print(folded(_HELP.format(verbs=_verbs()).rstrip(), shown_width()))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -71,7 +72,7 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_USER_ERROR
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
-        print(usage.text.strip())
+        print(folded(usage.text.strip(), shown_width()))
         return EXIT_OK
     with contextlib.ExitStack() as stack:
         if verb in _LONG:

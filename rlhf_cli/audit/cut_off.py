@@ -34,7 +34,7 @@ def after_truncation(
     lengths = [0] * len(rows)
     if policy == "soft_overlong":
         tokenizer = policy_tokenizer(experiment, wanted_by="truncation=soft_overlong")
-        counted = [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+        counted = [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
         lengths = [(limit or count) if cut else count for count, cut in zip(counted, is_cut, strict=True)]
     totals = torch.tensor([torch.nan if row.total is None else row.total for row in rows], dtype=torch.float64)
     endings = Endings(torch.tensor(list(is_cut)), torch.tensor(lengths), limit)

@@ -66,7 +66,7 @@ def prompts_seen(
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
     lengths = [_lengths("prompts", [len(one) for one in ids])]
     if answers:
-        counted = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
+        counted = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
         lengths.append(_lengths("right answers", [len(one) for one in counted]))
     return PromptsSeen([_seen(tokenizer, one) for one in ids[:shown]], lengths, str(tokenizer.eos_token))
 
@@ -75,7 +75,7 @@ def _encoded(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[object], settings: Mapping[str, object]
 ) -> list[list[int]]:
     if isinstance(prompts[0], str):
-        return [list(ids) for ids in tokenizer(list(prompts))["input_ids"]]
+        return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
     if tokenizer.chat_template is None:
         raise ModelError(
             "the model has no chat template, and the rows are conversations",

@@ -62,4 +62,7 @@ def _listens(url: str) -> bool:
 def _is_cached(model: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(model, "config.json"), str)
+    try:
+        return isinstance(try_to_load_from_cache(model, "config.json"), str)
+    except ValueError:  # what cannot be the id of a model: a folder that is not there
+        return False

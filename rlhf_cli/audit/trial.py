@@ -67,7 +67,7 @@ class Trial:
             is_chat = isinstance(self.rows[row].get("prompt"), list)
             completion: object = [{"role": "assistant", "content": text}] if is_chat else text
             rows.append({**self.rows[row], "completion": completion})
-        scored = score_with(self.stack, self.experiment, rows).rows
+        scored = score_with(self.stack, self.experiment, rows, where="data").rows
         cut = list(is_cut) if is_cut is not None else [False] * len(texts)
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 

@@ -26,7 +26,7 @@ def hub_login_condition() -> Condition:
 
     if get_token() is None:
         found = "no token: public models and data can be read, gated ones and --push cannot"
-        return Condition(_AREA, "hub login", State.MISSING, found, "hf auth login, or export HF_TOKEN=...")
+        return Condition(_AREA, "hub login", State.MISSING, found, "hf auth login, or a token in HF_TOKEN")
     variable = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name)), None)
     return Condition(_AREA, "hub login", State.OK, f"a token, from {variable or 'hf auth login'}")
 
@@ -48,7 +48,7 @@ def wandb_login_condition() -> Condition:
     if known is not None:
         return Condition(_AREA, "wandb login", State.OK, f"a key for {host}, from {file}")
     found = "no key: runs are recorded offline (track=wandb_offline), and sent later by rlhf sync"
-    return Condition(_AREA, "wandb login", State.MISSING, found, "wandb login, or export WANDB_API_KEY=...")
+    return Condition(_AREA, "wandb login", State.MISSING, found, "wandb login, or a key in WANDB_API_KEY")
 
 
 def hub_condition(reach: Callable[[str, float], str | None] | None = None) -> Condition:
@@ -62,7 +62,7 @@ def hub_condition(reach: Callable[[str, float], str | None] | None = None) -> Co
     if trouble is None:
         return Condition(_AREA, "hub", State.OK, f"{host} answered in {time.monotonic() - began:.1f} s")
     found = f"{host}: {trouble}; models and data come from the cache, or from files"
-    fix = "export HF_HUB_OFFLINE=1, which saves the waits; behind a proxy: export HTTPS_PROXY=..."
+    fix = "export HF_HUB_OFFLINE=1, which saves the waits; behind a proxy its address in HTTPS_PROXY"
     return Condition(_AREA, "hub", State.WARN, found, fix)
 
 

@@ -100,16 +100,21 @@ def score_with(
     step: int = 0,
     max_steps: int = 1,
     running: Mapping[str, RunningDeviation] | None = None,
+    where: str = "--completions",
 ) -> CompletionScores:
-    """Score the rows by a stack that is open and stays so. Arguments and errors are those of `score`."""
+    """Score the rows by a stack that is open and stays so. Arguments and errors are those of `score`.
+
+    `where` says in messages where the rows are from.
+    """
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
-    _require_columns(stack, rows)
+    _require_columns(stack, rows, where)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
     batch["log_extra"] = batch["log_metric"] = lambda name, value: None
     if "completion_ids" not in batch and _wanting_tokens(stack):
-        batch["completion_ids"] = [tokenizer().encode(text_of(text)) for text in batch["completions"]]
+        texts = [text_of(text) for text in batch["completions"]]
+        batch["completion_ids"] = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
     if "completion_ids" in batch:
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)
@@ -161,14 +166,14 @@ def _scores(
     return CompletionScores(rows, summary, settled.no_total)
 
 
-def _require_columns(stack: RewardStack, rows: list[Row]) -> None:
+def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
     problems: list[UserError] = [
         DataError(
-            f"the completions have no column {column!r}",
-            where="--completions",
+            f"the rows have no column {column!r}",
+            where=where,
             got="columns " + ", ".join(rows[0]),
             expected=f"{column}, which rewards.{component.name} reads",
-            hint=did_you_mean(column, rows[0]),
+            hint=did_you_mean(column, rows[0]) if where != "data" else f"data.rename.{column}=EXISTING_COLUMN",
         )
         for component in stack.components
         for column in required_columns(component.score)

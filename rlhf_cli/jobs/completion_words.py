@@ -81,7 +81,7 @@ def _of_list(current: str, earlier: list[str]) -> Iterable[str]:
 
     known = groups()
     if not earlier:
-        return [*known, "keys"]
+        return [*known, "keys", "metrics"]
     if len(earlier) == 1:
         if earlier[0] == "reward" and current.startswith((".", "/", "~")):
             from rlhf_cli.jobs.completed_files import functions

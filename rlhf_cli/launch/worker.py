@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import logging
 import os
 import sys
@@ -118,6 +119,8 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
 
 def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse: Pulse, *, resume: bool) -> None:
     refuse_other_world_size(experiment.launch)
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    _import_libraries(shown=is_main)
 
     from transformers import PrinterCallback
     from transformers.utils import logging as transformers_logging
@@ -138,7 +141,6 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     transformers_logging.enable_propagation()
     transformers_logging.disable_progress_bar()
 
-    is_main = int(os.environ.get("RANK", "0")) == 0
     track = experiment.track
     tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
@@ -186,6 +188,14 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or "another rank was asked to stop")
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
+
+
+def _import_libraries(*, shown: bool) -> None:
+    """Import what takes seconds, before anything of it is used, with a word of it on the terminal where `shown`."""
+    from rlhf_cli.screen.training_bar import Spinner
+
+    with Spinner(shown=shown, doing="importing torch and TRL"):
+        importlib.import_module("rlhf_cli.assemble.trainer")
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:

@@ -21,7 +21,8 @@ def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> W
             return Workload()
         rows = None if stage.steps is None else stage.steps * stage.per_device * stage.processes * stage.accumulation
         limit = _whole(experiment, known, "max_length")
-        row = min(filter(None, (longest[1], limit)), default=None)
+        is_packed = _value(experiment, known, "packing") is True
+        row = limit if is_packed else min(filter(None, (longest[1], limit)), default=None)
         tokens = rows * row if rows is not None and row is not None else None
         return Workload(
             stage.steps,

@@ -51,8 +51,8 @@ class Answer:
 def look_up(questions: Sequence[Question]) -> list[Answer]:
     """Return an answer to each question, in their order, after no more than the timeout."""
     deadline_s = _timeout_s()
-    waiting = [_begun(question, deadline_s) for question in questions]
-    return [answer() for answer in waiting]
+    waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
+    return [waiting[question]() for question in questions]
 
 
 def _timeout_s() -> float:

@@ -2,7 +2,8 @@
 
 Pairs are the best answer of a prompt against the worst (the policy's own, as in iterated DPO: Xu et al., arXiv
 2312.16682, take best and worst of a reward as well). The best answers alone are what RAFT trains on (Dong et al., arXiv
-2304.06767). An answer that the policy did not end is never one to learn: a trainer would teach that it ends there.
+2304.06767). An answer that the policy did not end is never one to learn: a trainer would teach that it ends there. One
+without any text is in neither: no trainer takes it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.sampling.sampled_answers import TOTAL, SampledAnswer, SampledPrompt
 
 Row = dict[str, object]
@@ -38,7 +40,7 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
         ranked = _ranked(prompt, by)
         chosen = next((one for one in ranked if not one[1].is_truncated), None)
         if len(ranked) < 2:
-            left_out["fewer than two answers have a score"] += 1
+            left_out["fewer than two answers have a score and a text"] += 1
         elif chosen is None:
             left_out["no answer ends"] += 1
         else:
@@ -89,7 +91,7 @@ def best_answers(
                 new.append({"prompt": prompt.prompt, "completion": answer.completion, "score": score})
         rows += new
         if not ranked:
-            left_out["no answer has a score"] += 1
+            left_out["no answer has a score and a text"] += 1
         elif not ended:
             left_out["no answer ends"] += 1
         elif not good:
@@ -100,8 +102,9 @@ def best_answers(
 
 
 def _ranked(prompt: SampledPrompt, by: str) -> list[tuple[float, SampledAnswer]]:
-    """Return the answers that have a score, the best first; of equal ones the first sampled."""
-    scored = [(score, answer) for answer in prompt.answers if (score := answer.score(by)) is not None]
+    """Return the answers that have a score and a text, the best first; of equal ones the first sampled."""
+    with_text = [answer for answer in prompt.answers if text_of(answer.completion).strip()]
+    scored = [(score, answer) for answer in with_text if (score := answer.score(by)) is not None]
     return sorted(scored, key=lambda one: -one[0])
 
 

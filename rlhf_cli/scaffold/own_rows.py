@@ -19,6 +19,8 @@ _LOOKED_AT_ROWS = 200
 _ANSWER = "answer"
 _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
+_SAY_LITTLE = frozenset(("text", "user", "input", "post", "good", "bad", "best", "worst", "label", "target", "result"))
+"""These say what a column is only where they are all of its name: `answer text` is no prompt."""
 _AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
 """Training -> the sets of columns that TRL learns from without a rename, beside those below."""
 
@@ -170,7 +172,7 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
                 mapped[column.role] = found[0]
                 break
     for column in COLUMNS[training.rows]:  # `question text`, where nothing is called `question`
-        words = {column.role, *column.other_names}
+        words = {column.role, *column.other_names} - _SAY_LITTLE
         found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
         if column.role not in mapped and len(found) == 1:
             mapped[column.role] = found[0]

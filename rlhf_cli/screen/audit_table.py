@@ -45,7 +45,10 @@ def show_audit(console: Console, result: AuditResult) -> None:
         for number, advice in enumerate(result.advice, 1):
             _show_advice(console, number, advice)
     console.print()
-    console.print(_verdict(result))
+    if result.unrecognised:
+        console.print(_unrecognised(result))
+    if result.holes or not result.unrecognised:
+        console.print(_verdict(result))
 
 
 def _show_gold(console: Console, result: AuditResult) -> None:
@@ -109,17 +112,19 @@ def _show_advice(console: Console, number: int, advice: Advice) -> None:
         console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5), expand=False))
 
 
+def _unrecognised(result: AuditResult) -> Text:
+    blind = "".join(f" rewards.{name} scores all texts alike." for name in result.blind)
+    return Text(
+        f"in {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
+        f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
+        "--gold '<answer>{answer}</answer>'",
+        "red",
+    )
+
+
 def _verdict(result: AuditResult) -> Text:
-    if result.unrecognised:
-        blind = (
-            f" {', '.join(f'rewards.{name}' for name in result.blind)} scores all texts alike." if result.blind else ""
-        )
-        return Text(
-            f"In {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
-            f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
-            "--gold '<answer>{answer}</answer>'",
-            "red",
-        )
+    if not result.kinds:
+        return Text("none of these kinds can be written without right answers", "yellow")
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")

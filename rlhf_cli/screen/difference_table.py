@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.reference.differences import Difference, Side, Value
+from rlhf_cli.reference.differences import Difference, Side
 from rlhf_cli.screen.configuration_tree import as_written
 
 _FURTHEST_ORIGIN = 44
@@ -28,11 +28,11 @@ def show_differences(console: Console, found: Sequence[Difference], here: Side, 
         column = min(_FURTHEST_ORIGIN, max(map(len, texts)) + 2)
         for (sign, style, value), text in zip(pairs, texts, strict=True):
             line = Text.assemble((f"  {sign} ", style), (text, "" if value.is_there else "dim"))
-            line.append(" " * max(2, column + 4 - len(line.plain)))
-            line.append(f"# {_origin(value)}" if value.is_there else "", style="dim")
+            origin = f"# {value.origin or 'default'}" if value.is_there else ""
+            gap = max(2, column + 4 - len(line.plain))
+            if console.is_terminal and len(line.plain) + gap + len(origin) > console.width:
+                console.print(line, soft_wrap=True)
+                line, gap = Text(), 4
+            line.append(" " * gap + origin, style="dim")
             line.rstrip()
             console.print(line, soft_wrap=True)
-
-
-def _origin(value: Value) -> str:
-    return value.origin or "default"

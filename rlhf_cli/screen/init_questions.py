@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.console import Console
 from rich.prompt import Prompt
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_cli.errors import UserError
 from rlhf_cli.scaffold.project_choices import SAMPLE
 from rlhf_cli.scaffold.starting_model import TINY
-from rlhf_cli.scaffold.trainings import TRAININGS
+from rlhf_cli.scaffold.trainings import TRAININGS, training_named
 
 
 def ask_training(console: Console) -> str:
@@ -21,7 +22,7 @@ def ask_training(console: Console) -> str:
         table.add_row(f"  [bold]{training.name}", training.what)
     console.print("[bold]What trains?[/]")
     console.print(table)
-    return Prompt.ask("trainer", console=console, choices=list(TRAININGS), show_choices=False, default="grpo")
+    return _ask_until(console, "trainer", "grpo", training_named)
 
 
 def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
@@ -57,6 +58,6 @@ def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[st
         try:
             refuse(typed)
         except UserError as error:
-            console.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
         else:
             return typed

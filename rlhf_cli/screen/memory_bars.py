@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +26,9 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     peak = plan.peak
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
-    device = f" of {_size(plan.device_bytes)}" if plan.device_bytes is not None else ""
-    heading = Text(f"memory of each {plan.device}{device}: the fullest moments, estimated", "dim")
+    device = f" ({_size(plan.device_bytes)})" if plan.device_bytes is not None else ""
+    holder = "GPU" if plan.device == "GPU" else "process"
+    heading = Text(f"memory of each {holder}{device}: the fullest moments, estimated", "dim")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -35,8 +38,28 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     for phase in _PHASES:
         moment = plan.fullest(phase)
         if moment is not None:
-            table.add_row(phase, _bar(moment.total, scale), _size(moment.total), Text(", ".join(_parts(moment))))
+            table.add_row(phase, _bar(moment.total, scale), _size(moment.total), _Parts(tuple(_parts(moment))))
     return Group(heading, table, *(Text(line, style=style) for line, style in _below(plan, peak)))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Draws parts one after the other, and breaks lines between them alone: `3.7 MB` stays together."""
+
+    parts: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = ""
+        for number, part in enumerate(self.parts):
+            piece = part + ("," if number < len(self.parts) - 1 else "")
+            if line and len(line) + 1 + len(piece) > options.max_width:
+                yield Text(line)
+                line = ""
+            line += (" " if line else "") + piece
+        yield Text(line)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(len, self.parts), default=0) + 1, len(", ".join(self.parts)))
 
 
 def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:

@@ -59,10 +59,10 @@ class _WaitedFor(ProgressColumn):
 class Spinner:
     """Shows that something happens before the first step: importing, building, loading. Silent unless on a terminal.
 
-    It is a context, and turns while that is open.
+    It is a context, and turns while that is open; `doing` says what it waits for.
     """
 
-    def __init__(self, *, shown: bool) -> None:
+    def __init__(self, *, shown: bool, doing: str = "loading data and models") -> None:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -71,7 +71,7 @@ class Spinner:
             transient=True,
             disable=not (shown and sys.stdout.isatty()),
         )
-        self._task = self._progress.add_task("loading data and models", total=None)
+        self._task = self._progress.add_task(doing, total=None)
 
     def __enter__(self) -> Spinner:
         self._progress.start()

@@ -123,7 +123,7 @@ def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
     if failure is None:
         return value
     kind, message, told = failure
-    failed: Exception = type(kind, (Exception,), {})(message)
+    failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)  # as the worker would print it
     failed.__cause__ = WorkerTraceback(told)
     return failed
 

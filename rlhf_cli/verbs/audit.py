@@ -2,7 +2,8 @@
                                      (empty, the prompt copied, many answers listed, tags only, orders to a judge ...)
                                      on real rows, scored by the experiment's own rewards, weights, gates and truncation
                                      policy, against the right answer. What gets as much is shown, with the reward that
-                                     let it in and what to type. Nothing is trained, no model.path is needed
+                                     let it in and what to type. Nothing is trained; a model.path is needed
+                                     only where a reward counts tokens (docs/audit.md)
 
 --limit N          so many rows (default 64; 8 where a reward asks a model, a server or a sandbox)
 --kinds KIND ...   only these kinds; several may be joined by commas

@@ -28,6 +28,7 @@ for a policy
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
+from rlhf_cli.screen.training_bar import Spinner
 from rlhf_cli.usage import Options, read_options
 
 _ONLY = {
@@ -89,7 +91,11 @@ def run(argv: list[str]) -> int:
         )
     name = _name(options, words, target, against)
 
-    from rlhf_cli.evaluate.evaluation_run import Asked, evaluate  # torch comes with it
+    with Spinner(shown=True, doing="importing torch and TRL"):
+        from rlhf_cli.evaluate.evaluation_run import Asked, evaluate
+
+        if target.kind != REWARD_MODEL:
+            importlib.import_module("rlhf_cli.evaluate.policy_on_rows")
 
     screen, samples = Console(), options.number("--samples", least=0)
     evaluated = evaluate(

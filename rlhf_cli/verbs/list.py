@@ -7,6 +7,7 @@ rlhf list reward ./rewards.py:fn   the same of a function of yours; its source i
 rlhf list trainer grpo             TRL's arguments with their defaults, and what is set under another key here
 rlhf list trainer grpo learning rate     those of them in which these words occur, with TRL's help
 rlhf list exp quickstart           the file of an option: what it says of itself, and what it sets
+rlhf list metrics kl               what is logged, and what it means; those in which words occur
 rlhf list keys rewards             keys of the configuration: those below a key, or those in which words occur
 
 --json   all of it as JSON
@@ -27,6 +28,7 @@ from rlhf_cli.usage import read_options
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
 _KEYS = "keys"
+_METRICS = "metrics"
 _Options = dict[str, Path]
 
 
@@ -46,6 +48,8 @@ def run(argv: list[str]) -> int:
     group, names = _group(words[0], known), words[1:]
     if group == _KEYS:
         return _keys(names, is_json=is_json)
+    if group == _METRICS:
+        return _metrics(names, is_json=is_json)
     if group == "trainer" and names:
         return _trainer(names[0], names[1:], is_json=is_json)
     if len(names) > 1:
@@ -68,7 +72,7 @@ def _place(group: str) -> tuple[int, str]:
 
 def _group(typed: str, known: dict[str, _Options]) -> str:
     """Return the group that was meant: `rewards` is `reward`, `key` is `keys`."""
-    names = [*known, _KEYS]
+    names = [*known, _KEYS, _METRICS]
     for meant in (typed, typed.removesuffix("s"), f"{typed}s", *(["exp"] if typed.startswith("experiment") else [])):
         if meant in names:
             return meant
@@ -133,6 +137,18 @@ def _keys(words: list[str], *, is_json: bool) -> int:
     from rlhf_cli.screen.key_page import show_keys
 
     show_keys(wide_console(), found)
+    return EXIT_OK
+
+
+def _metrics(words: list[str], *, is_json: bool) -> int:
+    from rlhf_cli.reference.metric_reference import metrics_about
+
+    found = metrics_about(words)
+    if is_json:
+        return _as_json([{"name": one.name, "group": one.group, "text": one.text, **one.more} for one in found])
+    from rlhf_cli.screen.metric_page import show_metrics
+
+    show_metrics(wide_console(), found)
     return EXIT_OK
 
 

@@ -27,7 +27,8 @@ from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
 from rlhf_cli.jobs.typed_run import take_run
 from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
-from rlhf_cli.runs.failure_capsules import read_capsule
+from rlhf_cli.runs.failure_capsules import Capsule, read_capsule
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.score_comparisons import show_bench
 from rlhf_cli.screen.scored_texts import show_parts
 from rlhf_cli.screen.screen_width import wide_console
@@ -52,18 +53,9 @@ def run(argv: list[str]) -> int:
         )
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
-
-    def composed(words: list[str]) -> Experiment:
-        if run is None:
-            return prepare(words, adjust=without_policy_and_data).experiment
-        return prepare_from(run, words, adjust=without_policy_and_data).experiment
-
-    experiment = composed(options.words)
-    words = options.texts("--against")
-    other = composed([*options.words, *words]) if words else None
     capsule = read_capsule(completions)
-    if capsule is not None:
-        experiment = replayed(experiment, capsule)
+    experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
+    other = _experiment(run, [*options.words, *words], capsule) if words else None
 
     from rlhf_cli.evaluate.score_completions import read_completions, score
     from rlhf_cli.measure.score_bench import score_bench
@@ -84,3 +76,12 @@ def run(argv: list[str]) -> int:
     if capsule is not None:
         print(passed_words(capsule), file=sys.stderr)
     return EXIT_OK
+
+
+def _experiment(run: RunFolder | None, words: list[str], capsule: Capsule | None) -> Experiment:
+    """Return the experiment of the words, on top of a run's where there is one; of a failure, that reward alone."""
+    if run is None:
+        experiment = prepare(words, adjust=without_policy_and_data).experiment
+    else:
+        experiment = prepare_from(run, words, adjust=without_policy_and_data).experiment
+    return experiment if capsule is None else replayed(experiment, capsule)

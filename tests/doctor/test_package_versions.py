@@ -66,9 +66,10 @@ def test_what_does_not_fit_is_named_with_what_to_type(
     assert can_train(conditions) is not prevents
 
 
-def test_a_development_version_counts_as_what_it_comes_before() -> None:
-    """1.16.1.dev0 lies between 1.16 and 1.17; 1.17.0.dev0, by PEP 440, does too, though pip would not choose it."""
+def test_a_development_version_is_judged_by_where_it_lies() -> None:
+    """PEP 440: 1.16.1.dev0 lies between 1.16 and 1.17, and <1.17 leaves out what leads up to 1.17 itself."""
     assert states({**HERE, "trl": "1.16.1.dev0"})["needed packages"] == State.OK
+    assert states({**HERE, "trl": "1.17.0.dev0"})["trl"] == State.UNFIT
 
 
 def test_python_itself() -> None:

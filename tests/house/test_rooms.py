@@ -38,10 +38,12 @@ MUST_NOT_KNOW = {
         "usage",
         "tables",
         "told",
+        "folded_help",
         "errors",
         "suggest",
         "lasting_output",
         "json_output",
+        "launch",  # how a process is left
         "redaction",
         "stopped_early",
     },

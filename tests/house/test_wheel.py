@@ -54,5 +54,6 @@ def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     where = python("-c", "from rlhf_cli.config.conf_folders import shipped_dir; print(shipped_dir())").strip()
     assert Path(where) == site / "rlhf_cli" / "conf"
     assert "quickstart" in python("-m", "rlhf_cli", "list", "exp")
+    assert "frac_reward_zero_std" in python("-m", "rlhf_cli", "list", "metrics")
     assert "ok, nothing was written" in python("-m", "rlhf_cli", "check", "+exp=quickstart")
     assert list(elsewhere.iterdir()) == []

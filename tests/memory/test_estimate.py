@@ -180,3 +180,18 @@ def test_what_is_not_counted_is_named() -> None:
         "the reward model judge",
         "the state of the optimizer galore_adamw",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_passed"),
+    [
+        ((), False),  # nobody asks for log-probabilities of the rollout before it is learned from
+        (("trainer.args.beta=0.1",), True),
+        (("trainer.args.num_iterations=2",), True),
+        (PPO_SMALL, True),
+    ],
+)
+def test_passes_without_a_gradient_are_moments_of_generation(words: tuple[str, ...], is_passed: bool) -> None:
+    moments = [one for one in planned(*words).moments if one.what.startswith("log-probabilities of 8 completions")]
+    assert len(moments) == is_passed
+    assert all({"activations", "logits"} <= moment.parts.keys() for moment in moments)

@@ -91,6 +91,19 @@ class TestTokenizer:
             assert error.where == "model.path (command line)"
             assert "model.tokenizer=FOLDER_OR_HUB_ID" in str(error.hint)
 
+    def test_a_reward_model_without_one_where_the_rows_are_conversations(
+        self, place, write: Write, refused: Refused
+    ) -> None:
+        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
+        model_copy(place / "judge", without=("chat_template.jinja",), config=scorer)
+        write("rows.jsonl", ROWS)
+        judged = (*MINE, "+rewards.judge.model=judge")
+        assert planned(*judged).rewards["judge"] == "reward model judge"
+        write("rows.jsonl", conversation() * 20)
+        error = refused(*judged)
+        assert error.what == "the reward model has no chat template, and the prompts are conversations"
+        assert error.where == "rewards.judge.model (command line)"
+
     def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model", tokenizer_config={"eos_token": None})
         write("rows.jsonl", ROWS)
@@ -132,8 +145,9 @@ class TestTokenizer:
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
     def test_a_damaged_file_is_told_once(self, place, write: Write, refused: Refused, name: str) -> None:
+        """Although who counts the tokens of the long prompt stumbles over it as well."""
         (model_copy(place / "model") / name).write_text("{")
-        write("rows.jsonl", ROWS)
-        error = refused(*MINE, *MODEL)
+        write("rows.jsonl", ROWS + one_of(600))
+        error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
         assert error.where == "model.path (command line)"
         assert name in str(error.got)

@@ -63,9 +63,13 @@ class TestAdapters:
         assert "all-linear, or some of" in str(error.expected)
         assert error.hint == "model.lora.target_modules='[q_proj,v_proj]'"
 
-    def test_a_pattern_that_fits_nothing(self, place: Path, refused: Refused, model: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize(("typed", "got"), [("'.*query'", ".*query"), ("[proj]", "proj")])
+    def test_what_peft_would_not_find(
+        self, place: Path, refused: Refused, model: tuple[str, ...], typed: str, got: str
+    ) -> None:
+        """A text is a pattern for the whole name, a name in a list the whole of its last part: `proj` is not q_proj."""
         model_copy(place / "model")
-        assert refused(*model, "model.lora.target_modules='.*query'").got == ".*query"
+        assert refused(*model, f"model.lora.target_modules={typed}").got == got
 
     def test_one_of_two(self, place: Path, model: tuple[str, ...]) -> None:
         model_copy(place / "model")

@@ -57,6 +57,16 @@ def test_rows_that_are_learned_from() -> None:
     assert plan.num_rows + plan.evaluations.rows == 4000
 
 
+def test_packed_rows_are_as_long_as_they_may_be() -> None:
+    words = ("+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=64")
+    whole, packed = (planned(*words, f"trainer.args.packing={value}").workload for value in ("false", "true"))
+    assert whole.longest_row is not None
+    assert whole.longest_row < 64 == packed.longest_row
+    assert packed.max_tokens is not None
+    assert whole.max_tokens is not None
+    assert packed.max_tokens > whole.max_tokens
+
+
 @pytest.mark.parametrize(
     ("words", "times"),
     [

@@ -46,7 +46,7 @@ class TestPairs:
         assert made.rows == []
         assert made.left_out == {
             "the best that ends is no better than the worst": 1,
-            "fewer than two answers have a score": 1,
+            "fewer than two answers have a score and a text": 1,
         }
 
     def test_the_least_margin_is_inclusive(self) -> None:
@@ -54,6 +54,10 @@ class TestPairs:
         made = preference_pairs(prompts, least_margin=0.5)
         assert [row["prompt"] for row in made.rows] == ["q"]
         assert made.left_out == {"the margin is below 0.5": 1}
+
+    def test_an_answer_without_text_is_on_neither_side(self) -> None:
+        (row,) = preference_pairs([prompt((" ", 9.0), ("a", 2.0), ("b", 1.0), ("", -9.0))]).rows
+        assert (row["chosen"], row["rejected"]) == ("a", "b")
 
     def test_the_same_pair_once(self) -> None:
         made = preference_pairs([prompt(("a", 1.0), ("b", 0.0))] * 3 + [prompt(("a", 1.0), ("b", 0.0), text="r")])
@@ -77,7 +81,10 @@ class TestBestAnswers:
         ]
         made = best_answers(prompts, keep=3, at_least=1.0)
         assert [row["completion"] for row in made.rows] == ["a"]
-        assert made.left_out == {"no answer that ends scores 1 or more": 1, "no answer has a score": 1}
+        assert made.left_out == {"no answer that ends scores 1 or more": 1, "no answer has a score and a text": 1}
+
+    def test_nothing_is_no_answer(self) -> None:
+        assert [row["completion"] for row in best_answers([prompt(("\n", 3.0), ("a", 1.0))]).rows] == ["a"]
 
     def test_a_prompt_that_comes_again_adds_what_is_new(self) -> None:
         made = best_answers([prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0))])

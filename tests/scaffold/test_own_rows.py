@@ -31,6 +31,7 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         # A whole name goes before a word of one, and what it holds decides, too: an id is no prompt.
         ("grpo", {"question id": "7", "question": "a"}, {"prompt": "question"}),
         ("grpo", {"question id": 7, "Question Text": "a"}, {"prompt": "Question Text"}),
+        ("grpo", {"answer text": "b", "the question": "a"}, {"prompt": "the question", "answer": "answer text"}),
         # Alpaca; TL;DR; single answers judged, where `label` must be true or false.
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
         ("sft", {"prompt": "a", "completion": "b"}, {}),

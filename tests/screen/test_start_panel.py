@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.screen.start_panel import show_start
@@ -69,3 +71,36 @@ def test_ppo_names_critic_and_kl(place: Path) -> None:
     lines = read("trainer=ppo", "trainer.args.num_generations=1")
     assert lines["critic"] == "policy, own optimizer"
     assert lines["kl"] == "reward, k1, 0.05"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_whole_panel_fits(place: Path, width: int) -> None:
+    """Every line is as wide as the frame, whose width is that of the terminal at most; nothing is cut."""
+    gate = "rewards.brevity.gate={by: correct, at_least: 1}"
+    words = ["exp=toy_ppo", "launch=cpu", "track=none", "trainer.args.max_steps=20", gate]
+    prepared = prepare(words, keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="sums", folder=None), width)
+    frame = [line for line in lines if line[0] in "╭│╰"]
+    assert {len(line) for line in frame} == {len(frame[0])}
+    text = " ".join(" ".join(line.strip("│ ") for line in frame).split())
+    assert "…" not in text
+    assert "20 = 1.25 rounds x 16" in text
+    assert "└ brevity 0.2 correct >= 1" in text
+    assert text.index("generation █") < text.index("training █")
+
+
+def test_a_reward_models_stage(place: Path) -> None:
+    """Rows, held-out rows, margin and centring, of which nothing was shown before."""
+    margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
+    prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="pairs", folder=None), 120)
+    text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    assert "rows to train on" in text
+    assert "margin none center scores near 0 by 0.01 samples 4 pairs shown" in text
+    assert plan.evaluations is not None
+    assert f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows" in text
+    asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
+    shown = printed(lambda console: show_start(console, asked, plan, title="pairs", folder=None), 120)
+    assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)

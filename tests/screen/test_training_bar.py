@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.launch import worker
 from rlhf_cli.runs.running_reward import Running, RunningReward
 from rlhf_cli.screen import training_bar
 from rlhf_cli.screen.training_bar import Spinner, TrainingBar, waited_for
@@ -121,3 +122,16 @@ def test_a_hidden_spinner_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     with Spinner(shown=False) as spinner:
         spinner.update("warm start", 3, 20)
     assert screen.getvalue().strip() == ""
+
+
+def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    seen: list[tuple[str, bool]] = []
+
+    def imported(name: str) -> None:
+        time.sleep(0.15)  # longer than the spinner's own beat
+        seen.append((name, "importing torch and TRL" in screen.getvalue()))
+
+    monkeypatch.setattr(worker.importlib, "import_module", imported)
+    worker._import_libraries(shown=True)
+    assert seen == [("rlhf_cli.assemble.trainer", True)]

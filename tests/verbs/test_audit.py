@@ -27,6 +27,7 @@ def short(completions, **kwargs):
 def picky(completions, **kwargs):
     return [1.0 if text[0].isdigit() else 0.0 for text in completions]
 """
+LIMIT = "trainer.args.max_completion_length=64"
 EXPERIMENT = [
     *("trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"),
     *("rewards.short.fn=./rewards.py:short", "rewards.short.weight=0.2"),
@@ -99,18 +100,20 @@ class TestAudit:
         assert (found["is_sound"], found["holes"], found["gold_source"]) == (None, [], None)
         assert found["kinds"][0]["name"] == "empty"
         assert "no right answers" in said(["audit", *words], capsys)
+        assert "none of these kinds can be written" in said(["audit", *words, "--kinds", "other_gold"], capsys)
 
     def test_a_gold_answer_that_the_rewards_do_not_know_is_no_accusation(self, capsys: Said) -> None:
         words = ["audit", *EXPERIMENT[:-2], "rewards.right.fn=rlhf_cli.rewards.match:exact_match"]
         found = as_json([*words, "--gold", "It is {answer}!"], capsys)
         assert (found["is_sound"], found["unrecognised"], found["holes"]) == (False, True, [])
         text = said([*words, "--gold", "It is {answer}!"], capsys)
-        assert "In 10 of 10 rows the gold answer gets no more than the worst" in " ".join(text.split())
+        assert "in 10 of 10 rows the gold answer gets no more than the worst" in " ".join(text.split())
 
     @pytest.mark.parametrize(
         ("words", "says"),
         [
             (["--kinds", "emty"], "did you mean 'empty'?"),
+            (["data.rename.asked=answer"], "try:      data.rename.answer=EXISTING_COLUMN"),
             (["--gold", "anser"], "did you mean 'answer'?"),
             (["--gold", "{anser}"], "did you mean 'answer'?"),
             (["~rewards.right", "~rewards.short"], "needs at least one reward"),
@@ -129,10 +132,14 @@ class TestAudit:
         # 8 rows of empty and gold, and 10 ways to write gold on 2.
         assert "at most 36 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1:9/v1" in err
 
+    def test_a_policy_and_a_critic_that_nobody_has_trained_yet_are_not_missed(self, capsys: Said) -> None:
+        words = ["model=local", "model.path=run:nowhere", "critic.init=run:nowhere", "trainer=ppo"]
+        assert as_json(["audit", *EXPERIMENT, *words, "--kinds", "empty"], capsys)["rows"] == 10
+
 
 class TestCheckRows:
     def test_prompts_lengths_and_three_answers(self, capsys: Said) -> None:
-        text = said(["check", *EXPERIMENT, "model=tiny", "--rows", "2"], capsys)
+        text = said(["check", *EXPERIMENT, "model=tiny", LIMIT, "--rows", "2"], capsys)
         assert f"row 0, {len(SUMS[0]['prompt'])} tokens\n{SUMS[0]['prompt']}\n" in text
         lines = [line.split() for line in text.splitlines()]
         assert ["gold", "1.000", "0.900", "1.180", "'22'"] in lines
@@ -142,7 +149,7 @@ class TestCheckRows:
 
     def test_no_rewards_are_called_without_it(self, capsys: Said, write: Write) -> None:
         write("rewards.py", OWN.replace("    return [float", "    raise SystemExit\n    return [float"))
-        said(["check", *EXPERIMENT, "model=tiny"], capsys)
+        said(["check", *EXPERIMENT, "model=tiny", LIMIT], capsys)
 
 
 class TestScore:

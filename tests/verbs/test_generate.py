@@ -86,6 +86,7 @@ def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     by_prompt = {row["prompt"]: row for row in pairs}
     assert pairs
     for group in groups:
+        group = [row for row in group if row["completion"].strip()]
         ended = [row["total"] for row in group if not row["is_truncated"]]
         worst = min(row["total"] for row in group)
         if ended and max(ended) > worst:
@@ -152,3 +153,16 @@ def test_what_is_refused(words: list[str], said: str, run: str, capsys: Any) -> 
     assert main(["generate", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(Path(run, "generated").glob("*"))
+
+
+@pytest.mark.slow
+def test_what_it_makes_is_trained_on(run: str) -> None:
+    """Pairs by DPO and as pairs with margins by a reward model, the best answers by SFT: two steps of each."""
+    assert main(["generate", run, *FOUR]) == 0
+    args = ("max_steps=2", "max_length=64", "per_device_train_batch_size=2", "gradient_checkpointing=false")
+    small = ["model=local", f"model.path={run}/model", "data=file", "track=none", "launch=cpu"]
+    small += [f"trainer.args.{one}" for one in args]
+    for trainer, name in (("dpo", "pairs"), ("sft", "best"), ("reward", "pairs")):
+        margin = ["reward_model.margin.column=margin"] if trainer == "reward" else []
+        words = [f"trainer={trainer}", *small, f"data.path={run}/generated/{name}.jsonl", *margin]
+        assert main(["train", *words, f"run.name={trainer}"]) == 0

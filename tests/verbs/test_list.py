@@ -46,7 +46,7 @@ def test_what_is_shown_to_be_pasted_can_be_pasted(capsys: Said, write: Callable[
     shown = said(capsys, "reward", "digits_only")
     pasted = shown.partition("to paste into an experiment\n")[2].partition("\nor on the command line")[0]
     write("conf/exp/mine.yaml", f"# @package _global_\n{pasted}")
-    assert main(["check", "+exp=mine"]) == 0
+    assert main(["check", "+exp=mine", "trainer.args.max_completion_length=32"]) == 0
     override = shown.partition("rlhf train +exp=NAME ")[2].splitlines()[0]
     assert main(["check", "+exp=quickstart", override]) == 0
 

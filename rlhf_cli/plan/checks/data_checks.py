@@ -18,8 +18,8 @@ from rlhf_cli.plan.checks.known import Known, Seen
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.suggest import nearest
 
-_LOOKED_AT = 200_000
-"""So many rows of a source are looked through, so that a table of millions does not keep anybody waiting."""
+_LOOKED_AT = 50_000
+"""So many rows of a source are looked through: a table of millions keeps nobody waiting, and fits into memory."""
 
 
 def source_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

@@ -45,7 +45,9 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
             expected="eos_token in its tokenizer_config.json",
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
-    if tokenizer.chat_template is None and _are_conversations(experiment, known):
+    # TRL puts the template of `chat_template_path` in the place of the tokenizer's.
+    has_template = tokenizer.chat_template is not None or experiment.trainer.args.get("chat_template_path") is not None
+    if not has_template and has_conversations(experiment, known):
         yield ModelError(
             "the model has no chat template, and the rows are conversations",
             where=where,
@@ -123,9 +125,8 @@ def _written_out(
         return None  # what a template makes of such a conversation is for the run to say
 
 
-def _are_conversations(experiment: Experiment, known: Known) -> bool:
-    if experiment.trainer.args.get("chat_template_path") is not None:
-        return False  # TRL puts that template in the place of the tokenizer's
+def has_conversations(experiment: Experiment, known: Known) -> bool:
+    """Return whether the rows are conversations, by the template of the prompt, else by the first of them."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
     return any(_has_messages(seen, experiment) for seen in known.sources)

@@ -11,6 +11,7 @@ from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
 from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.models.model_folders import describe_reward_model
 from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.stack.argument_values import missing_arguments
 from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
 
@@ -20,7 +21,7 @@ def reward_problems(experiment: Experiment, composed: Composed, known: Known) ->
     for name, reward in experiment.rewards.items():
         try:
             if reward.model is not None:
-                _look_at_model(name, reward, experiment, composed)
+                _look_at_model(name, reward, composed, conversational=has_conversations(experiment, known))
             else:
                 _look_at_function(name, reward, composed, known)
         except UserError as error:
@@ -64,10 +65,10 @@ def aggregate_problems(experiment: Experiment, composed: Composed, known: Known)
         )
 
 
-def _look_at_model(name: str, reward: Reward, experiment: Experiment, composed: Composed) -> None:
+def _look_at_model(name: str, reward: Reward, composed: Composed, *, conversational: bool) -> None:
     assert reward.model is not None
     where = composed.origins.where(f"rewards.{name}.model")
-    describe_reward_model(reward.model, where=where, conversational=isinstance(experiment.data.prompt, list))
+    describe_reward_model(reward.model, where=where, conversational=conversational)
     if reward.args:
         raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
 

@@ -1,0 +1,174 @@
+"""`rlhf init` as it is typed, without a terminal: flags, refusals, JSON; nothing is asked of a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.house.test_light import HEAVY
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PATIENCE_S = 30.0
+KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks without a terminal fails."""
+
+    def asked(*args: object, **named: object) -> str:
+        raise AssertionError("a question was asked")
+
+    monkeypatch.setattr("builtins.input", asked)
+
+
+def test_without_a_terminal_the_usual_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init"]) == 0
+    said = capsys.readouterr().out
+    assert (place / "conf" / "exp" / "first.yaml").is_file()
+    assert "cd " not in said
+    assert "rlhf train +exp=first" in said
+    assert "override /trainer: grpo" in (place / "conf" / "exp" / "first.yaml").read_text()
+
+
+def test_json_says_what_was_written(
+    place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("my pairs.jsonl", '{"question": "a", "better": "b", "worse": "c"}\n')
+    words = ["--trains", "dpo", "--data", "my pairs.jsonl", "--json"]
+    assert main(["init", "my project", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert set(said) == KEYS
+    assert said["folder"] == str(place / "my project")
+    assert (said["trains"], said["model"], said["data"]) == ("dpo", "tiny", str(place / "my pairs.jsonl"))
+    assert said["rename"] == {"prompt": "question", "chosen": "better", "rejected": "worse"}
+    assert said["next"][0] == "cd 'my project'"
+    there = {
+        str(path.relative_to(place / "my project")) for path in (place / "my project").rglob("*") if path.is_file()
+    }
+    assert there == set(said["files"])
+
+
+def test_a_column_is_named_by_a_flag(write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    write("rows.csv", "Frage Text,Lösung\nWas ist 2+3?,5\n")
+    assert main(["init", "p", "--data", "rows.csv"]) == 2
+    assert "--column 'prompt=Frage Text'" in capsys.readouterr().err
+    flags = ["--column", "prompt=Frage Text", "--column", "answer=Lösung"]
+    assert main(["init", "p", "--data", "rows.csv", *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rename"] == {"prompt": "Frage Text", "answer": "Lösung"}
+
+
+def test_nothing_is_overwritten_and_all_that_is_there_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "README.md").write_text("mine")
+    (place / "rewards.py").write_text("mine")
+    assert main(["init", "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["got"] == "README.md, rewards.py"
+    assert sorted(path.name for path in place.iterdir()) == ["README.md", "rewards.py"]
+    assert (place / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trains", "gpro"], "--trains grpo"),
+        (["--model", "./nowhere"], "no such model folder"),
+        (["--data", "nowhere.csv"], "no such file"),
+        (["--column", "prompt"], "--column is ROLE=COLUMN"),
+        (["--train", "dpo"], "--trains"),
+        (["my", "project"], "rlhf init 'my project'"),
+    ],
+)
+def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert list(place.iterdir()) == []
+
+
+def test_it_is_light_and_a_pipe_is_no_terminal(place: Path) -> None:
+    program = (
+        "import sys\nfrom rlhf_cli.cli import main\nmain(['init', '--json'])\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, input="ppo\n")
+    assert set(done.stderr.split()) & set(HEAVY) == set()
+    assert json.loads(done.stdout)["trains"] == "grpo"
+
+
+class Typist:
+    """A person at a terminal: reads what is drawn until a question ends, and types an answer."""
+
+    def __init__(self, words: list[str], place: Path) -> None:
+        self.pid, self.terminal = os.forkpty()
+        if self.pid == 0:
+            os.chdir(place)
+            os.execv(sys.executable, [sys.executable, "-m", "rlhf_cli", *words])
+        self.seen, self.read = "", 0
+
+    def until(self, text: str) -> None:
+        """Read until this is on the screen."""
+        while text not in _COLOUR.sub("", self.seen[self.read :]):
+            if not self._reads():
+                raise AssertionError(f"{text!r} is not in:\n{self.seen[self.read :]}")
+        self.read = len(self.seen)
+
+    def types(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.terminal, keys.encode())
+
+    def code(self) -> int:
+        """Wait for the end; returns the exit code."""
+        while self._reads():
+            pass
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _reads(self) -> bool:
+        """Take what the program has written since; False where it is gone, or says nothing for a long time."""
+        if not select.select([self.terminal], [], [], _PATIENCE_S)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            return False
+        try:
+            self.seen += os.read(self.terminal, 4096).decode()
+        except OSError:  # the terminal's other end is closed
+            return False
+        return True
+
+
+def test_three_questions_and_which_column(place: Path, write: Callable[[str, str], Path]) -> None:
+    write("rows.csv", "Frage Text,Antwort\nWas ist 2+3?,5\n")
+    person = Typist(["init", "a project"], place)
+    person.until("trainer")
+    person.types("ppo\r")
+    person.until("model (tiny)")
+    person.types("./nowhere\r")  # told, and asked again
+    person.until("no such model folder")
+    person.until("model (tiny)")
+    person.types("\r")
+    person.until("data (sample)")
+    person.types("rows.csv\r")
+    person.until("column")
+    person.types("Frage Text\r")
+    assert person.code() == 0, person.seen
+    text = (place / "a project" / "conf" / "exp" / "first.yaml").read_text()
+    assert "override /trainer: ppo" in text
+    assert 'prompt: "Frage Text"' in text
+
+
+def test_ctrl_c_between_two_questions_writes_nothing(place: Path) -> None:
+    person = Typist(["init", "mine"], place)
+    person.until("trainer")
+    person.types("dpo\r")
+    person.until("model (tiny)")
+    person.types("\x03")
+    assert person.code() == 75
+    assert "Traceback" not in person.seen
+    assert list(place.iterdir()) == []
