@@ -146,7 +146,10 @@ def _metrics(words: list[str], *, is_json: bool) -> int:
 
     found = metrics_about(words)
     if is_json:
-        return _as_json([{"name": one.name, "group": one.group, "text": one.text, "more": one.more} for one in found])
+        rows: list[JsonValue] = [
+            {"name": one.name, "group": one.group, "text": one.text, "more": {**one.more}} for one in found
+        ]
+        return _as_json(rows)
     from rlhf_cli.screen.metric_page import show_metrics
 
     show_metrics(wide_console(), found)
