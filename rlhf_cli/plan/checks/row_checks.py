@@ -46,8 +46,8 @@ def _look_through_pairs(rows: RowTable, experiment: Experiment, name: str) -> No
     except UserError:
         return
     if not is_tokenised(rows.column_names):  # token ids get TRL's names first
-        check_learnt(rows, experiment.trainer.row, name=name)
-        sound_pairs(rows, rules, name=name)
+        bad, _ = sound_pairs(rows, rules, name=name)
+        check_learnt(rows.without(bad), experiment.trainer.row, name=name)  # as in a run: of what is left in
 
 
 def _is_complete(experiment: Experiment, columns: tuple[str, ...], text_field: str) -> bool:
