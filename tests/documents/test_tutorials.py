@@ -1,4 +1,4 @@
-"""Types the commands of the tutorials, page by page, each in an empty folder; blocks with a title need what it names."""
+"""Types the commands of the tutorials, page by page, in empty folders; a block with a title needs what it names."""
 
 from __future__ import annotations
 
