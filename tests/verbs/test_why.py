@@ -49,10 +49,9 @@ def test_a_finding_with_its_evidence_and_what_to_type(
 
 
 def test_run_name_is_the_newest_finished_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(place, "20260101-000000", DEAD)
-    make_run(place, "20260102-000000", FINE)
-    make_run(place, "20260103-000000", DEAD, state="failed")
-    assert "runs/exp/20260102-000000: finished" in why(capsys, "run:exp")
+    for name, curves, state in (("a", DEAD, "finished"), ("b", FINE, "finished"), ("c", DEAD, "failed")):
+        make_run(place, name, curves, state=state).model.mkdir()
+    assert "runs/exp/b: finished" in why(capsys, "run:exp")
 
 
 def test_json_says_of_every_kind_what_was_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
