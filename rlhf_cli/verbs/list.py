@@ -21,7 +21,6 @@ from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import JsonValue
-from rlhf_cli.reference.metric_reference import MetricReference
 from rlhf_cli.screen.option_lists import show_groups, show_option
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.suggest import nearest
@@ -147,17 +146,14 @@ def _metrics(words: list[str], *, is_json: bool) -> int:
 
     found = metrics_about(words)
     if is_json:
-        return _as_json(
-            [{"name": one.name, "group": one.group, "text": one.text, "more": {**one.more}} for one in found]
-        )
+        rows: list[JsonValue] = [
+            {"name": one.name, "group": one.group, "text": one.text, "more": {**one.more}} for one in found
+        ]
+        return _as_json(rows)
     from rlhf_cli.screen.metric_page import show_metrics
 
     show_metrics(wide_console(), found)
     return EXIT_OK
-
-
-def _metric_json(metric: MetricReference) -> JsonValue:
-    return {"name": metric.name, "group": metric.group, "text": metric.text, "more": {**metric.more}}
 
 
 def _option(group: str, named: str, options: _Options, *, is_json: bool) -> int:
