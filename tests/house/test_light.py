@@ -23,8 +23,8 @@ def heavy_after(code: str) -> set[str]:
     "words",
     [
         *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
-        ["train", "--dry-run", "+exp=quickstart"],
-        ["audit", "+exp=quickstart", "--kinds", "empty"],
+        *(["train", "--dry-run", "+exp=quickstart"], ["audit", "+exp=quickstart", "--kinds", "empty"]),
+        *(["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
     ],
     ids=" ".join,
 )
