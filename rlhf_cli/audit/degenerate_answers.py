@@ -107,6 +107,11 @@ def _other_gold(asked: Asked) -> Texts:
     return (asked.way.write(asked.others[0]),) if asked.others else (None,)
 
 
+def _part(asked: Asked) -> Texts:
+    half = None if asked.gold is None else asked.gold[: len(asked.gold) // 2].rstrip()
+    return (asked.way.write(half) if half and not _same(half, asked.gold) else None,)
+
+
 def _repeated(asked: Asked) -> Texts:
     token = next((word for word in asked.common if not _same(word, asked.gold)), "the")
     asked_for = Counter(_words(asked.prompt)).most_common(1)
@@ -148,6 +153,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("other_gold", "the right answer to another row", _other_gold),
     Kind("many_answers", "the right answer among many, neither first nor last", _many),
     Kind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
+    Kind("part_of_gold", "the first half of the right answer", _part),
     Kind("form_only", "laid out as asked for, with other content", _form_only),
     Kind("tags_only", "the tags with nothing in them", _tags_only),
     Kind("repetition", "one word, once or again and again", _repeated),
