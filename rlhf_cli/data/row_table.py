@@ -51,6 +51,10 @@ class RowTable:
         """Return some of the columns."""
         return RowTable(self._rows, column_names)
 
+    def select(self, rows: Sequence[int]) -> RowTable:
+        """Return some of the rows, in the order given."""
+        return RowTable([self._rows[row] for row in rows], self.column_names)
+
     def iter(self, batch_size: int) -> Iterator[dict[str, list[object]]]:
         """Yield `column -> values` of so many rows at a time."""
         for start in range(0, len(self._rows), batch_size):

@@ -45,6 +45,15 @@ class TestPairs:
         error = refused("exp=toy_reward", *PAIRS)
         assert (error.what, "row 2" in str(error.where)) == ("1 of 2 pairs teach nothing", True)
 
+    def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
+        leave = "reward_model.on_bad_pair=drop"
+        write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
+        assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 3
+        write("pairs.jsonl", lines(pair(rejected="2"), pair(chosen="")))
+        error = refused("exp=toy_reward", leave, *PAIRS)
+        assert error.what == "no pair is left to learn from"
+        assert error.got == "1 with empty answers, 1 with identical answers"
+
     def test_text_beside_messages(self, write: Write, refused: Refused) -> None:
         write("pairs.jsonl", lines(pair(chosen=[{"role": "assistant", "content": "2"}])))
         error = refused("exp=toy_dpo", *PAIRS)
