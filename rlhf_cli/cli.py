@@ -19,9 +19,9 @@ from collections.abc import Iterator
 import rlhf_cli
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
 from rlhf_cli.folded_help import folded, shown_width
+from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
 from rlhf_cli.lasting_output import lasting_output
-from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest

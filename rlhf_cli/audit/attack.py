@@ -12,6 +12,7 @@ from rlhf_cli.audit.audit_result import AuditResult, KindResult
 from rlhf_cli.audit.compared_with_gold import GoldRow, compared, contributions_of, main_component
 from rlhf_cli.audit.degenerate_answers import KINDS, Asked, Kind
 from rlhf_cli.audit.gold_answers import Way, final_part
+from rlhf_cli.audit.reward_words import reward_words
 from rlhf_cli.audit.trial import Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.formats import Row
@@ -120,6 +121,7 @@ def _asked(trial: Trial, way: Way) -> list[Asked]:
     words = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
     usual = [one for one, _ in Counter(known).most_common(3)]
     is_tiny = trial.experiment.model.build is not None
+    looked_for = reward_words(component.score for component in trial.stack.components)
     characters = (trial.limit_tokens or 512) * (1 if is_tiny else _CHARACTERS_A_TOKEN)
     return [
         Asked(
@@ -131,6 +133,7 @@ def _asked(trial: Trial, way: Way) -> list[Asked]:
             way=way,
             tags=trial.tags,
             longest_characters=min(characters, _MOST_CHARACTERS),
+            reward_words=looked_for,
         )
         for row, gold in enumerate(golds)
     ]

@@ -63,6 +63,8 @@ class Asked:
     way: Way
     tags: Sequence[str]
     longest_characters: int
+    reward_words: Sequence[str] = ()
+    """The words that the rewards look for, as their code has them."""
 
 
 Texts = Sequence[str | None]
@@ -135,7 +137,8 @@ def _common(asked: Asked) -> Texts:
 
 
 def _keywords(asked: Asked) -> Texts:
-    return (*_KEYWORDS, " ".join(sorted(set(_words(asked.prompt)))))
+    own = " ".join(asked.reward_words) if asked.reward_words else None
+    return (*_KEYWORDS, " ".join(sorted(set(_words(asked.prompt)))), own)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -150,7 +153,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("repetition", "one word, once or again and again", _repeated),
     Kind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
     Kind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
-    Kind("keywords", "words of reasoning, or the prompt's words, and no sense", _keywords),
+    Kind("keywords", "words of reasoning, of the prompt, or those that a reward looks for, and no sense", _keywords),
     Kind("opener", "how a solution begins, and no more", lambda asked: _OPENERS),
     Kind("judge_injection", "an order to whoever judges", lambda asked: _ORDERS),
     Kind("early_exit", "a program that ends before anything is tested", lambda asked: _PROGRAMS),

@@ -54,6 +54,8 @@ class TriedRows:
         content = asdict(self)
         if self.seen is not None:
             content["seen"]["prompts"] = [{"text": one.text, "tokens": one.tokens} for one in self.seen.prompts]
+            for one in content["seen"]["lengths"]:
+                one["quantiles"] = {f"{share:g}": tokens for share, tokens in one["quantiles"].items()}
         return content
 
 

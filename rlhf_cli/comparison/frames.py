@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,15 @@ from rlhf_cli.comparison.logged_run import LoggedRun, named, read_runs
 from rlhf_cli.comparison.metric_columns import MetricColumns
 from rlhf_cli.comparison.wandb_runs import is_wandb, read_wandb
 from rlhf_cli.comparison.what_differs import differences
-from rlhf_cli.errors import RlhfError
+from rlhf_cli.errors import RlhfError, RunError
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SHOWN = 12
 
 Place = str | os.PathLike[str]
 """A run folder, a sweep, a folder of runs, or `wandb:entity/project[/group]`."""
@@ -49,7 +53,8 @@ class LoadedRuns:
 def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRuns:
     """Read the runs in these places into frames; `metrics` are the names to read, None for all.
 
-    Raises RunError for a place that holds no run at all; a run that cannot be read is among the problems.
+    Raises RunError for a place that holds no run at all; a run that cannot be read is among the problems, and so is,
+    with a warning, a metric that no run has.
     """
     import pandas as pd
 
@@ -63,6 +68,9 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
             folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
     runs, problems = read_runs(folders, wanted=wanted)
     runs = named([*runs, *elsewhere])
+    for missing in _logged_by_none(metrics or (), runs, folders):
+        warnings.warn(str(missing), stacklevel=3)
+        problems = [*problems, missing]
     keys = differences(runs) if runs else []
     rows = [
         {
@@ -83,6 +91,24 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     else:
         of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     return LoadedRuns(pd.DataFrame(rows, columns=columns).set_index("run"), of_metrics, tuple(problems), tuple(runs))
+
+
+def _logged_by_none(
+    metrics: Sequence[str], runs: Sequence[LoggedRun], folders: Iterable[RunFolder]
+) -> Iterator[RunError]:
+    """Yield an error for every metric that was asked for and that no run has, with the nearest that some run has."""
+    absent = [name for name in metrics if all(name not in run.metrics for run in runs)]
+    if not absent or not runs:
+        return
+    everything, _ = read_runs(folders, wanted=None)
+    names = list(dict.fromkeys(name for run in everything for name in run.metrics))
+    for name in absent:
+        yield RunError(
+            f"no run logs the metric {name!r}",
+            got=f"metrics={list(metrics)}",
+            expected=f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None,
+            hint=did_you_mean(name, names),
+        )
 
 
 def _of_run(metrics: MetricColumns) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 from pydantic import BaseModel
 
@@ -98,9 +99,8 @@ def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
     """
     here = _OFTEN.index(key[:-1]) if key[:-1] in _OFTEN else len(_OFTEN)
     if len(typed) == len(key):
-        of_parts = [_part_distance(one, other) for one, other in zip(typed, key, strict=True)]
-        if None not in of_parts:
-            slipped = sum(distance or 0 for distance in of_parts)
+        slipped = _slipped(typed, key)
+        if slipped is not None:
             return int(slipped >= _SHARED_WORDS), slipped, 0, here
         if sorted(typed) == sorted(key):
             return 1, 0, 0, here
@@ -118,6 +118,18 @@ def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
     return (2, 1 + last, len(theirs), here) if all(near) else None
 
 
+def _slipped(typed: Path, key: Path) -> int | None:
+    """Return the distance of all parts of a key, None where one is too far."""
+    total = 0
+    for one, other in zip(typed, key, strict=True):
+        distance = _part_distance(one, other)
+        if distance is None:
+            return None
+        total += distance
+    return total
+
+
+@cache
 def _part_distance(typed: str, part: str) -> int | None:
     """Return how far a part of a key is from another, `_SHARED_WORDS` and more where they only share words."""
     if typed == part:

@@ -78,7 +78,9 @@ def _candidates(key: str, value: object, choices: tuple[str, ...]) -> Iterator[o
         yield from (SPOKEN_VALUES.get(name, {}).get(str(whole)), abs(value), int(abs(value)))
         if 1 < value <= 100:
             yield value / 100
-        yield from (1, [value])
+        if value <= 0:
+            yield 1
+        yield [value]
     elif isinstance(value, list):
         yield value[::-1]
 

@@ -42,7 +42,7 @@ def memory_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP, meminfo:
     usable = min(available, limit if limit is not None else available)
     if usable < _LEAST_MEMORY_GIB * _GIB:
         fix = "end what else runs here, or give the container more"
-        return Condition(_AREA, "memory", State.WARN, found + "; torch and TRL alone take about 1 GiB a process", fix)
+        return Condition(_AREA, "memory", State.WARN, found + "; torch and TRL alone take 0.6 GiB a process", fix)
     return Condition(_AREA, "memory", State.OK, found)
 
 

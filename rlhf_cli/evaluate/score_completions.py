@@ -186,9 +186,14 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
 
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:
-    """Return the keys of the rewards that read token ids."""
-    wanting = [one for one in stack.components if "completion_ids" in inspect.signature(one.score).parameters]
-    return [f"rewards.{component.name}" for component in wanting]
+    """Return the keys of the rewards that read token ids; one that measures in another unit does not."""
+    wanting = []
+    for component in stack.components:
+        parameters = inspect.signature(component.score).parameters
+        unit = parameters["unit"].default if "unit" in parameters else "tokens"
+        if "completion_ids" in parameters and unit == "tokens":
+            wanting.append(f"rewards.{component.name}")
+    return wanting
 
 
 def _mean(values: list[float]) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.compose import Composed, compose
 from rlhf_cli.config.compose_frozen import compose_frozen
@@ -17,9 +18,10 @@ from rlhf_cli.config.primary import expand_primary
 from rlhf_cli.config.referee import judge
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.truncation_mode import with_truncation_mode
-from rlhf_cli.jobs.run_names import resolve_runs
 from rlhf_cli.json_values import JsonTree
-from rlhf_cli.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rlhf_cli.runs.run_folder import RunFolder
 
 Adjust = Callable[[JsonTree, Origins], None]
 """Changes a composed tree in place before it is judged: what an option such as `--data` means for the configuration."""
@@ -56,4 +58,8 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     if adjust is not None:
         adjust(composed.tree, composed.origins)
     experiment = with_truncation_mode(expand_primary(judge(composed)))
-    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
+    if keep_run_names:
+        return Prepared(experiment, composed, experiment)
+    from rlhf_cli.jobs.run_names import resolve_runs  # a mistake is told before what knows of runs is imported
+
+    return Prepared(resolve_runs(experiment), composed, experiment)

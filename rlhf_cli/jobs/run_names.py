@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.suggest import nearest
 
 _PREFIX = "run:"
 _CRITIC = "critic"
@@ -89,9 +91,22 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
             where=where,
             got=states or f"no runs in {root / name}{_but_sweeps(root / name)}",
             expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
-            hint=f"rlhf train +exp={name.partition('/')[0]}",
+            hint=_instead(name, root),
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
+
+
+def _instead(name: str, root: Path) -> str:
+    """Return the name of runs that are there and called nearly so, else the experiment to train first."""
+    there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
+    known = groups().get("exp", {})
+    experiment, slash, run = name.partition("/")
+    is_known = experiment in known or experiment in there
+    if not is_known and (close := nearest(experiment, there)) is not None:
+        return f"{_PREFIX}{close}{slash}{run}"
+    if is_known or (close := nearest(experiment, known)) is None:
+        return f"rlhf train +exp={experiment}"
+    return f"rlhf train +exp={close}, then {_PREFIX}{close}"
 
 
 def _but_sweeps(folder: Path) -> str:

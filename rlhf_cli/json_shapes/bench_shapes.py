@@ -171,4 +171,4 @@ class Generated(Shape):
     prompts_without_score: int
     made: dict[str, Made]
     warnings: list[str]
-    files: Anything = None
+    files: list[str]

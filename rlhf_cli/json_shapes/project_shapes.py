@@ -89,8 +89,17 @@ class Key(Shape):
     holds: list[str]
 
 
-class Listed(RootModel[dict[str, list[Option]] | list[Key] | OptionPage | RewardPage | TrainerPage]):
-    """`rlhf list`: groups with their options, keys, or the page of one option."""
+class Metric(Shape):
+    """A metric of metrics.jsonl; `more` are the other columns of the document's table by their heads."""
+
+    name: str
+    group: str
+    text: str
+    more: dict[str, str]
+
+
+class Listed(RootModel[dict[str, list[Option]] | list[Key] | list[Metric] | OptionPage | RewardPage | TrainerPage]):
+    """`rlhf list`: groups with their options, keys, metrics, or the page of one option."""
 
 
 class Begun(Shape):

@@ -33,10 +33,10 @@ from rlhf_cli.errors import (
     Preempted,
     RlhfError,
 )
+from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_values import section
 from rlhf_cli.lasting_output import lasting_output
 from rlhf_cli.launch.as_asked import built_as, refuse_other_world_size, refuse_unless_as_asked
-from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file

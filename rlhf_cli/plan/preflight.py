@@ -15,7 +15,7 @@ from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
-from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, tracker_problems
+from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, sandbox_problems, tracker_problems
 from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
 from rlhf_cli.plan.checks.package_checks import package_problems
 from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokenizer_problems
@@ -54,6 +54,7 @@ CHECKS: tuple[Check, ...] = (
     unwritable_problems,
     room_problems,
     tracker_problems,
+    sandbox_problems,
     precision_notice,
     machine_problems,
 )

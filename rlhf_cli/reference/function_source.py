@@ -19,6 +19,11 @@ NO_DEFAULT = object()
 _FOLLOWED = "rlhf_cli.sandbox"
 """Modules whose names a reward's signature may use and whose values are worth reading."""
 
+_ANNOTATED = re.compile(r"Annotated\[(\w+)((?:, \w+\([^()]*\))+)\]")
+_BOUND = re.compile(r", (\w+)\(([^()]*)\)")
+_BOUNDS = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below"}
+"""How a bound of `annotated_types` is read."""
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -181,8 +186,18 @@ def _parameter(arg: ast.arg, default: ast.expr | None, named: dict[str, ast.expr
     while isinstance(annotation, ast.Name) and annotation.id in named:
         annotation = named[annotation.id]
     choices = _literals(annotation)
-    text = " | ".join(choices) if choices else ast.unparse(annotation) if annotation is not None else ""
+    text = " | ".join(choices) if choices else _type_text(annotation)
     return Parameter(arg.arg, text, _value(default, named), choices)
+
+
+def _type_text(annotation: ast.expr | None) -> str:
+    """Return an annotation as a person reads it: `Annotated[int, Ge(1)]` is `int at least 1`."""
+    text = ast.unparse(annotation) if annotation is not None else ""
+    return _ANNOTATED.sub(lambda match: f"{match[1]}{_BOUND.sub(_bound_text, match[2])}", text)
+
+
+def _bound_text(match: re.Match[str]) -> str:
+    return f" {_BOUNDS[match[1]]} {match[2]}" if match[1] in _BOUNDS else ""
 
 
 def _literals(annotation: ast.expr | None) -> tuple[str, ...]:

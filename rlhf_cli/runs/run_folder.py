@@ -128,13 +128,28 @@ def open_run(path: Path) -> RunFolder:
     """Return the run folder at `path`. Raises RunError when it is not one."""
     folder = RunFolder(path.resolve())
     if not folder.config.is_file():
+        held = _runs_held(path)
         raise RunError(
             f"{path} is not a run folder",
-            got="no such folder" if not path.is_dir() else "no config.yaml in it",
+            got="no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it",
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint="ls " + os.path.relpath(path if path.is_dir() else path.parent),
+            hint=os.path.relpath(held[1]) if held else "ls " + os.path.relpath(path if path.is_dir() else path.parent),
         )
     return folder
+
+
+def _runs_held(path: Path) -> tuple[str, Path] | None:
+    """Return what a folder is that holds runs, and the newest run or sweep in it; None for one that holds none."""
+    for depth in ("", "*/", "*/*/"):
+        sweeps = [file.parent for file in path.glob(f"{depth}sweep.json")]
+        runs = [file.parent for file in path.glob(f"{depth}config.yaml") if file.parent.parent not in sweeps]
+        if sweeps == [path]:
+            return "a sweep: several runs of one command", path
+        if sweeps or runs:
+            counts = [(len(sweeps), "sweep"), (len(runs), "run")]
+            told = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
+            return f"a folder that holds {told}", max([*sweeps, *runs], key=lambda folder: folder.stat().st_mtime)
+    return None
 
 
 def expand(paths: list[Path]) -> list[RunFolder]:

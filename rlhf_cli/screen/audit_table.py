@@ -92,7 +92,9 @@ def _show_hole(console: Console, kind: KindResult) -> None:
         console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2), expand=False))
     elif kind.is_near:
         console.print(
-            Padding(Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2))
+            Padding(
+                Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2), expand=False
+            )
         )
     console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2), expand=False))
 

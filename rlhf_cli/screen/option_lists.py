@@ -16,14 +16,20 @@ from rlhf_cli.config.conf_folders import caption, user_dir
 _SHOWN_LINES = 200
 
 
-def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]]) -> None:
-    """Print every group with its options: the captions of a group begin in one column, and fold below themselves."""
+def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, more: str) -> None:
+    """Print every group with its options: the captions of a group begin in one column, and fold below themselves.
+
+    `more` is said behind them at a terminal: what else can be asked.
+    """
     for number, (group, options) in enumerate(groups.items()):
         if number:
             console.print()
         console.print(Text(group, style="bold cyan"))
         yours = {option: " (yours)" if _is_mine(file) else "" for option, file in options.items()}
         show_pairs(console, [(f"  {option}", caption(file) + yours[option]) for option, file in options.items()])
+    if console.is_terminal:
+        console.print()
+        console.print(Text(more, style="dim"))
 
 
 def show_pairs(console: Console, pairs: Sequence[tuple[str, str]], *, style: str = "bold") -> None:

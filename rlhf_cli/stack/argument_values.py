@@ -61,9 +61,12 @@ def argument_problems(
         yield from _missing(fn, args, named, args_key, place)
 
 
-def missing_arguments(reward: Callable[..., object]) -> list[str]:
+def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:
     """Return the parameters of a reward function that have no default and want one value by their annotation, where
     the trainer would give a column of them.
+
+    With `only_by_keyword` those that stand behind a `*`, as arguments do: of `answer: str` before it somebody may have
+    meant that each answer is a text.
     """
     annotations = annotations_of(getattr(reward, "func", reward))
     return [
@@ -71,6 +74,7 @@ def missing_arguments(reward: Callable[..., object]) -> list[str]:
         for name, parameter in inspect.signature(reward).parameters.items()
         if parameter.default is parameter.empty
         and name not in REWARD_ARGUMENTS
+        and (parameter.kind is parameter.KEYWORD_ONLY or not only_by_keyword)
         and is_scalar(annotations.get(name, object))
     ]
 

@@ -74,9 +74,12 @@ def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: O
     try:
         returned = _call(component, batch, rows, outcome, tools)
     except Exception as error:  # whatever a user's reward raises is for the reward's own policy
-        _settle_blame(component, batch, rows, outcome, error, tools)
+        failed = error
     else:
         _store(component, batch, rows, outcome, returned, rows, tools.keep)
+        return
+    # Out here, so that what a row alone raises is not told as having happened while another error was handled.
+    _settle_blame(component, batch, rows, outcome, failed, tools)
 
 
 def _call(

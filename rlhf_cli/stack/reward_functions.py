@@ -15,6 +15,7 @@ from types import ModuleType
 from rlhf_cli.errors import Problems, RewardError, UserError
 from rlhf_cli.rewards.checked_arguments import try_arguments
 from rlhf_cli.stack.argument_values import anchored, argument_problems
+from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 RewardFunction = Callable[..., object]
@@ -128,6 +129,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             where=where,
             got=fn,
             expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
+            hint=f"{module_name}:{close}" if (close := nearest(attribute, public)) is not None else None,
         )
     function: RewardFunction = target
     return function

@@ -26,6 +26,7 @@ from rlhf_cli.sweeps.sweep_end import SweepEnd
 from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.trials import Trials
+from rlhf_cli.sweeps.watched_metric import refuse_unlogged_watch
 
 _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", of which a third goes on at each rung"}
 _SEEDS = "seed=range(1,6)"
@@ -46,6 +47,7 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
             expected="trials on this machine, or within one job of Slurm's: sbatch --wrap 'rlhf train -m ...'",
             hint="launch=auto -j N",
         )
+    refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
     folder = folder_of(corners)
     _show_heading(console, plan, folder, options)
     if options.dry_run:

@@ -27,6 +27,7 @@ from rlhf_cli.sweeps.sweep_end import SweepEnd
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
 from rlhf_cli.sweeps.sweep_options import SweepOptions
+from rlhf_cli.sweeps.watched_metric import refuse_unlogged_watch
 
 _WORTH_SHOWING_S = 1.0
 
@@ -44,6 +45,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
         jobs = checked(grid.jobs, tell)
+    refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
     folder = folder_of(jobs)
     expected = None if for_slurm else expected_time(jobs)

@@ -23,7 +23,7 @@ import traceback
 import weakref
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
-from rlhf_cli.launch.immediate_exit import leave
+from rlhf_cli.immediate_exit import leave
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.sweeps.job_request import JobRequest
 

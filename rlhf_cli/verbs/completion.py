@@ -19,7 +19,7 @@ _rlhf() {
     while IFS= read -r word; do
         COMPREPLY+=("$word")
     done < <("$program" completion words "$line" "$COMP_WORDBREAKS" 2>/dev/null)
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./:] ]] && compopt -o nospace
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./:] ]] && compopt -o nospace 2>/dev/null
     return 0
 }
 complete -F _rlhf rlhf

@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     if not words:
         if is_json:
             return _as_json(_options_json(known))
-        show_groups(wide_console(), known)
+        show_groups(wide_console(), known, more="rlhf list GROUP NAME says what is known of one")
         return EXIT_OK
     group, names = _group(words[0], known), words[1:]
     if group == _KEYS:
@@ -59,7 +59,8 @@ def run(argv: list[str]) -> int:
     if not names:
         if is_json:
             return _as_json(_options_json({group: known[group]}))
-        show_groups(wide_console(), {group: known[group]})
+        more = f"rlhf list {group} NAME says what is known of one"
+        show_groups(wide_console(), {group: known[group]}, more=more)
         return EXIT_OK
     if group == "reward":
         return _reward(names[0], is_json=is_json)
@@ -145,7 +146,10 @@ def _metrics(words: list[str], *, is_json: bool) -> int:
 
     found = metrics_about(words)
     if is_json:
-        return _as_json([{"name": one.name, "group": one.group, "text": one.text, **one.more} for one in found])
+        rows: list[JsonValue] = [
+            {"name": one.name, "group": one.group, "text": one.text, "more": {**one.more}} for one in found
+        ]
+        return _as_json(rows)
     from rlhf_cli.screen.metric_page import show_metrics
 
     show_metrics(wide_console(), found)

@@ -21,6 +21,7 @@ from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
+from rlhf_cli.reference.described_schema import described
 from rlhf_cli.suggest import nearest
 from rlhf_cli.usage import read_options
 
@@ -38,7 +39,7 @@ def run(argv: list[str]) -> int:
             expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",
             hint=f"rlhf schema {close}" if close else "rlhf schema",
         )
-    schema = configuration_schema(what) if what in groups() else output_schema(what)
+    schema = described(configuration_schema(what), what) if what in groups() else output_schema(what)
     out = options.path("--out")
     if out is None:
         print_json(schema)

@@ -46,6 +46,22 @@ def test_only_some_metrics_and_what_compare_says(place: Path) -> None:
     assert len(loaded.compare(Asked(on=("correct",))).verdicts) == 1
 
 
+def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
+    write_run(place / "a", configured(), {"reward": [0.1], "entropy": [1.0]})
+    with pytest.warns(UserWarning, match="no run logs the metric 'entorpy'") as caught:
+        loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
+    assert len(caught) == len(loaded.problems) == 1
+    assert loaded.problems[0].hint == "did you mean 'entropy'?"
+    assert list(loaded.metrics) == ["reward"]
+
+
+def test_negative_control_a_metric_that_one_run_logs_is_not(place: Path, recwarn: pytest.WarningsRecorder) -> None:
+    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1], "entropy": [1.0]})
+    write_run(place / "runs" / "b", configured(0.5), {"reward": [0.1]})
+    assert rlhf_cli.load_runs("runs", metrics=["entropy"]).problems == ()
+    assert not [one for one in recwarn if "no run logs" in str(one.message)]
+
+
 def test_a_run_that_cannot_be_read_is_a_problem_and_no_end(place: Path) -> None:
     write_run(place / "runs" / "a", configured(), {"reward": [0.1]})
     write_run(place / "runs" / "b", configured(), {"reward": [0.1]}).metrics.write_text("x\n[]\n")

@@ -23,7 +23,8 @@ def heavy_after(code: str) -> set[str]:
     "words",
     [
         *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
-        ["train", "--dry-run", "+exp=quickstart"],
+        *(["train", "--dry-run", "+exp=quickstart"], ["audit", "+exp=quickstart", "--kinds", "empty"]),
+        *(["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
     ],
     ids=" ".join,
 )
@@ -34,6 +35,12 @@ def test_light(words: list[str]) -> None:
 def test_light_when_the_data_is_a_file(place: Path) -> None:
     (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1}\n' * 9)
     words = ["check", "+exp=quickstart", "data=file", "data.path=rows.jsonl", "track=wandb"]
+    assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
+
+
+def test_light_where_no_reward_needs_a_model(place: Path) -> None:
+    (place / "c.jsonl").write_text('{"prompt": "1+1=", "completion": "2", "a": 1, "b": 1, "ok": true}\n')
+    words = ["score", "+exp=quickstart", "--completions", "c.jsonl", "--label", "ok"]
     assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
 
 

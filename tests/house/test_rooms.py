@@ -41,6 +41,7 @@ MUST_NOT_KNOW = {
         "folded_help",
         "errors",
         "suggest",
+        "immediate_exit",
         "lasting_output",
         "json_output",
         "launch",  # how a process is left

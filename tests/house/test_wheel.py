@@ -36,6 +36,13 @@ def test_every_embedded_model_is_inside(wheel: Path) -> None:
     assert sum(name.endswith("/model.safetensors") for name in inside) == 3
 
 
+def test_every_template_is_inside(wheel: Path) -> None:
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".jinja")}
+    assert inside == {str(path.relative_to(ROOT)) for path in (ROOT / "rlhf_cli").rglob("*.jinja")}
+    assert "rlhf_cli/export/card.md.jinja" in inside
+    assert "rlhf_cli/scaffold/templates/first.yaml.jinja" in inside
+
+
 def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -56,4 +63,6 @@ def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     assert "quickstart" in python("-m", "rlhf_cli", "list", "exp")
     assert "frac_reward_zero_std" in python("-m", "rlhf_cli", "list", "metrics")
     assert "ok, nothing was written" in python("-m", "rlhf_cli", "check", "+exp=quickstart")
+    assert "rlhf train +exp=first" in python("-m", "rlhf_cli", "init", str(tmp_path / "a project"))
+    assert (tmp_path / "a project" / "data" / "sums.jsonl").is_file()
     assert list(elsewhere.iterdir()) == []

@@ -38,6 +38,32 @@ def test_a_run_can_be_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert model_of("run:my_reward/old") == str(old)
 
 
+def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs/my_reward/a", "finished", 3.0)
+    for typed, hint in (("run:my_rewrad", "run:my_reward"), ("run:my_rewrad/a", "run:my_reward/a")):
+        with pytest.raises(RunError) as caught:
+            model_of(typed)
+        assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("run:quikstart", "rlhf train +exp=quickstart, then run:quickstart"),
+        ("run:quickstart", "rlhf train +exp=quickstart"),
+        ("run:wombat", "rlhf train +exp=wombat"),
+    ],
+)
+def test_where_none_is_there_with_the_experiment_that_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError) as caught:
+        model_of(typed)
+    assert caught.value.hint == hint
+
+
 def test_without_one_the_error_gives_the_command_that_makes_one(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs/my_reward/broken", "failed", 3.0)

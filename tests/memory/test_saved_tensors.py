@@ -33,7 +33,7 @@ PRECISIONS = {"float32": Precision(4.0), "bfloat16": Precision(2.0), "autocast":
 
 def model_of(family: str, precision: str) -> tuple[nn.Module, Architecture]:
     shape = GPT2 if family == "gpt2" else SHAPE
-    config = CONFIG_MAPPING[family](**shape, bos_token_id=0, eos_token_id=0)
+    config = CONFIG_MAPPING[family](**shape, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     arch = architecture_of(config.to_dict())
     assert count_parameters(arch).total == sum(one.numel() for one in model.parameters())
@@ -85,7 +85,7 @@ def both(family: str, precision: str, *, padded: bool, lora: bool = False) -> tu
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_a_llama_keeps_what_is_counted(family: str, precision: str, padded: bool, lora: bool) -> None:
     counted, real, _ = both(family, precision, padded=padded, lora=lora)

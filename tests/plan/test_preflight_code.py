@@ -58,6 +58,19 @@ class TestRewards:
     def test_an_unknown_argument_gets_the_nearest(self, refused: Refused) -> None:
         assert refused("exp=quickstart", "rewards.brevity.args.fulll=3").hint == "rewards.brevity.args.full"
 
+    def test_an_argument_that_nobody_gave(self, refused: Refused) -> None:
+        error = refused("exp=quickstart", "rewards.x={fn: 'rlhf_cli.rewards.length:length_target', args: {width: 3}}")
+        assert error.what == "rlhf_cli.rewards.length:length_target needs the argument 'target'"
+        assert (error.where, error.hint) == ("rewards.x.fn (command line)", "rewards.x.args.target=VALUE")
+
+    def test_an_annotation_that_forgets_the_column(self, write: Write, refused: Refused) -> None:
+        """Of `answer: str` it is the data that says whether it is a column; on the hub nobody knows the columns yet."""
+        write("sloppy.py", "def reward(completions, answer: str): ...\n\ndef strict(completions, *, least: int): ...\n")
+        assert planned("exp=quickstart", "rewards.x={fn: './sloppy.py:reward'}").num_rows == 2000
+        on_hub = ("exp=gsm8k_grpo", "model.path=org/model")
+        assert planned(*on_hub, "rewards.x={fn: './sloppy.py:reward'}").num_rows is None
+        assert refused(*on_hub, "rewards.x={fn: './sloppy.py:strict'}").hint == "rewards.x.args.least=VALUE"
+
     def test_the_code_of_a_reward_is_hashed(self, write: Write) -> None:
         file = write("users_module_three.py", "def reward(completions, answer): ...\n")
         assert (

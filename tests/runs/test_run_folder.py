@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,30 @@ class TestExpand:
             expand([tmp_path / name])
         assert caught.value.got == got
         assert caught.value.expected is not None
+
+    def test_a_folder_that_holds_runs_or_sweeps_is_told(
+        self, tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("quickstart/s1/a", "quickstart/s1/b", "quickstart/s2/a"):
+            folder = make_run(f"runs/{name}").path
+            (folder.parent / "sweep.json").write_text("{}")
+            os.utime(folder.parent, (1, 1 if "s1" in name else 2))
+        for typed, got, hint in (
+            ("runs", "a folder that holds 2 sweeps", "runs/quickstart/s2"),
+            ("runs/quickstart", "a folder that holds 2 sweeps", "runs/quickstart/s2"),
+            ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1"),
+        ):
+            with pytest.raises(RunError) as caught:
+                open_run(Path(typed))
+            assert (caught.value.got, caught.value.hint) == (got, hint)
+        make_run("runs/quickstart/alone")
+        with pytest.raises(RunError) as caught:
+            open_run(Path("runs/quickstart"))
+        assert (caught.value.got, caught.value.hint) == (
+            "a folder that holds 2 sweeps and 1 run",
+            "runs/quickstart/alone",
+        )
 
     def test_open_run(self, make_run: MakeRun) -> None:
         folder = make_run(config={"seed": 7})

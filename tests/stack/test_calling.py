@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import traceback
 from typing import Any
 
 import pytest
@@ -62,6 +63,20 @@ class TestOneRow:
             assert caught.value.got == message
             assert "'two'" in str(caught.value.expected)
             assert "on_error=exclude" in str(caught.value.hint)
+
+
+def test_a_rows_error_is_told_once(bench: Bench) -> None:
+    """The batch has failed of the same before; a traceback that shows both has its reader look for two mistakes."""
+
+    def raises_anew(row: Rows, **_: Any) -> list[float]:
+        if 2 in row:
+            raise ValueError("odd")
+        return [0.0] * len(row)
+
+    with pytest.raises(RewardFailed) as caught:
+        bench(raises_anew)
+    shown = "".join(traceback.format_exception(caught.value.__cause__))
+    assert shown.count("ValueError: odd") == 1
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])

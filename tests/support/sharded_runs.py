@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.immediate_exit import leave
 from rlhf_cli.launch.free_ports import free_ports
-from rlhf_cli.launch.immediate_exit import leave
 from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json

@@ -163,6 +163,13 @@ class TestScore:
         assert found["against"]["other_mean"] == pytest.approx(1.0 + 1 - 7 / 20)
         assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}
 
+    def test_what_counts_characters_needs_no_tokenizer(self, capsys: Said, write: Write) -> None:
+        """full=2, zero=16: of 8 characters 8 are left of the 14 between."""
+        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2.", "answer": "2"}\n')
+        words = ["reward@rewards.brief=brevity", "rewards.brief.args={full: 2, zero: 16, unit: characters}"]
+        found = as_json(["score", *EXPERIMENT, *words, "model=local", "--completions", "c.jsonl"], capsys)
+        assert found["summary"]["brief"]["mean"] == pytest.approx(8 / 14)
+
     def test_what_counts_tokens_says_that_it_needs_a_tokenizer(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
         words = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]

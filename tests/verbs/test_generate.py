@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
@@ -22,6 +23,7 @@ def odd(completion_ids, **kwargs):
     return [float(sum(ids) % 2) for ids in completion_ids]
 '''
 RUN = "runs/quickstart/one"
+OTHER_ROWS = ["--data", "generated/quickstart-one/completions.jsonl", "-n", "2"]
 FOUR = ["-n", "4", "--limit", "12", "trainer.args.max_completion_length=24"]
 
 
@@ -70,6 +72,7 @@ def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
     assert main(["generate", run, *FOUR, "--json"]) == 0
     found = said(capsys)
+    SHAPES["generate"].model_validate_json(json.dumps(found))
     folder = Path(run) / "generated"
     completions, pairs, best = (rows(folder / f"{name}.jsonl") for name in ("completions", "pairs", "best"))
 
@@ -103,15 +106,13 @@ def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
         words = [f"trainer={trainer}", "model=tiny", "data=file", f"data.path={folder / name}.jsonl", "track=none"]
         assert main(["check", *words, "trainer.args.per_device_train_batch_size=2"]) == 0
 
-    # The same words give the same files, another seed others; nothing is written over unasked.
+    # The same words give the same files; nothing is written over unasked.
     capsys.readouterr()
     assert main(["generate", run, *FOUR]) == 2
     assert "completions.jsonl, pairs.jsonl" in capsys.readouterr().err
     before = (folder / "completions.jsonl").read_bytes()
     assert main(["generate", run, *FOUR, "--overwrite"]) == 0
     assert (folder / "completions.jsonl").read_bytes() == before
-    assert main(["generate", run, *FOUR, "--out", "other", "seed=8"]) == 0
-    assert rows("other/completions.jsonl") != completions
 
 
 def test_picked_by_a_reward_of_0_and_1_it_is_pass_at_k(run: str, capsys: Any) -> None:
@@ -133,8 +134,13 @@ def test_a_model_by_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
     found = said(capsys)
     assert set(found["curve"][0]["rewards"]) == {"correct", "format", "brevity"}
     assert (Path("generated") / "quickstart-one" / "completions.jsonl").is_file()
-    assert main(["generate", run, "--data", "generated/quickstart-one/completions.jsonl", "-n", "2", "--json"]) == 0
+    assert main(["generate", run, *OTHER_ROWS, "--json"]) == 0
     assert said(capsys)["prompts"] == 4
+    # Another seed gives the same prompts other answers.
+    assert main(["generate", run, *OTHER_ROWS, "--out", "other", "seed=8"]) == 0
+    one, two = rows(Path(run, "generated", "completions.jsonl")), rows("other/completions.jsonl")
+    assert [row["prompt"] for row in one] == [row["prompt"] for row in two]
+    assert [row["completion"] for row in one] != [row["completion"] for row in two]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_every_verb_has_a_shape() -> None:
         ["list", "trainer", "grpo"],
         ["list", "exp", "quickstart"],
         ["list", "keys", "rewards"],
+        ["list", "metrics", "kl"],
         ["show", QUICKSTART],
         ["show", QUICKSTART, "--changed"],
         ["show", QUICKSTART, "--against", "toy_ppo"],

@@ -59,6 +59,7 @@ def test_it_fails_again_and_passes_when_mended(train: Any, workplace: Path, caps
         _, *words = command.split()
         assert main(words) == 1
         said = capsys.readouterr().err
+        # The frames of the function itself: those of futures above it are others where an answer is there at once.
         mine = capsule.traceback[capsule.traceback.index(f'File "{workplace}/mine.py"') :]
         assert mine in said
         assert f"reward '{name}' failed on row {capsule.row}" in said

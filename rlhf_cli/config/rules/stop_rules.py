@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.stop_section import StopRule, rules_of
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.suggest import nearest
+from rlhf_cli.suggest import nearest, slips
 from rlhf_cli.tables import logged_metrics
 
 STEP = "step"
 """What a rule may wait for beside metrics: the number of the step."""
 _EVAL = "eval_"
 _TOTAL = "total"
+_SHORT = 4
+"""Words of so many letters are like too many others."""
+
 _OF_POLICY_EVALUATIONS = ("greedy/", "sampled/", "pass@", "maj@")
 
 
@@ -25,7 +29,7 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         told = None if rule.metric == STEP else not_logged(rule.metric, experiment)
         if told is not None:
             what, valid = told
-            close = nearest(rule.metric, valid)
+            close = nearest_metric(rule.metric, valid)
             # A part of a list's entry cannot be typed alone.
             instead = rule.when.replace(rule.metric, close, 1) if close else None
             is_typed = not isinstance(experiment.stop, list)
@@ -81,9 +85,21 @@ def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | N
     if first in logged_metrics.FAMILIES and "/" in plain:
         return "there is no such metric", names
     close = nearest(plain, names)
-    if close is not None and _is_slip(plain, close):
+    if (close is not None and _is_slip(plain, close)) or ("/" not in plain and _by_word(plain, names) is not None):
         return "there is no such metric", names
     return None
+
+
+def nearest_metric(typed: str, valid: list[str]) -> str | None:
+    """Return the metric that was most likely meant, by its whole name or by one of the words that it is made of."""
+    return nearest(typed, valid) or _by_word(typed.removeprefix(_EVAL), valid)
+
+
+def _by_word(typed: str, names: list[str]) -> str | None:
+    """Return the first name of which a word was mistyped: `lenght` for `completions/mean_length`."""
+    words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
+    close = nearest(typed, words) if typed not in words else None
+    return words[close] if close is not None and slips(typed, close) <= 2 else None
 
 
 def _is_slip(typed: str, close: str) -> bool:

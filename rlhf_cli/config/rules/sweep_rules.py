@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.stop_rules import logged_name, not_logged
+from rlhf_cli.config.rules.stop_rules import logged_name, nearest_metric, not_logged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import RESERVED_REWARD_NAMES
 from rlhf_cli.errors import ConfigError, UserError
@@ -40,7 +40,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             )
         elif (told := not_logged(typed, experiment)) is not None:
             what, valid = told
-            close = nearest(typed, valid)
+            close = nearest_metric(typed, valid)
             yield ConfigError(
                 f"no run of this experiment logs {typed}: {what}",
                 where=where,

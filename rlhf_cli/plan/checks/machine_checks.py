@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import cast, get_args
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.devices import compute_capabilities
 from rlhf_cli.plan.launch_problems import look_at_machine, runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.sandbox.running import Isolation, protections
+from rlhf_cli.stack.argument_values import anchored
 from rlhf_cli.tracking.tracking_plan import missing_tracker
 
 _FIRST_WITH_BF16 = 8.0
+_RUNS_CODE = "rlhf_cli.rewards.code:"
 
 
 def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -23,6 +27,23 @@ def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -
     missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
     if missing is not None:
         yield missing
+
+
+def sandbox_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield that model-written code cannot be run here, or not as safely as its reward insists on.
+
+    A node of Slurm's is another machine. Trying it out takes half a second, where there is such a reward.
+    """
+    for name, reward in experiment.rewards.items():
+        if not str(reward.fn).startswith(_RUNS_CODE) or experiment.launch.slurm is not None:
+            continue
+        isolation = reward.args.get("isolation", "auto")
+        if isolation not in get_args(Isolation):
+            continue  # which its signature says
+        try:
+            protections(cast(Isolation, isolation))
+        except RewardError as error:
+            yield anchored(error, args_key=f"rewards.{name}.args", place=composed.origins.where)
 
 
 def precision_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

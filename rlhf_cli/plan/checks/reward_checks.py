@@ -85,4 +85,4 @@ def _look_at_function(name: str, reward: Reward, composed: Composed, known: Know
     if (file := source_file(reward.fn)) is not None:
         known.files[f"rewards.{name}"] = file
     known.reward_columns[name] = required_columns(function)
-    known.missing_arguments[name] = missing_arguments(function)
+    known.missing_arguments[name] = missing_arguments(function, only_by_keyword=not known.columns)

@@ -1,0 +1,56 @@
+"""Finds the commands that documents quote: lines of fenced blocks that begin with `rlhf `, or with `$ rlhf `."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"(?:\s{2,}\S.*|\s+# .*)$")
+_ENDS = {"|", ">", "2>", "&&", ";", "&", "2>&1", "||"}
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A command of a document: where it stands, its words behind `rlhf`, whether it is shown as refused."""
+
+    place: str
+    words: tuple[str, ...]
+    is_refused: bool = False
+
+
+def documents() -> list[Path]:
+    """Every document that a user reads."""
+    return [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def quoted_commands() -> list[Quoted]:
+    """Every command of every document."""
+    return [one for document in documents() for one in _commands(document)]
+
+
+def _commands(document: Path) -> Iterator[Quoted]:
+    text = document.read_text(encoding="utf-8")
+    for fence in _FENCE.finditer(text):
+        line_number = text[: fence.start(3)].count("\n") + 1
+        lines = fence[3].splitlines()
+        for offset, line in enumerate(lines):
+            command = line.strip().removeprefix("$ ")
+            if not command.startswith("rlhf "):
+                continue
+            while command.endswith("\\") and offset + 1 < len(lines):
+                offset += 1
+                command = command[:-1].rstrip() + " " + lines[offset].strip()
+            is_refused = offset + 1 < len(lines) and lines[offset + 1].strip().startswith("error:")
+            yield Quoted(f"{document.relative_to(ROOT)}:{line_number + offset}", _words(command), is_refused)
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """The words of a command without what explains it behind two blanks or a `#`, and without what a shell does."""
+    words = shlex.split(_COMMENT.sub("", command), comments=True)
+    end = next((place for place, word in enumerate(words) if word in _ENDS), len(words))
+    return tuple(words[1:end])

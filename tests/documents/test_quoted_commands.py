@@ -1,0 +1,53 @@
+"""What the documents say to type is what can be typed: verbs, flags, experiments, keys and values."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.usage import read_options, usage_of
+from rlhf_cli.verbs import VERBS
+from tests.documents.quoted_commands import Quoted, quoted_commands
+
+pytestmark = pytest.mark.usefixtures("place")
+COMPOSE = ("train", "check", "show", "audit", "score")
+_STAND_IN = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|…")
+OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
+"""Experiments that the documents have the reader write."""
+COMMANDS = list({one.words: one for one in quoted_commands()}.values())
+
+
+def test_there_are_some() -> None:
+    assert len(COMMANDS) > 80
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[one.place for one in COMMANDS])
+def test_it_can_be_typed(command: Quoted) -> None:
+    verb, *words = command.words
+    if verb.startswith("-") or _STAND_IN.fullmatch(verb):
+        return
+    assert verb in VERBS
+    if {"-h", "--help"} & set(words):
+        return
+    options = read_options(usage_of(verb).text, [word for word in words if word != "..."], verb=verb)
+    overrides = [word for word in options.words if "=" in word or word.startswith("~")]
+    is_sweep = "-m" in words or "--multirun" in words
+    if verb in COMPOSE and any(word.startswith("+exp=") for word in overrides) and not is_sweep:
+        if any(_STAND_IN.search(word.partition("=")[0]) or word.startswith(OF_THE_READER) for word in overrides):
+            return
+        with pytest.raises(UserError) if command.is_refused else contextlib.nullcontext():
+            prepared = prepare(overrides, keep_run_names=True)
+            if command.is_refused:
+                preflight(prepared.experiment, prepared.composed)
+
+
+def test_negative_control() -> None:
+    with pytest.raises(UserError):
+        test_it_can_be_typed(Quoted("here", ("train", "+exp=quickstart", "rewards.brevity.wieght=1")))
+    with pytest.raises(UserError):
+        test_it_can_be_typed(Quoted("here", ("compare", "runs", "--onn", "x")))
