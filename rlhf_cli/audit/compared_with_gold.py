@@ -124,9 +124,10 @@ def main_component(
         return None
     of_others = [(other, gold[row]) for row, other in others if row in gold]
     knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in of_others)}
+    usual = [other for other, _ in (of_others if knowing else rows)]
     found = []
     for name, value in contributions_of(list(gold.values())).items():
-        gain = (value or 0.0) - median(attack.rewards[name].weighted or 0.0 for attack, _ in rows)
+        gain = (value or 0.0) - median(other.rewards[name].weighted or 0.0 for other in usual)
         if gain > _ROUNDING and name in (knowing or own):
             found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
     return min(found)[-1] if found else None
