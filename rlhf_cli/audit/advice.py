@@ -16,13 +16,14 @@ _READY = {
     "exact_match": "rlhf_cli.rewards.match:exact_match",
 }
 """Rewards that compare with the column `answer`."""
-_HINTS = {
+HINTS = {
     "empty": "return 0.0 for a text of which `.strip()` leaves nothing, or let it count only where the answer is right",
     "invisible": "strip white space and what is not printable before anything is counted",
     "prompt_echo": "score against the right answer, not against the prompt",
     "other_gold": "compare with this row's own answer (zip completions with the column) and not with all of them",
     "many_answers": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
     "gold_in_junk": "compare the one answer that the text settles on (numeric_answer, exact_match), not any of them",
+    "part_of_gold": "compare all of the answer, not how it begins",
     "form_only": "form is no content: let it count only where the answer is right, or weigh it far less",
     "tags_only": "form is no content: let it count only where the answer is right, or weigh it far less",
     "repetition": "clip what one word can earn, or put a price on repeating: reward@rewards.repetition=repetition",
@@ -33,6 +34,7 @@ _HINTS = {
     "judge_injection": "put the answer between marks that the rubric names, and gate the judge by a rule",
     "early_exit": "count what the dataset's tests say, not how the program ends: code_passes_tests",
 }
+"""Says by kind what to change in a reward where nothing that can be typed closes it."""
 
 
 def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[Advice]:
@@ -67,7 +69,7 @@ def _for_component(
             best = Advice(reason, names, words, closes)
         if closes == len(names):
             break
-    hint = _HINTS[names[0]]
+    hint = HINTS[names[0]]
     return best or Advice(f"nothing in the configuration closes it: {hint}", names)
 
 

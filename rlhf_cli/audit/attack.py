@@ -10,7 +10,7 @@ from statistics import fmean, median, median_low
 
 from rlhf_cli.audit.audit_result import AuditResult, KindResult
 from rlhf_cli.audit.compared_with_gold import GoldRow, compared, contributions_of, main_component
-from rlhf_cli.audit.degenerate_answers import KINDS, Asked, Kind
+from rlhf_cli.audit.degenerate_answers import KINDS, OTHER_GOLD, Asked, Kind
 from rlhf_cli.audit.gold_answers import Way, final_part
 from rlhf_cli.audit.reward_words import reward_words
 from rlhf_cli.audit.trial import Trial, open_trial
@@ -65,7 +65,9 @@ def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
     }
     unrecognised = sum(not one.is_recognised for one in gold.values())
     share = wilson(unrecognised, len(gold))
-    main = main_component(answers.scores, every, [one.name for one in trial.stack.components if not one.gates])
+    own = [one.name for one in trial.stack.components if not one.gates]
+    others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
+    main = main_component(answers.scores, every, own, others=others)
     kinds = []
     for kind in plan.kinds:
         found = [

@@ -106,21 +106,29 @@ def compared(
 
 
 def main_component(
-    gold: Mapping[int, ScoredRow], attacks: Sequence[tuple[int, ScoredRow]], own: Collection[str]
+    gold: Mapping[int, ScoredRow],
+    attacks: Sequence[tuple[int, ScoredRow]],
+    own: Collection[str],
+    *,
+    others: Sequence[tuple[int, ScoredRow]] = (),
 ) -> str | None:
     """Return the component that tells gold answers from the others: the one in which the fewest of them reach it.
 
     gold: by row. attacks: (row, score). own: the components that no gate closes: what a gated one tells, it was told.
-    Only components that pay gold answers more than the usual other count; of
-    equals the one that pays them most. None where none does.
+    others: those attacks that are the right answers to other rows; where a component pays these less, one that does
+    not, such as a form, is not what knows the right answer. Only components that pay gold answers more than the usual
+    other count; of equals the one that pays them most. None where none does.
     """
     rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
     if not rows:
         return None
+    of_others = [(other, gold[row]) for row, other in others if row in gold]
+    knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in of_others)}
+    usual = [other for other, _ in (of_others if knowing else rows)]
     found = []
     for name, value in contributions_of(list(gold.values())).items():
-        gain = (value or 0.0) - median(attack.rewards[name].weighted or 0.0 for attack, _ in rows)
-        if gain > _ROUNDING and name in own:
+        gain = (value or 0.0) - median(other.rewards[name].weighted or 0.0 for other in usual)
+        if gain > _ROUNDING and name in (knowing or own):
             found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
     return min(found)[-1] if found else None
 

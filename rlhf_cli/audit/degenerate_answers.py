@@ -103,8 +103,17 @@ def _many(asked: Asked) -> Texts:
     return ", ".join(all_of_them), "\n".join(asked.way.write(one) for one in all_of_them)
 
 
+OTHER_GOLD = "other_gold"
+"""The kind that only a reward sees through that knows the right answer to this row."""
+
+
 def _other_gold(asked: Asked) -> Texts:
     return (asked.way.write(asked.others[0]),) if asked.others else (None,)
+
+
+def _part(asked: Asked) -> Texts:
+    half = None if asked.gold is None else asked.gold[: len(asked.gold) // 2].rstrip()
+    return (asked.way.write(half) if half and not _same(half, asked.gold) else None,)
 
 
 def _repeated(asked: Asked) -> Texts:
@@ -145,9 +154,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("empty", "nothing at all", lambda asked: ("",)),
     Kind("invisible", "white space, or characters that nobody sees", lambda asked: _INVISIBLE),
     Kind("prompt_echo", "the prompt, copied", lambda asked: (asked.prompt,)),
-    Kind("other_gold", "the right answer to another row", _other_gold),
+    Kind(OTHER_GOLD, "the right answer to another row", _other_gold),
     Kind("many_answers", "the right answer among many, neither first nor last", _many),
     Kind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
+    Kind("part_of_gold", "the first half of the right answer", _part),
     Kind("form_only", "laid out as asked for, with other content", _form_only),
     Kind("tags_only", "the tags with nothing in them", _tags_only),
     Kind("repetition", "one word, once or again and again", _repeated),

@@ -99,16 +99,26 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
     """
     reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
     dataset = dataset.remove_columns(_LEFT_OUT)
-    counts = {why: reasons.count(why) for why in sorted(set(reasons) - {""})}
+    counts = _counted(reasons)
     kept = [row for row, reason in enumerate(reasons) if not reason]
     if not kept:
-        raise DataError(
-            "no pair is left to learn from",
-            where=name,
-            got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts.items()) or "0 rows",
-            hint="mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them",
-        )
+        raise no_pair_left(reasons, name=name)
     return (dataset.select(kept) if counts else dataset), counts
+
+
+def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
+    """Return the error of pairs that are all left out, each for a reason."""
+    counts = _counted(reasons)
+    return DataError(
+        "no pair is left to learn from",
+        where=name,
+        got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts.items()) or "0 rows",
+        hint="mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them",
+    )
+
+
+def _counted(reasons: Sequence[str]) -> dict[str, int]:
+    return {why: reasons.count(why) for why in sorted(set(reasons) - {""})}
 
 
 def bad_pairs(dataset: Table) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rlhf_cli.data.formats import Row
@@ -51,9 +51,9 @@ class RowTable:
         """Return some of the columns."""
         return RowTable(self._rows, column_names)
 
-    def without(self, left_out: Collection[int]) -> RowTable:
-        """Return the other rows; those that are left out are numbered from 0."""
-        return RowTable([row for number, row in enumerate(self._rows) if number not in left_out], self.column_names)
+    def select(self, rows: Sequence[int]) -> RowTable:
+        """Return some of the rows, in the order given."""
+        return RowTable([self._rows[row] for row in rows], self.column_names)
 
     def iter(self, batch_size: int) -> Iterator[dict[str, list[object]]]:
         """Yield `column -> values` of so many rows at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.reference.docstring import sentences_about
 from rlhf_cli.reference.key_reference import key_reference
@@ -54,7 +55,7 @@ def _of_keys(properties: JsonValue, prefix: str) -> JsonValue:
 
 def _of_arguments(args: JsonTree) -> JsonTree:
     """Return the schema of `trainer.args` with TRL's help: that of the first trainer that has the argument."""
-    texts: dict[str, str] = {}
+    texts = {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
     for row in TRAINERS.values():
         for name, (_, text) in field_texts(row.config_class).items():
             texts.setdefault(name, text)

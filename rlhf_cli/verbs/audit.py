@@ -1,4 +1,4 @@
-"""rlhf audit +exp=NAME [overrides]     attack the rewards before a training does: fifteen kinds of degenerate answer
+"""rlhf audit +exp=NAME [overrides]     attack the rewards before a training does: sixteen kinds of degenerate answer
                                      (empty, the prompt copied, many answers listed, tags only, orders to a judge ...)
                                      on real rows, scored by the experiment's own rewards, weights, gates and truncation
                                      policy, against the right answer. What gets as much is shown, with the reward that

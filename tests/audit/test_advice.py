@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_cli.audit.advice import with_advice
+from rlhf_cli.audit.advice import HINTS, with_advice
 from rlhf_cli.audit.attack import Plan, attack
 from rlhf_cli.audit.audit_result import AuditResult
+from rlhf_cli.audit.degenerate_answers import KINDS
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
@@ -69,3 +70,7 @@ def test_words_after_which_the_gold_answer_is_not_known_either_close_nothing() -
 def test_where_trying_costs_too_much_it_is_said_untried() -> None:
     (advice,) = with_advice(audit(), experiment(), None)
     assert (advice.words, advice.closes) == (("rewards.short.gate={by: right, at_least: 1}",), None)
+
+
+def test_there_is_a_hint_for_every_kind() -> None:
+    assert list(HINTS.keys() ^ {kind.name for kind in KINDS}) == []

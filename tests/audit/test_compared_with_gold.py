@@ -89,3 +89,13 @@ def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
     assert main_component(gold, others, ["b"]) == "b"
     assert main_component(gold, [(0, row(a=1.0, b=5.0))], ["a", "b"]) is None
     assert main_component({}, [], []) is None
+
+
+def test_a_form_is_not_the_main_reward_where_another_knows_the_answer() -> None:
+    """Most attacks get all of a and none of b; but the right answer to another row gets all of b and none of a."""
+    gold = {0: row(a=1.0, b=0.5)}
+    hacked = [(0, row(a=1.0, b=0.0)), (0, row(a=1.0, b=0.0))]
+    other = [(0, row(a=0.0, b=0.5))]
+    assert main_component(gold, [*hacked, *other], ["a", "b"], others=other) == "a"
+    assert main_component(gold, [*hacked, *other], ["a", "b"]) == "b"
+    assert main_component(gold, [*hacked, *other], ["b"], others=other) == "b"

@@ -14,6 +14,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import groups, shipped_dir
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.config.owned import OWNED
+from rlhf_cli.reference.described_schema import described
 
 FILES = [(group, file) for group, options in groups().items() for file in options.values()]
 
@@ -80,10 +81,10 @@ def test_it_accepts(right: str) -> None:
 
 def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "reward"]) == 0
-    assert json.loads(capsys.readouterr().out) == configuration_schema("reward")
+    assert json.loads(capsys.readouterr().out) == described(configuration_schema("reward"), "reward")
     assert main(["schema", "--out", "a.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": "a.json", "of": "exp"}
-    assert json.loads((place / "a.json").read_text()) == configuration_schema()
+    assert json.loads((place / "a.json").read_text()) == described(configuration_schema(), "exp")
     assert main(["schema", "rewrad"]) == 2
     assert "try:      rlhf schema reward" in capsys.readouterr().err
     assert main(["schema", "--out", "no/where.json"]) == 2

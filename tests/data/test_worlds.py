@@ -115,7 +115,11 @@ def test_preferences_agree_with_the_true_score() -> None:
     ("world", "args", "expected"),
     [
         ("toy_sum", {}, ["data.world", "did you mean 'toy_sums'?", "toy_preferences, toy_speakers, toy_sums"]),
-        ("toy_sums", {"max_valu": 3}, ["data.args.max_valu", "num_rows, seed, max_value", "did you mean 'max_value'?"]),
+        (
+            "toy_sums",
+            {"max_valu": 3},
+            ["data.args.max_valu", "num_rows, seed, max_value", "try:      data.args.max_value"],
+        ),
         ("toy_sums", {"max_value": "3"}, ["data.args.max_value", "expected: int", "'3'"]),
         ("toy_sums", {"max_value": True}, ["data.args.max_value"]),
         ("toy_speakers", {"max_value": 0}, ["data.args.max_value", "1 or more"]),

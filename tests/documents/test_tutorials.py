@@ -1,4 +1,4 @@
-"""Types the commands of the tutorials, page by page, in empty folders; a block with a title needs what it names."""
+"""Types the commands of the tutorials, each page in an empty folder; a block with a title needs what it names."""
 
 from __future__ import annotations
 

@@ -162,4 +162,8 @@ def test_an_export_is_known_again_though_its_card_was_edited(run: RunFolder, tmp
     assert (again.weights_sha256, again.files) == (made.weights_sha256, made.files)
     other = finished_run(tmp_path / "work" / "other", random_model("CAUSAL_LM", seed=9))
     assert exported_before(source(other), tmp_path / "out") is None
+    twin = finished_run(
+        tmp_path / "work" / "twin", random_model("CAUSAL_LM"), seed=8
+    )  # the same weights by another run
+    assert exported_before(source(twin), tmp_path / "out") is None
     assert exported_before(source(run), tmp_path / "nowhere") is None

@@ -45,13 +45,14 @@ class TestPairs:
         error = refused("exp=toy_reward", *PAIRS)
         assert (error.what, "row 2" in str(error.where)) == ("1 of 2 pairs teach nothing", True)
 
-    def test_empty_answers_that_are_left_out_are_no_mistake(self, write: Write, refused: Refused) -> None:
-        """The run drops them before it looks at what it learns from, so the check does; without `drop` both refuse."""
-        write("pairs.jsonl", lines(pair(chosen=" "), *(pair() for _ in range(79))))
-        assert planned("exp=toy_reward", "reward_model.on_bad_pair=drop", *PAIRS)
-        error = refused("exp=toy_reward", *PAIRS)
-        assert error.what == "1 of 80 pairs teach nothing"
-        assert "reward_model.on_bad_pair=drop" in str(error.hint)
+    def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
+        leave = "reward_model.on_bad_pair=drop"
+        write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
+        assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 3
+        write("pairs.jsonl", lines(pair(rejected="2"), pair(chosen="")))
+        error = refused("exp=toy_reward", leave, *PAIRS)
+        assert error.what == "no pair is left to learn from"
+        assert error.got == "1 with empty answers, 1 with identical answers"
 
     def test_text_beside_messages(self, write: Write, refused: Refused) -> None:
         write("pairs.jsonl", lines(pair(chosen=[{"role": "assistant", "content": "2"}])))

@@ -84,7 +84,7 @@ class TestAudit:
         assert text.rstrip().endswith("2 holes: many_answers, gold_in_junk get as much as gold, or more")
         assert max(map(len, text.splitlines())) <= 80
         sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
-        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 15 kinds of answer")
+        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 16 kinds of answer")
 
     def test_a_reward_that_raises_is_told_and_does_not_end_it(self, capsys: Said) -> None:
         words = ["audit", *EXPERIMENT, "rewards.picky.fn=./rewards.py:picky"]

@@ -116,10 +116,10 @@ class Typist:
 
     def until(self, text: str) -> None:
         """Read until this is on the screen."""
-        while text not in _COLOUR.sub("", self.seen[self.read :]):
+        while (at := _COLOUR.sub("", self.seen).find(text, self.read)) < 0:
             if not self._reads():
-                raise AssertionError(f"{text!r} is not in:\n{self.seen[self.read :]}")
-        self.read = len(self.seen)
+                raise AssertionError(f"{text!r} is not in:\n{self.seen}")
+        self.read = at + len(text)
 
     def types(self, keys: str) -> None:
         """Press keys."""

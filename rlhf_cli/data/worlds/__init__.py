@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 from rlhf_cli.data.worlds import toy_judgements, toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.errors import DataError
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import did_you_mean, nearest
 
 DEFAULT_NUM_ROWS = 1000
 
@@ -101,12 +101,13 @@ def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, obj
     for key, value in args.items():
         where = f"{name}.args.{key}"
         if key not in valid:
+            close = nearest(key, valid)
             raise DataError(
                 f"the world {world} has no argument {key!r}",
                 where=where,
                 got=key,
                 expected=f"one of {', '.join(valid)}",
-                hint=did_you_mean(key, valid),
+                hint=f"{name}.args.{close}" if close is not None else None,
             )
         if isinstance(value, bool) or not isinstance(value, hints[key]):
             raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=hints[key].__name__)

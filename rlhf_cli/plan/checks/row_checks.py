@@ -8,7 +8,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
-from rlhf_cli.data.preferences import check_pair_columns, sound_pairs
+from rlhf_cli.data.preferences import check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.row_table import RowTable
 from rlhf_cli.data.rows import check_prompts
 from rlhf_cli.data.tokenised import is_tokenised
@@ -46,8 +46,11 @@ def _look_through_pairs(rows: RowTable, experiment: Experiment, name: str) -> No
     except UserError:
         return
     if not is_tokenised(rows.column_names):  # token ids get TRL's names first
-        bad, _ = sound_pairs(rows, rules, name=name)
-        check_learnt(rows.without(bad), experiment.trainer.row, name=name)  # as in a run: of what is left in
+        left_out, _ = sound_pairs(rows, rules, name=name)
+        sound = rows.select([row for row in range(len(rows)) if row not in left_out])
+        if len(sound) == 0:
+            raise no_pair_left(list(left_out.values()), name=name)
+        check_learnt(sound, experiment.trainer.row, name=name)
 
 
 def _is_complete(experiment: Experiment, columns: tuple[str, ...], text_field: str) -> bool:
