@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
 from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
@@ -68,8 +68,11 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        tell("error", f"there is no verb {verb!r}\n  try:      rlhf {shlex.join([*_meant(verb), *rest])}")
-        return EXIT_USER_ERROR
+        unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join([*_meant(verb), *rest])}")
+        if JSON in words:
+            print_json(problems_json(unknown))
+        tell("error", str(unknown))
+        return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
         print(folded(usage.text.strip(), shown_width()))
