@@ -79,7 +79,8 @@ def _area(
 
 
 def _best(values: np.ndarray[tuple[int], np.dtype[np.float64]], width: int, more_is_better: bool) -> float:
-    means = np.convolve(values, np.full(width, 1 / width), mode="valid")
+    # The sum is divided at the end: twelve twelfths of 1 are less than 1, and would miss a bound of 1.
+    means = np.convolve(values, np.ones(width), mode="valid") / width
     means = means[np.isfinite(means)]
     if not len(means):
         means = values[np.isfinite(values)]

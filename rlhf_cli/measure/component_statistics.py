@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy
+import numpy.typing
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """The quantiles that are reported; 0 is the least value, 1 the greatest."""
@@ -20,7 +21,8 @@ class Distribution:
     """Holds how the scores of one component lie. `deviation` is that of a sample (n - 1), None for fewer than two.
 
     `quantiles` are those of QUANTILES, `bins` how many scores lie in each of NUM_BINS equal parts from the least to the
-    greatest (the last holds its upper end); one bin where all are equal. `distinct` different scores there are.
+    greatest (the last holds its upper end); one bin where all are equal, or differ by no more than rounding. `distinct`
+    different scores there are.
     """
 
     count: int
@@ -44,8 +46,17 @@ def distribution(values: Sequence[float | None]) -> Distribution:
     array = numpy.asarray(seen, dtype=float)
     deviation = float(array.std(ddof=1)) if len(seen) > 1 else None
     low, high = float(array.min()), float(array.max())
-    bins = [len(seen)] if low == high else numpy.histogram(array, bins=NUM_BINS, range=(low, high))[0].tolist()
-    return Distribution(len(seen), float(array.mean()), deviation, tuple(quantiles(seen)), tuple(bins), len(set(seen)))
+    bins = tuple(_bins(array, low, high))
+    return Distribution(len(seen), float(array.mean()), deviation, tuple(quantiles(seen)), bins, len(set(seen)))
+
+
+def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -> list[int]:
+    """Return how many values lie in each bin. Between 0.3 and 0.1 + 0.2 there is no number: that is one bin, too."""
+    edges = numpy.linspace(low, high, NUM_BINS + 1)
+    if not (edges[:-1] < edges[1:]).all():
+        return [len(array)]
+    counts: list[int] = numpy.histogram(array, bins=NUM_BINS, range=(low, high))[0].tolist()
+    return counts
 
 
 def quantiles(values: Sequence[float]) -> list[float]:

@@ -41,13 +41,14 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
 
     Raises DataError where there is no such column, and for a value that is neither.
     """
-    if column not in rows[0]:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if column not in columns:
         raise DataError(
             f"the completions have no column {column!r}",
             where="--label",
-            got="columns " + ", ".join(rows[0]),
+            got="columns " + ", ".join(columns),
             expected="a column that says of each answer whether it is good",
-            hint=did_you_mean(column, rows[0]),
+            hint=did_you_mean(column, columns),
         )
     labels: list[bool | None] = []
     for number, row in enumerate(rows):

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.memory.architecture import Architecture
+from rlhf_cli.models.adapter_targets import is_target
+
+_OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,24 @@ def count_parameters(arch: Architecture, *, head: int | None = None) -> Paramete
 
 def count_adapter(arch: Architecture, rank: int, targets: str | Sequence[str]) -> int:
     """Count a LoRA adapter's parameters: (rank, inputs) and (outputs, rank) a matrix (arXiv 2106.09685, 4.1)."""
-    return arch.layers * sum(rank * (ins + outs) for ins, outs in adapted(arch, targets).values())
+    each = [_adapted_in(layer, arch, targets) for layer in range(arch.layers)]
+    return sum(rank * (ins + outs) for shapes in each for ins, outs in shapes.values())
 
 
 def adapted(arch: Architecture, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return those matrices of a layer that peft's `target_modules` means; `all-linear` is every one in the body."""
+    """Return those matrices that peft's `target_modules` means, of one layer or another; `all-linear` is every one."""
+    return {name: shape for layer in range(arch.layers) for name, shape in _adapted_in(layer, arch, targets).items()}
+
+
+def _adapted_in(layer: int, arch: Architecture, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
     shapes = matrices(arch)
     if targets == "all-linear":
         return shapes
-    wanted = [targets] if isinstance(targets, str) else targets
-    return {name: shape for name, shape in shapes.items() if any(_ends_with(name, word) for word in wanted)}
+    return {name: shape for name, shape in shapes.items() if is_target(_whole_name(arch, layer, name), targets)}
 
 
-def _ends_with(name: str, target: str) -> bool:
-    return name == target or name.endswith(f".{target}")
+def _whole_name(arch: Architecture, layer: int, name: str) -> str:
+    """Return the name of a module in the whole model."""
+    if arch.family == "gpt2":
+        return f"transformer.h.{layer}.{name}"
+    return f"model.layers.{layer}.{'self_attn' if name in _OF_ATTENTION else 'mlp'}.{name}"

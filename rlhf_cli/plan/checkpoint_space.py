@@ -14,6 +14,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_section import Lora
 from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.models.adapter_targets import is_target
 from rlhf_cli.models.weight_shapes import WeightShape, stored_shapes, tiny_shapes
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
@@ -109,10 +110,9 @@ def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
     targets = lora.target_modules
     sizes = 0
     for shape in shapes:
-        layer = shape.name.removesuffix(".weight").rpartition(".")[2]
         if len(shape.shape) != 2 or any(word in shape.name for word in _NOT_LINEAR):
             continue
-        if targets == "all-linear" or layer in ([targets] if isinstance(targets, str) else targets):
+        if targets == "all-linear" or is_target(shape.name.removesuffix(".weight"), targets):
             sizes += lora.r * sum(shape.shape)
     return float(sizes * _ADAPTER_BYTES)
 

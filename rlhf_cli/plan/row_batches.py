@@ -18,7 +18,8 @@ from rlhf_cli.errors import ConfigError, UserError
 class StagePlan:
     """The numbers that describe one run that learns from rows.
 
-    `steps` and `epochs` are None where the data decides when it is read.
+    `steps` and `epochs` are None where the data decides when it is read. `rows` are those learned from in all: an
+    epoch ends with a step of what is left, or without it where `dataloader_drop_last` is set.
     """
 
     per_device: int
@@ -26,6 +27,7 @@ class StagePlan:
     accumulation: int
     epochs: float | None
     steps: int | None
+    rows: int | None = None
 
     def describe(self) -> str:
         """Describe a step: `16 rows a device x 1 process x 2 accumulated = 32 a step`."""
@@ -89,12 +91,21 @@ def _plan(
             raise ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=expected)
     max_steps = whole_number(trainer, args, "max_steps")
     epochs = real_number(trainer, args, "num_train_epochs")
+    a_batch = per_device * processes
     if num_rows is None or setting(trainer, args, "packing"):  # how many rows are packed into one is seen then
-        return StagePlan(per_device, processes, accumulation, None, max_steps if max_steps > 0 else None)
-    an_epoch = max(1, math.ceil(math.ceil(num_rows / (per_device * processes)) / accumulation))
-    if max_steps > 0:
-        return StagePlan(per_device, processes, accumulation, max_steps / an_epoch, max_steps)
-    return StagePlan(per_device, processes, accumulation, epochs, math.ceil(epochs * an_epoch))
+        steps = max_steps if max_steps > 0 else None
+        return StagePlan(
+            per_device, processes, accumulation, None, steps, steps * a_batch * accumulation if steps else None
+        )
+    num_batches = (
+        num_rows // a_batch if setting(trainer, args, "dataloader_drop_last") else math.ceil(num_rows / a_batch)
+    )
+    an_epoch = max(1, math.ceil(num_batches / accumulation))
+    steps = max_steps if max_steps > 0 else math.ceil(epochs * an_epoch)
+    rows_an_epoch = min(num_rows, num_batches * a_batch)
+    whole, rest = divmod(steps, an_epoch)
+    rows = whole * rows_an_epoch + min(rest * a_batch * accumulation, rows_an_epoch)
+    return StagePlan(per_device, processes, accumulation, steps / an_epoch if max_steps > 0 else epochs, steps, rows)
 
 
 def _count(number: float, noun: str, plural: str = "s") -> str:

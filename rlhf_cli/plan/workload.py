@@ -19,7 +19,7 @@ def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> W
     if batches is None:
         if stage is None:
             return Workload()
-        rows = None if stage.steps is None else stage.steps * stage.per_device * stage.processes * stage.accumulation
+        rows = stage.rows
         limit = _whole(experiment, known, "max_length")
         is_packed = _value(experiment, known, "packing") is True
         row = limit if is_packed else min(filter(None, (longest[1], limit)), default=None)
@@ -58,6 +58,9 @@ def evaluations(experiment: Experiment, known: Known) -> Evaluations | None:
     if strategy in (None, "no", False):
         return None
     every, times = _how_often(experiment, known, str(strategy), "eval_steps")
+    delay = _value(experiment, known, "eval_delay")
+    if isinstance(delay, int | float) and delay > 0:
+        every += f", from {'epoch' if strategy == 'epoch' else 'step'} {delay:g} on"
     if times is not None and on_start is True:
         times += 1
     rows, completions = known.num_held_out, None
@@ -79,8 +82,12 @@ def checkpoints(experiment: Experiment, known: Known) -> Checkpoints | None:
 def _how_often(experiment: Experiment, known: Known, strategy: str, key: str) -> tuple[str, int | None]:
     steps = known.steps
     if strategy == "epoch":
-        epochs = known.stage.epochs if known.stage is not None else None
-        return "every epoch", math.ceil(epochs) if epochs is not None else None
+        epochs = known.stage.epochs if known.stage is not None else _epochs_of_rounds(experiment, known)
+        if epochs is None:
+            return "every epoch", None
+        delay = _value(experiment, known, "eval_delay") if key == "eval_steps" else 0
+        least = delay if isinstance(delay, int | float) else 0
+        return "every epoch", sum(end >= least for end in [*range(1, math.ceil(epochs)), epochs])
     if strategy != "steps":
         return f"when it is {strategy}", None
     asked = _value(experiment, known, key)
@@ -92,8 +99,19 @@ def _how_often(experiment: Experiment, known: Known, strategy: str, key: str) ->
         return f"every {asked:.0%} of the run", math.ceil(1 / asked)
     interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
+    if steps is None:
+        return every, None
+    delay = _value(experiment, known, "eval_delay") if key == "eval_steps" else 0
+    least = delay if isinstance(delay, int | float) else 0
     # The last step is one of them whichever it is (transformers' DefaultFlowCallback.on_step_end).
-    return every, None if steps is None else math.ceil(steps / interval)
+    at = {*range(interval, steps + 1, interval), steps}
+    return every, sum(step >= least for step in at)
+
+
+def _epochs_of_rounds(experiment: Experiment, known: Known) -> float | None:
+    """Return how many epochs a trainer that generates was asked for, None where `max_steps` ends it."""
+    max_steps, epochs = _whole(experiment, known, "max_steps"), _value(experiment, known, "num_train_epochs")
+    return float(epochs) if not (max_steps and max_steps > 0) and isinstance(epochs, int | float) else None
 
 
 def _value(experiment: Experiment, known: Known, name: str) -> object:

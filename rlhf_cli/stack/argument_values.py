@@ -73,6 +73,7 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
         name
         for name, parameter in inspect.signature(reward).parameters.items()
         if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and name not in REWARD_ARGUMENTS
         and (parameter.kind is parameter.KEYWORD_ONLY or not only_by_keyword)
         and is_scalar(annotations.get(name, object))

@@ -1,6 +1,7 @@
 """rlhf why RUN | SWEEP ...             what was logged, read: findings from the worst on, each with its evidence and
 what to type instead; then what is fine, and what could not be looked at. Of several runs a line each. A run may be at
-work, or have failed: that is said first. docs/diagnosis.md has every finding, and how often it is wrong
+work, or have failed: that is said first. run:NAME is the newest finished run of an experiment.
+docs/diagnosis.md has every finding, and how often it is wrong
 
   --json   an object, of several runs a list of them
 """

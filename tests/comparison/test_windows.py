@@ -36,6 +36,12 @@ def test_the_best_stretch_is_the_best_running_mean() -> None:
     assert Window("best").of(curve(*[0.0] * 15, 1.0, *[0.0] * 14)) == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("width", [6, 7, 10, 24, 38])
+def test_a_stretch_of_ones_is_one(width: int) -> None:
+    """What is right every time is expected to be `at_least: 1`; six times a sixth is less in floats."""
+    assert Window("best", width).of(curve(*[1.0] * 50)) == 1.0
+
+
 def test_the_area_is_per_step_however_seldom_was_logged() -> None:
     """A line from 0 to 1 has the mean 1/2; logged at 0, 1 and 10 it has it still, and the plain mean would be 0.37."""
     assert Window("auc").of(curve(0.0, 0.1, 1.0, steps=[0, 1, 10])) == pytest.approx(0.5)

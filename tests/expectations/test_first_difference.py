@@ -79,6 +79,11 @@ def test_null_is_equal_to_null_and_to_nothing_else() -> None:
     compared = compare_logs(log(), changed(0, kl=0.0))
     assert compared.difference is not None
     assert (compared.difference.before, compared.difference.after, compared.difference.size) == (None, 0.0, None)
+    lacking = log()
+    del lacking[0]["kl"]
+    found = compare_logs(log(), lacking).difference
+    assert found is not None
+    assert (found.metric, found.before, found.after) == ("kl", None, NOT_LOGGED)
 
 
 def test_a_metric_that_only_one_has() -> None:

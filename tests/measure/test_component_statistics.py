@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pandas
@@ -38,6 +39,13 @@ def test_nothing_one_value_and_equal_values() -> None:
     assert (distribution([None]).count, distribution([None]).mean, distribution([]).quantiles) == (0, None, ())
     assert (distribution([2.0]).deviation, distribution([2.0]).bins) == (None, (1,))
     assert (distribution([2.0] * 3).deviation, distribution([2.0] * 3).bins) == (0.0, (3,))
+
+
+@pytest.mark.parametrize("values", [[0.3, 0.1 + 0.2, 0.3], [1.0, math.nextafter(1.0, 2.0)]])
+def test_values_that_differ_by_rounding_are_one_bin(values: list[float]) -> None:
+    """No number lies between 0.3 and the sum of 0.1 and 0.2 (IEEE 754), so nothing could divide them into bins."""
+    assert len(set(values)) == 2
+    assert distribution(values).bins == (len(values),)
 
 
 def test_quantiles_have_their_share_as_key_in_json() -> None:

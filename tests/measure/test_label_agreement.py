@@ -59,6 +59,11 @@ def test_labels_as_people_write_them() -> None:
     assert labels_of(rows, "ok") == [True, False, True, False, None, None, True, False]
 
 
+def test_a_row_may_lack_the_column_the_first_one_too() -> None:
+    """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
+    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, True, None]
+
+
 def test_what_is_no_label_is_refused() -> None:
     with pytest.raises(DataError, match="true or false") as caught:
         labels_of([{"grade": 1}, {"grade": 3}], "grade")

@@ -80,7 +80,24 @@ def test_an_adapter_of_rank_8_on_queries_and_values() -> None:
     arch = architecture_of(LLAMA_2_7B)
     assert count_adapter(arch, 8, ["q_proj", "v_proj"]) == 32 * 2 * (8 * 4096 + 4096 * 8) == 4_194_304
     assert len(adapted(arch, "all-linear")) == 7
-    assert adapted(arch, "self_attn.q_proj") == {}  # names of modules in other models
+    assert adapted(arch, "self_attn.q_proj") == {}  # a text is a pattern for a whole name
+
+
+@pytest.mark.parametrize(
+    ("targets", "matrices"),
+    [
+        (["self_attn.q_proj"], 32),  # a name in a list is the end of a module's
+        (["layers.0.self_attn.q_proj"], 1),
+        (r".*\.(q|v)_proj", 64),
+        (r".*layers\.(0|1)\.self_attn\.[qv]_proj", 4),
+        ("q_proj", 0),
+    ],
+)
+def test_an_adapter_sits_where_peft_would_put_it(targets: str | list[str], matrices: int) -> None:
+    """peft's LoraConfig: of a text "a regex match will be performed", of a list "either an exact match [...] or it is
+    checked if the name of the module ends with any of the passed strings". Every matrix here is 4096 by 4096.
+    """
+    assert count_adapter(architecture_of(LLAMA_2_7B), 8, targets) == matrices * 8 * (4096 + 4096)
 
 
 @pytest.mark.parametrize(

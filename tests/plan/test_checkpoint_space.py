@@ -37,6 +37,8 @@ def test_adam_keeps_two_numbers_beside_each_weight() -> None:
         # r=2 on q, k, v, o (16+16 each) and gate, up, down (16+64 each), float32, trained alone
         (("model.lora.r=2",), 3 * 2 * 4 * (4 * 32 + 3 * 80), 2 * 4 * (4 * 32 + 3 * 80)),
         (("model.lora.r=2", "model.lora.target_modules=[q_proj]"), 3 * 2 * 4 * 32, 2 * 4 * 32),
+        (("model.lora.r=2", "model.lora.target_modules=[self_attn.q_proj]"), 3 * 2 * 4 * 32, 2 * 4 * 32),
+        (("model.lora.r=2", "model.lora.target_modules='.*q_proj'"), 3 * 2 * 4 * 32, 2 * 4 * 32),
         (("trainer=ppo",), 6 * WEIGHTS, 2 * WEIGHTS),  # the critic is another model, with an Adam of its own
         (("trainer.args.beta=0.1", "trainer.args.sync_ref_model=true"), 4 * WEIGHTS, WEIGHTS),
     ],

@@ -46,11 +46,19 @@ def test_two_rounds_are_added_up_before_a_step() -> None:
 
 
 def test_rows_that_are_learned_from() -> None:
-    """3600 pairs are left of 4000 where a tenth is held out; 150 steps of 64."""
-    plan = planned("+exp=toy_reward", "launch=cpu", "track=none")
-    assert plan.workload.rows == 150 * 64
+    """3600 pairs are left of 4000 where a tenth is held out, which are 56 steps of 64 and one of the 16 that are left:
+    150 steps are two epochs of 57 and 36 steps more, so 2 x 3600 + 36 x 64 = 9504 rows.
+
+    Where those 16 are dropped an epoch is 56 steps of 3584 rows: 2 x 3584 + 38 x 64 = 9600.
+    """
+    toy = ("+exp=toy_reward", "launch=cpu", "track=none")
+    plan, dropped = planned(*toy), planned(*toy, "trainer.args.dataloader_drop_last=true")
+    assert plan.workload.rows == 9504
     assert plan.workload.longest_row is not None
-    assert plan.workload.max_tokens == 150 * 64 * plan.workload.longest_row
+    assert plan.workload.max_tokens == 9504 * plan.workload.longest_row
+    assert (dropped.workload.rows, dropped.workload.epochs) == (9600, 150 / 56)
+    two_epochs = ("trainer.args.max_steps=-1", "trainer.args.num_train_epochs=2", "~expect")
+    assert planned(*toy, *two_epochs).workload.rows == 2 * 3600
     assert plan.evaluations is not None
     assert plan.num_rows is not None
     assert plan.evaluations.rows is not None
@@ -74,6 +82,8 @@ def test_packed_rows_are_as_long_as_they_may_be() -> None:
         (("trainer.args.eval_steps=40",), 3),  # the last is one of them
         (("trainer.args.eval_steps=0.5",), 2),
         (("trainer.args.eval_steps=40", "trainer.args.eval_on_start=true"), 4),
+        (("trainer.args.eval_steps=50", "trainer.args.eval_delay=60"), 2),  # after 100 and the last
+        (("trainer.args.eval_steps=50", "trainer.args.eval_delay=121"), 0),
     ],
 )
 def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times: int) -> None:
@@ -84,6 +94,15 @@ def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times:
     assert plan.evaluations.rows is not None
     assert (plan.evaluations.times, plan.evaluations.completions) == (times, 9 * plan.evaluations.rows)
     assert planned(*GRPO).evaluations is None
+
+
+def test_evaluations_of_epochs_begin_with_the_delay_too() -> None:
+    """3 epochs end 3 times, and the second is the first that is not before 1.5."""
+    words = ("+exp=toy_sft", "launch=cpu", "track=none", "data.eval.fraction=0.1", "trainer.args.eval_strategy=epoch")
+    words += ("trainer.args.max_steps=-1", "trainer.args.num_train_epochs=3", "~expect", "~trainer.args.eval_steps")
+    plan = planned(*words, "trainer.args.eval_delay=1.5")
+    assert plan.evaluations is not None
+    assert (plan.evaluations.every, plan.evaluations.times) == ("every epoch, from epoch 1.5 on", 2)
 
 
 def test_checkpoints_and_none() -> None:

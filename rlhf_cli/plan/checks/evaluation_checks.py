@@ -12,6 +12,7 @@ from rlhf_cli.config.trl_args import setting
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.plan.workload import evaluations
 
 
 def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -20,7 +21,10 @@ def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) ->
     batches, rows = known.batches, known.num_held_out
     if batches is None or batches.steps is None or rows is None:
         return
-    times = _num_evaluations(experiment, known, batches.steps)
+    planned = evaluations(experiment, known)
+    if planned is None or planned.times is None:
+        return
+    times = planned.times
     args = experiment.trainer.args
     sampled = whole_number_or_none(known.trainer, args, "num_generations_eval") or batches.num_generations
     evaluated = times * rows * (1 + sampled)  # once greedily, and as it samples in training
@@ -36,17 +40,6 @@ def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) ->
         [*cheaper, "or fewer held-out rows"]
     )
     known.notices.append(Notice("evaluation", text))
-
-
-def _num_evaluations(experiment: Experiment, known: Known, steps: int) -> int:
-    """Return how often a run of so many steps is evaluated."""
-    args, times = experiment.trainer.args, 0
-    strategy = _strategy(experiment, known)
-    if strategy == "steps":
-        times = math.ceil(steps / _every(experiment, known, steps))  # also after the last, whichever that is
-    elif strategy == "epoch":
-        times = math.ceil(real_number(known.trainer, args, "num_train_epochs"))
-    return times + (args.get("eval_on_start") is True)
 
 
 def _every(experiment: Experiment, known: Known, steps: int) -> int:

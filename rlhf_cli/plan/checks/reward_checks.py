@@ -55,14 +55,16 @@ def aggregate_problems(experiment: Experiment, composed: Composed, known: Known)
     if (code := source_file(experiment.aggregate)) is not None:
         known.files["aggregate"] = code
     function = import_function(experiment.aggregate, where="aggregate")
-    parameters = inspect.signature(function).parameters
-    if not {"rewards", "weights"} <= set(parameters):
+    signature = inspect.signature(function)
+    try:
+        signature.bind(rewards={}, weights={})
+    except TypeError:
         raise RewardError(
             "the aggregate takes other arguments than it is given",
             where="aggregate",
-            got=f"{experiment.aggregate}({', '.join(parameters)})",
+            got=f"{experiment.aggregate}({', '.join(signature.parameters)})",
             expected="f(rewards, weights): dicts by name, of a list a reward and of a number; one total a row",
-        )
+        ) from None
 
 
 def _look_at_model(name: str, reward: Reward, composed: Composed, *, conversational: bool) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.models.adapter_targets import is_target
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.suggest import nearest
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
-_PREFIXES = ("", "model.", "transformer.", "base_model.model.")
-"""What stands before a module's name in the model and may not in its file."""
 
 
 def weight_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -64,8 +62,8 @@ def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -
     targets = lora.target_modules
     if not modules or targets == "all-linear":
         return
-    listed = [targets] if isinstance(targets, str) else targets
-    without = [target for target in listed if not _matches(target, modules, is_pattern=isinstance(targets, str))]
+    listed = {targets: targets} if isinstance(targets, str) else {target: [target] for target in targets}
+    without = [word for word, target in listed.items() if not any(is_target(name, target) for name in modules)]
     if not without or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
     layers = sorted({name.rpartition(".")[2] for name in modules})
@@ -93,13 +91,3 @@ def _modules(experiment: Experiment, known: Known) -> list[str]:
     elif (folder := known.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
         shapes = stored_shapes(folder)
     return [shape.name.removesuffix(".weight") for shape in shapes or () if len(shape.shape) >= 2]
-
-
-def _matches(target: str, modules: list[str], *, is_pattern: bool) -> bool:
-    """Return whether peft would find a module: a text is a pattern for the whole name, a name in a list its end."""
-    if not is_pattern:
-        return any(name == target or name.endswith(f".{target}") for name in modules)
-    try:
-        return any(re.fullmatch(target, prefix + name) for name in modules for prefix in _PREFIXES)
-    except re.error:
-        return False
