@@ -22,7 +22,9 @@ from rlhf_cli.tables.former_names import SPOKEN_VALUES
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OF_ANY_SHAPE = "expect"
 """A key whose value may be a list or names; what is typed takes the place of the whole."""
-_PLAIN_OPTIONS = re.compile(r"^[\w./,-]+$")
+_PLAIN_OPTIONS = re.compile(r"^[\w./,:-]+$")
+_BY_PATH = {"model": "local", "data": "file"}
+"""Names the choice of a group whose `path` is a user's own."""
 
 
 def rewrite(typed: list[str]) -> list[str]:
@@ -128,5 +130,13 @@ def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_n
             where="command line",
             got=f"{key}={value}",
             expected="one of " + ", ".join(options),
-            hint=f"{key}={close}" if close else f"rlhf list {group}",
+            hint=f"{key}={close}" if close else _by_path(group, option) or f"rlhf list {group}",
         )
+
+
+def _by_path(group: str, value: str) -> str | None:
+    """Return how a model or data of one's own is named, where a folder, a file, a hub id or a run was typed instead."""
+    choice = _BY_PATH.get(group)
+    if choice is None or not ("/" in value or ":" in value or Path(value).exists()):
+        return None
+    return f"{group}={choice} {group}.path={value}"

@@ -93,6 +93,7 @@ def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -
         got=shown,
         expected=_expected(detail, path),
         hint=_other_reward(path, tree)
+        or _own_model(path, given)
         or _option(path, given)
         or _meant_below(path, detail)
         or _meant_instead(path, given),
@@ -129,6 +130,13 @@ def _option(path: Path, given: JsonValue) -> str | None:
         return None
     close = nearest(given, groups().get("reward", {}))
     return f"reward@rewards.{path[1]}={close}" if close is not None else None
+
+
+def _own_model(path: Path, given: JsonValue) -> str | None:
+    """Return the group's choice that takes a `path`, where one was given beside what another choice builds."""
+    if path != ["model"] or not isinstance(given, dict) or bool(given.get("path")) != bool(given.get("build")):
+        return None
+    return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
 
 
 def _other_reward(path: Path, tree: JsonTree) -> str | None:

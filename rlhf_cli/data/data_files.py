@@ -99,7 +99,7 @@ def _expand(written: str, where: str) -> list[Path]:
         files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not files:
             raise DataError(
-                f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", hint=_near(path)
+                f"{written}: no file matches", where=where, got=f"pattern {path.absolute()}", hint=near_files(path)
             )
         return files
     raise DataError(
@@ -107,11 +107,12 @@ def _expand(written: str, where: str) -> list[Path]:
         where=where,
         got=f"{path.absolute()} (working directory {Path.cwd()})",
         expected="a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k",
-        hint=_near(path),
+        hint=near_files(path),
     )
 
 
-def _near(path: Path) -> str:
+def near_files(path: Path) -> str:
+    """Return what lies near a path that is not there: names like it, else data files beside it or in a folder there."""
     folder = path.absolute().parent
     while not folder.is_dir():
         folder = folder.parent
@@ -121,7 +122,9 @@ def _near(path: Path) -> str:
     matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
     if matches:
         return " or ".join(str(path.parent / match) for match in matches)
-    readable = [name for name in names if format_of(Path(name)) is not None]
+    below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # a model's folder is full of those
+    files = [file for file in sorted([*folder.iterdir(), *below]) if file.is_file() and format_of(file) is not None]
+    readable = [str(file.relative_to(folder)) for file in files]
     return f"data files in {folder}: {', '.join(readable[:8]) or 'none'}"
 
 

@@ -8,6 +8,7 @@ an excluded component adds nothing to a row's total, and where training takes so
 from __future__ import annotations
 
 import functools
+import glob
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.assemble.stack_building import aggregate_of, reward_stack
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.data_files import near_files
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
@@ -49,12 +51,25 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
     Raises DataError for a file that is none, without rows, or without one of the two columns.
     """
     file = path
+    if not path.exists() and not glob.has_magic(str(path)):
+        # Read as training data it would be taken for a dataset of the hub.
+        raise DataError(
+            f"{path}: no such file",
+            where="--completions",
+            got=str(path.absolute()),
+            expected="a file with the columns prompt and completion, a run folder or run:NAME",
+            hint=near_files(path),
+        )
     if path.is_dir():
         tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
         file = tables[-1]
     rows = peek(Source(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+    if not rows:
+        raise DataError(
+            "the file has no rows", where=str(file), got="none", expected="a row a completion, with its prompt"
+        )
     for column in ("prompt", "completion"):
         if column not in rows[0]:
             raise DataError(

@@ -18,6 +18,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.json_values import JsonValue, section
 from rlhf_cli.reference.docstring import documented_parameters, one_line, sentences_about
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.former_names import FORMER_NAMES
 
 _OURS = "PpoArgs"
 COMPUTED_DEFAULTS: dict[str, object] = {
@@ -97,15 +98,29 @@ def trainer_reference(option: str) -> TrainerReference:
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
-    """Return the arguments that all of `words` occur in, in name, help or home; those with them in the name first."""
+    """Return the arguments that all of `words` occur in, in name, help or home; those with them in the name first.
+
+    A name that other tools or older versions have (`lr`) finds today's as well, before all others.
+    """
     wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
+    today = _today(wanted[0]) if len(wanted) == 1 else frozenset()
 
     def is_found(argument: TrainerArgument) -> bool:
         said = f"{argument.name} {argument.text} {argument.home or ''}".lower()
-        return all(word in said or word.replace("_", " ") in said for word in wanted)
+        return argument.key in today or all(word in said or word.replace("_", " ") in said for word in wanted)
 
-    found = [argument for argument in arguments if is_found(argument)]
-    return sorted(found, key=lambda one: (one.name not in wanted, not all(word in one.name for word in wanted)))
+    def distance(argument: TrainerArgument) -> tuple[bool, bool, bool]:
+        is_named = all(word in argument.name for word in wanted)
+        return argument.key not in today, argument.name not in wanted, not is_named
+
+    return sorted((argument for argument in arguments if is_found(argument)), key=distance)
+
+
+def _today(name: str) -> frozenset[str]:
+    """Return the keys that have today what was called `name` elsewhere."""
+    row = FORMER_NAMES.get(name)
+    written = () if row is None else (*row.today.split(","), *(row.with_critic or "").split(","))
+    return frozenset(key.partition("=")[0] for key in written if key)
 
 
 def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgument]:

@@ -15,6 +15,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
+from rlhf_cli.suggest import nearest
 from rlhf_cli.yaml_loader import SAFE_LOADER
 
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
@@ -133,9 +134,28 @@ def open_run(path: Path) -> RunFolder:
             f"{path} is not a run folder",
             got="no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it",
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint=os.path.relpath(held[1]) if held else "ls " + os.path.relpath(path if path.is_dir() else path.parent),
+            hint=os.path.relpath(held[1]) if held else _instead(path),
         )
     return folder
+
+
+def _instead(path: Path) -> str:
+    """Return what was perhaps meant by a path that holds no run: the same below runs/, or a name nearly like it."""
+    root = Path("runs")
+    if path.exists():
+        return "ls " + os.path.relpath(path)
+    if not path.is_absolute() and path.parts[:1] != root.parts and (root / path).is_dir():
+        return str(root / path)
+    folder = path.parent
+    if not path.is_absolute() and folder == Path(".") and root.is_dir():
+        folder = root  # an experiment's name alone
+    names = sorted(place.name for place in folder.glob("*/"))
+    longer = [name for name in names if name.startswith(path.name)]
+    if (close := longer[-1] if longer else nearest(path.name, names)) is not None:
+        return str(folder / close)
+    while not folder.is_dir():
+        folder = folder.parent
+    return "rlhf status shows what there is" if folder == root else f"ls {os.path.relpath(folder)}"
 
 
 def _runs_held(path: Path) -> tuple[str, Path] | None:

@@ -41,7 +41,7 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
     console.print(table)
     if len(best.curve) > 1:
         console.print(Text(f"\n{best.by} of the best of k, by k", style="dim"))
-        console.print(Text.from_ansi(_curve(best)), soft_wrap=True)
+        console.print(Text.from_ansi(_curve(best, console.width)), soft_wrap=True)
 
 
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
@@ -54,10 +54,10 @@ def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[
             console.print(f"  [cyan]{commands[name]}", soft_wrap=True, highlight=False)
 
 
-def _curve(best: BestOfN) -> str:
+def _curve(best: BestOfN, room: int) -> str:
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
+    plotext.plot_size(min(_PLOT_COLUMNS, room), _PLOT_ROWS)
     counts = [one.k for one in best.curve]
     plotext.plot(counts, [one.score.mean or 0.0 for one in best.curve], marker="braille")
     plotext.yfrequency(4)

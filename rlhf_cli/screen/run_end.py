@@ -44,7 +44,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
         parts.append(measures)
     steps, values = series(events, metric)
     if len(values) > 1:
-        parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values))]
+        parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values, console.width - 4))]
     if (evaluations := held_out(events, _best_step(folder))) is not None:
         parts += ["", evaluations]
     samples = _samples(folder)
@@ -105,10 +105,11 @@ def _rewards(
     return table
 
 
-def _curve(steps: list[int], values: list[float]) -> str:
+def _curve(steps: list[int], values: list[float], room: int) -> str:
+    """Return the curve as lines, no wider than `room` characters: a line of it that is folded cannot be read."""
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
+    plotext.plot_size(min(_PLOT_COLUMNS, room), _PLOT_ROWS)
     plotext.plot(steps, values, marker="braille")
     plotext.yfrequency(4)
     plotext.xticks(sorted({steps[round(part * (len(steps) - 1) / 4)] for part in range(5)}))
@@ -151,4 +152,6 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         "rlhf list": "what else can be put together",
     }
     for command, why in commands.items():
-        console.print(f"  [cyan]{command}[/]  [dim]# {why}[/]", soft_wrap=True, highlight=False)
+        # A command is never broken, so that it can be copied; a comment that has no room beside it is left out.
+        comment = f"  [dim]# {why}[/]" if len(command) + len(why) + 6 <= console.width else ""
+        console.print(f"  [cyan]{command}[/]{comment}", soft_wrap=True, highlight=False)

@@ -20,6 +20,9 @@ _LEAST_COMPLETION = 16
 _ROW = 7
 """The number of a row, and the blanks behind it and the completion."""
 _NARROW = 100
+_SUMMED = ("mean", "effective", "weighted", "open", "excluded", "errors", "calls")
+_HISTOGRAM = f"{'least to most':<16}"
+"""The heading, as wide as the bars below it."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -35,35 +38,40 @@ def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: 
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
     if scores.no_total is not None:
         console.print(no_total(scores.no_total))
-    summary = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    summary.add_column(f"all {len(rows)} rows", overflow="fold")
-    for column in ("mean", "effective", "weighted", "open", "excluded", "errors", "calls"):
-        summary.add_column(column, justify="right", no_wrap=True)
+    cells = {}
     for name, one in scores.summary.items():
         means = [figure(mean) for mean in (one.mean, one.effective_mean, one.weighted_mean)]
         counts = [str(count) for count in (one.excluded, one.errors, one.calls)]
-        summary.add_row(name, *means, f"{one.open_fraction:.0%}", *counts)
-    console.print()
-    console.print(summary)
+        cells[name] = dict(zip(_SUMMED, [*means, f"{one.open_fraction:.0%}", *counts], strict=True))
+    _in_blocks(console, f"all {len(rows)} rows", cells, _SUMMED)
     console.print("[dim]rows: raw score; mean: raw, where scored; effective: after offset, clip, normalise and gate")
 
 
 def show_distributions(console: Console, bench: ScoreBench) -> None:
     """Print how the raw scores of each component lie: deviation, quantiles, a histogram from the least to the most."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("raw scores", overflow="fold")
     # On a narrow terminal the names need the room.
     places = {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}
     if console.width < _NARROW:
         places = {"least": 0, "median": 3, "most": 6}
-    for column in ("deviation", *places):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("least to most", no_wrap=True)
+    cells = {}
     for name, one in bench.distributions.items():
-        shown = [one.quantiles[place] if one.quantiles else None for place in places.values()]
-        table.add_row(name, figure(one.deviation), *map(_short, shown), histogram(one))
-    console.print()
-    console.print(table)
+        shown = {column: _short(one.quantiles[place] if one.quantiles else None) for column, place in places.items()}
+        cells[name] = {"deviation": figure(one.deviation), **shown, _HISTOGRAM: histogram(one)}
+    _in_blocks(console, "raw scores", cells, ("deviation", *places, _HISTOGRAM))
+
+
+def _in_blocks(console: Console, title: str, cells: Mapping[str, Mapping[str, str]], columns: Sequence[str]) -> None:
+    """Print a row a name under `title`; columns that have no room beside the names go on in another table."""
+    names = max(map(len, [title, *cells])) + 2
+    for block in column_blocks(columns, console.width - names):
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column(title, overflow="fold")
+        for column in block:
+            table.add_column(column.rstrip(), justify="left" if column == _HISTOGRAM else "right", no_wrap=True)
+        for name, row in cells.items():
+            table.add_row(name, *(row[column] for column in block))
+        console.print()
+        console.print(table)
 
 
 def histogram(one: Distribution) -> str:

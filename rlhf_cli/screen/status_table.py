@@ -43,7 +43,9 @@ def show_overview(console: Console, overview: Overview) -> None:
         table.add_row(*cells)
     console.print(table)
     if overview.notice is not None:
-        console.print(f"[yellow]Slurm was not asked:[/] {overview.notice}", highlight=False)
+        # squeue says in further lines what follows from the first.
+        first, _, _ = overview.notice.partition("\n")
+        console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
 
 
 def _steps(row: RunState) -> str:

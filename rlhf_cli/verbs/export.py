@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
         given = give_away(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     pushed_to = _push(options, given.folder, repo) if repo is not None else None
     if options.as_json:
-        print_json({**asdict(given), "folder": str(given.folder), "pushed_to": pushed_to})
+        print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
     else:
         show_given_away(console, folder.shown, given, pushed_to)
     return EXIT_OK

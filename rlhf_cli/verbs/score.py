@@ -4,9 +4,9 @@ rlhf score RUN [overrides]         the rewards of an experiment, or of a run as 
                                    what goes with what
 
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
-                     folder or its completions/ stands for its last table, as RUN does without any. With one of
-                     RUN/failures/ the reward that failed there is called again, alone and as in training: it fails in
-                     the same way, until it is mended
+                     folder, run:NAME or its completions/ stands for its last table, as RUN does without any. With one
+                     of RUN/failures/ the reward that failed there is called again, alone and as in training: it fails
+                     in the same way, until it is mended
 --label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
 --against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
 --trust              run the reward files that RUN names, though somebody else made it
@@ -24,6 +24,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare, prepare_from
 from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
+from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.jobs.typed_run import take_run
 from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
@@ -43,13 +44,14 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="score")
     limit, shown = options.number("--limit"), options.number("--show", least=0)
     run = take_run(options.words, where="rlhf score")
-    completions = options.path("--completions") or (run.path if run is not None else None)
+    named = options.text("--completions")
+    completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
     if completions is None:
         raise ConfigError(
             "which completions?",
             where="command line",
-            expected="--completions FILE, with the columns prompt and completion",
-            hint="rlhf score +exp=NAME --completions runs/NAME/RUN",
+            expected="--completions FILE, with the columns prompt and completion, a run folder or run:NAME",
+            hint=f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE",
         )
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")

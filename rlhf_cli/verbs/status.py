@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.run_states import overview
+from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.found_runs import runs_below
 from rlhf_cli.screen.screen_width import wide_console
@@ -26,7 +27,7 @@ def run(argv: list[str]) -> int:
     """Print the state of the runs that `argv` names; returns the exit code. Raises RunError for what is no run."""
     options = read_options(__doc__, argv, verb="status")
     words = options.words
-    places = [Path(word) for word in words]
+    places = [place_of(word, where="rlhf status") for word in words]
     if not words and runs_below(_ROOT):
         places = [_ROOT]
     seen = overview(places, mine=not words)

@@ -10,11 +10,11 @@ login`, or WANDB_API_KEY.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
+from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tracking.sending import Sending, by_wandb, send, to_send
@@ -32,7 +32,7 @@ def run(argv: list[str]) -> int:
     words = options.words
     if not words:
         raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")
-    sendings = to_send([Path(word) for word in words])
+    sendings = to_send([place_of(word, where="rlhf sync") for word in words])
     console = Console()
     if not options.on("--dry-run"):
         count = sum(one.state == "to send" for one in sendings)

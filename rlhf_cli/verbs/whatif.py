@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     most = _MOVERS if num_movers is None else num_movers
     answers = [what_if(question, stored, max_steps, recompute=recompute, num_movers=most) for question in questions]
     if options.as_json:
-        print_json({"run": str(folder.path), "questions": [asdict(answer) for answer in answers]})
+        print_json({"run": folder.shown, "questions": [asdict(answer) for answer in answers]})
         return EXIT_OK
     console = wide_console(_PIPE_WIDTH)
     if len(answers) == 1:

@@ -1,18 +1,17 @@
 """rlhf why RUN | SWEEP ...             what was logged, read: findings from the worst on, each with its evidence and
 what to type instead; then what is fine, and what could not be looked at. Of several runs a line each. A run may be at
-work, or have failed: that is said first. docs/diagnosis.md has every finding, and how often it is wrong
+work, or have failed: that is said first. run:NAME is the newest finished run of an experiment.
+docs/diagnosis.md has every finding, and how often it is wrong
 
   --json   an object, of several runs a list of them
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rlhf_cli.diagnosis.run_diagnosis import diagnose, diagnose_readable
 from rlhf_cli.errors import EXIT_OK, RunError
+from rlhf_cli.jobs.runs_by_words import folders_of
 from rlhf_cli.json_output import print_json
-from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.screen.findings_panel import show_why, show_worst
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
@@ -29,7 +28,7 @@ def run(argv: list[str]) -> int:
         raise RunError(
             "no run was named", expected="a run folder, or a sweep's", hint="rlhf status shows what there is"
         )
-    folders = list(dict.fromkeys(folder for word in words for folder in runs_in(Path(word))))
+    folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
     if len(folders) == 1:
         one = diagnose(folders[0])
         if options.as_json:

@@ -24,11 +24,14 @@ from rlhf_cli.jobs.prepare import prepare
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
 EXPERIMENTS: dict[str, list[str]] = {
+    "dapo": ["model.path=org/model"],
+    "gdpo_gates": ["model.path=org/model"],
     "gsm8k_grpo": ["model.path=org/model"],
     "gsm8k_sft": ["model.path=org/model"],
     "hh_ppo": ["model.path=org/model", "rewards.preference.model=org/judge"],
     "hh_reward": ["model.path=org/model"],
     "quickstart": [],
+    "r1_language": ["model.path=org/model"],
     "study_overoptimisation": [],
     "study_truncation": [],
     "study_weights": [],

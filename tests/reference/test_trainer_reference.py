@@ -75,3 +75,12 @@ def test_a_wrong_name() -> None:
     with pytest.raises(ConfigError) as error:
         trainer_reference("grpx")
     assert error.value.hint == "rlhf list trainer grpo"
+
+
+def test_a_word_of_other_tools_finds_todays_argument_first() -> None:
+    """`lr` stands in lr_scheduler_type as well; who types it alone wants learning_rate."""
+    arguments = trainer_reference("grpo").arguments
+    found = [argument.name for argument in about(arguments, ["lr"])]
+    assert found[0] == "learning_rate"
+    assert "lr_scheduler_type" in found
+    assert about(arguments, ["scheduler"])[0].name != "learning_rate"

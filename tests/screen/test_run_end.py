@@ -66,6 +66,16 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     ]
 
 
+def test_a_curve_is_not_folded_on_a_narrow_terminal(place: Path) -> None:
+    """Its frame begins and ends in one line, as at 80 columns; and comments without room leave the commands whole."""
+    folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)])
+    for width in (50, 60, 80):
+        lines = printed(lambda console: show_end(console, folder), width=width)
+        assert [line.count("┌") + line.count("┐") for line in lines if "┌" in line or "┐" in line] == [2]
+        assert max(map(len, lines)) <= width
+        assert any("tail -1 runs/sums/one/metrics.jsonl" in line for line in lines)
+
+
 def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
     folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)], state="preempted")
     folder.provenance.write_text(json.dumps({"lengths": {"train": {"in_words": "12 to 40 tokens"}}}))

@@ -44,6 +44,15 @@ def test_rows_and_summary() -> None:
     ]
 
 
+def test_a_narrow_terminal_costs_no_name_and_no_number() -> None:
+    """Seven columns of numbers have no room beside the names at 60 characters: they are two tables, each with names."""
+    scores = CompletionScores([ScoredRow(1.0, {"right": reward(1.0)})], {"right": summary(0.25, 1.0, 7, 8, 9)})
+    lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores), width=60)
+    tables = [line.split() for line in lines if line.startswith("right")]
+    assert tables == [["right", "0.250", "0.250", "0.500", "100%"], ["right", "7", "8", "9"]]
+    assert max(map(len, lines)) <= 60
+
+
 def test_more_rows_than_fit() -> None:
     scores = CompletionScores([ScoredRow(1.0, {"a": reward(1.0)})] * 25, {"a": summary(1.0, 1.0, 0, 0, 25)})
     lines = printed(lambda console: show_scores(console, [{"completion": "x"}] * 25, scores))

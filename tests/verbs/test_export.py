@@ -35,7 +35,7 @@ def test_by_name_as_json_and_into_a_folder_with_a_blank(
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert set(found) == KEYS
-    assert (found["folder"], found["kind"], found["step"]) == (str(place / "my model"), "policy", 3)
+    assert (found["folder"], found["kind"], found["step"]) == ("my model", "policy", 3)
     assert found["bytes"] == sum((place / "my model" / name).stat().st_size for name in found["files"])
     assert "copying the weights" in said.err
 

@@ -48,6 +48,12 @@ def test_a_finding_with_its_evidence_and_what_to_type(
     assert "▁▁▁" in said
 
 
+def test_run_name_is_the_newest_finished_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, curves, state in (("a", DEAD, "finished"), ("b", FINE, "finished"), ("c", DEAD, "failed")):
+        make_run(place, name, curves, state=state).model.mkdir()
+    assert "runs/exp/b: finished" in why(capsys, "run:exp")
+
+
 def test_json_says_of_every_kind_what_was_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", DEAD)
     said = json.loads(why(capsys, "runs/exp/one", "--json"))
