@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, Interrupted, Preempted, RewardFailed, RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
 from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
@@ -44,6 +44,8 @@ rlhf VERB --help says more; rlhf --version.
 """
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_CALLING = f"{os.path.dirname(__file__)}{os.sep}stack{os.sep}"
+"""The room from which rewards are called."""
 _LONG = ("train", "resume", "join")
 """Verbs that go on when nobody reads what they print any more."""
 
@@ -68,8 +70,11 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        tell("error", f"there is no verb {verb!r}\n  try:      rlhf {shlex.join([*_meant(verb), *rest])}")
-        return EXIT_USER_ERROR
+        unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join([*_meant(verb), *rest])}")
+        if JSON in words:
+            print_json(problems_json(unknown))
+        tell("error", str(unknown))
+        return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
         print(folded(usage.text.strip(), shown_width()))
@@ -113,6 +118,16 @@ def _quick_start() -> Iterator[None]:
             os.environ.pop(_PLUGINS, None)
 
 
+def _from_the_reward_on(error: BaseException) -> BaseException:
+    """Return the error of a reward without the frames of what called it: the first line is the user's own."""
+    trace = theirs = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(_CALLING) and trace.tb_next is not None:
+            theirs = trace.tb_next
+        trace = trace.tb_next
+    return error.with_traceback(theirs)
+
+
 def _run(verb: str, words: list[str]) -> int:
     with contextlib.nullcontext() if verb in _LONG else _quick_start():
         return _answered(verb, words)
@@ -130,7 +145,7 @@ def _answered(verb: str, words: list[str]) -> int:
             print_json(problems_json(error))
         label = "stopped" if isinstance(error, Preempted) else "error"
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+            traceback.print_exception(_from_the_reward_on(error.__cause__))
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         tell(label, f"{error}{notes}")
         return error.exit_code

@@ -104,7 +104,9 @@ def _refuse_unknown(words: list[str], old: Experiment) -> None:
                 where="command line",
                 got=word,
                 expected="one of " + ", ".join(old.rewards),
-                hint=f"rewards.{close}..." if close else "reward@rewards.NAME=... and --recompute, for one of your own",
+                hint=word.replace(named[1], close, 1)
+                if close
+                else "reward@rewards.NAME=... and --recompute, for one of your own",
             )
 
 

@@ -95,6 +95,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         workload=workload(experiment, known, lengths),
         evaluations=evaluations(experiment, known),
         checkpoints=checkpoints(experiment, known),
+        num_held_out=known.num_held_out,
     )
 
 

@@ -50,6 +50,8 @@ class Plan:
     """Counts rounds, prompts, completions and tokens of the whole run."""
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
+    num_held_out: int | None = None
+    """Counts the rows that are kept from training; None for none, and where the data decides."""
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON has it; a part is null where the run has none, a number where the data decides."""

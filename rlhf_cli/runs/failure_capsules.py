@@ -76,6 +76,12 @@ def write_capsule(run: RunFolder, name: str, capsule: Capsule, lines: str) -> Pa
     return file
 
 
+def rows_of(file: Path) -> Path:
+    """Return the rows of a failure where their description, which lies beside them, was named; else the file itself."""
+    rows = file.with_suffix(".jsonl")
+    return rows if file.suffix == ".json" and read_capsule(rows) is not None else file
+
+
 def read_capsule(file: Path) -> Capsule | None:
     """Return what is known of the failure whose rows are in `file`, None for a file that is no capsule's.
 

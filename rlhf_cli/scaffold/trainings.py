@@ -52,16 +52,21 @@ TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
 _OTHER_WORDS = {"reward model": "reward", "reward-model": "reward", "reward_model": "reward", "rm": "reward"}
 
 
-def training_named(word: str) -> Training:
-    """Return the training that a typed word means. Raises ConfigError for one that means none."""
+def training_named(word: str, *, is_answer: bool = False) -> Training:
+    """Return the training that a typed word means. Raises ConfigError for one that means none.
+
+    `is_answer` says that it was typed as the answer to a question, where a flag is of no help.
+    """
     name = _OTHER_WORDS.get(word.lower(), word.lower())
     if name in TRAININGS:
         return TRAININGS[name]
     close = nearest(name, TRAININGS)
     raise ConfigError(
         f"a new project cannot train {word!r}",
-        where="--trains",
+        where="trainer" if is_answer else "--trains",
         got=word,
         expected="one of " + ", ".join(TRAININGS),
-        hint=f"--trains {close}" if close else "rlhf list trainer shows all there are, for an experiment by hand",
+        hint=f"{'' if is_answer else '--trains '}{close}"
+        if close
+        else "rlhf list trainer shows all there are, for an experiment by hand",
     )

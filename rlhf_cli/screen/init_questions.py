@@ -22,7 +22,7 @@ def ask_training(console: Console) -> str:
         table.add_row(f"  [bold]{training.name}", training.what)
     console.print("[bold]What trains?[/]")
     console.print(table)
-    return _ask_until(console, "trainer", "grpo", training_named)
+    return _ask_until(console, "trainer", "grpo", lambda word: training_named(word, is_answer=True))
 
 
 def ask_model(console: Console, refuse: Callable[[str], object]) -> str:

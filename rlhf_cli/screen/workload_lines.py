@@ -26,7 +26,11 @@ def workload_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         if work.completions is not None:
             yield "in all", _generated(work)
     evaluations = plan.evaluations
-    yield "evaluation", "none in training" if evaluations is None else _evaluated(evaluations)
+    if evaluations is not None:
+        yield "evaluation", _evaluated(evaluations)
+    else:
+        kept = f"; {plan.num_held_out} rows are held out, for `rlhf eval`" if plan.num_held_out else ""
+        yield "evaluation", f"none in training{kept}"
     yield "checkpoints", "none, the model at the end alone" if plan.checkpoints is None else _saved(plan.checkpoints)
 
 

@@ -112,7 +112,11 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
         module = _module_of_file(module_name) if module_name.endswith(".py") else _module(module_name)
     except FileNotFoundError as error:
         raise RewardError(
-            "there is no such reward file", where=where, got=str(error), expected="./file.py:function"
+            "there is no such reward file",
+            where=where,
+            got=str(error),
+            expected="./file.py:function",
+            hint=_other_file(module_name, attribute),
         ) from None
     except Exception as error:  # whatever a user's module does on import, it is theirs to mend: show the real error
         raise RewardError(
@@ -157,6 +161,13 @@ def _module_of_file(file: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _other_file(file: str, attribute: str) -> str | None:
+    """Return the same function of the file beside it that is called most like the one that is not there."""
+    folder = Path(file).expanduser().parent
+    close = nearest(Path(file).name, [path.name for path in folder.glob("*.py")])
+    return f"{file.removesuffix(Path(file).name)}{close}:{attribute}" if close is not None else None
 
 
 def _import_error(error: Exception) -> str:

@@ -28,7 +28,7 @@ from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.jobs.typed_run import take_run
 from rlhf_cli.jobs.without_policy import without_policy_and_data
 from rlhf_cli.json_output import print_json
-from rlhf_cli.runs.failure_capsules import Capsule, read_capsule
+from rlhf_cli.runs.failure_capsules import Capsule, read_capsule, rows_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.score_comparisons import show_bench
 from rlhf_cli.screen.scored_texts import show_parts
@@ -55,6 +55,7 @@ def run(argv: list[str]) -> int:
         )
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
+    completions = rows_of(completions)
     capsule = read_capsule(completions)
     experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
     other = _experiment(run, [*options.words, *words], capsule) if words else None

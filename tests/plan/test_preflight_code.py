@@ -22,6 +22,12 @@ class TestRewards:
         assert error.got == str(Path.cwd() / "gone.py")
         assert error.expected == "./file.py:function"
 
+    def test_a_file_called_nearly_so(self, refused: Refused, write: Write) -> None:
+        write("rewards_mine.py", "def right(completions): ...\n")
+        assert (
+            refused("exp=quickstart", "rewards.mine={fn: './reward_mine.py:right'}").hint == "./rewards_mine.py:right"
+        )
+
     def test_a_file_that_does_not_import(self, refused: Refused, write: Write) -> None:
         write("broken_import.py", "import os\n\nimport no_such_package_at_all\n\ndef reward(completions): ...\n")
         error = refused("exp=quickstart", "rewards.mine={fn: './broken_import.py:reward'}")

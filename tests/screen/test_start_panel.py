@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_what_will_happen(place: Path) -> None:
     assert lines["run"].split() == ["folder", "runs/sums/one"]
     assert lines["correct"].split()[0] == "1"
     assert "critic" not in lines
+
+
+def test_rows_that_are_kept_from_training_are_counted(place: Path) -> None:
+    """Of quickstart's 2000 sums those that are not trained on are held out; without a split none are spoken of."""
+    lines = read("data.eval.fraction=0.1")
+    (num_train_rows,) = re.findall(r"(\d+) rows to train on", lines["data"])
+    assert f"none in training; {2000 - int(num_train_rows)} rows are held out" in lines["evaluation"]
+    assert read()["evaluation"] == "none in training"
 
 
 def test_without_a_folder_none_is_named(place: Path) -> None:

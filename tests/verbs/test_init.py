@@ -146,7 +146,10 @@ class Typist:
 def test_three_questions_and_which_column(place: Path, write: Callable[[str, str], Path]) -> None:
     write("rows.csv", "Frage Text,Antwort\nWas ist 2+3?,5\n")
     person = Typist(["init", "a project"], place)
-    person.until("trainer")
+    person.until("trainer (grpo)")
+    person.types("rlo\r")  # told what to type at a question, where no flag can be
+    person.until("try:      rloo")
+    person.until("trainer (grpo)")
     person.types("ppo\r")
     person.until("model (tiny)")
     person.types("./nowhere\r")  # told, and asked again

@@ -62,7 +62,12 @@ def test_it_fails_again_and_passes_when_mended(train: Any, workplace: Path, caps
         # The frames of the function itself: those of futures above it are others where an answer is there at once.
         mine = capsule.traceback[capsule.traceback.index(f'File "{workplace}/mine.py"') :]
         assert mine in said
+        assert "stack/calling.py" not in said  # a user reads of their own code first, and of nobody else's
         assert f"reward '{name}' failed on row {capsule.row}" in said
+
+    described = kept["plain"][0].with_suffix(".json")  # what lies beside the rows, and is named as easily
+    assert main(["score", "runs/quickstart/one", "--completions", str(described)]) == 1
+    assert "reward 'plain' failed on row" in capsys.readouterr().err
 
     file = str(kept["plain"][0])
     assert main(["score", "+exp=quickstart", "--completions", file]) == 2

@@ -80,6 +80,12 @@ def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
     assert said.err == f"error: there is no verb {typed!r}\n  try:      {hint}\n"
 
 
+def test_an_unknown_verb_is_json_for_a_program(capsys: Said) -> None:
+    assert main(["tarin", "+exp=quickstart", "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["what"], problem["try"]) == ("there is no verb 'tarin'", "rlhf train +exp=quickstart --json")
+
+
 def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert main(["check", "+exp=quickstart", "sed=3"]) == 2
     said = capsys.readouterr()

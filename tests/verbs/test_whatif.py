@@ -71,7 +71,7 @@ def test_the_first_rollouts_are_missed(place: Path, capsys: pytest.CaptureFixtur
         ([], ["nothing would have been different", "rewards.correct.weight=2"]),
         (["rewards.correct.weight=1"], ["nothing would have been different"]),
         (["run.name=other"], ["nothing would have been different"]),
-        (["rewards.brevty.weight=1"], ["the run has no reward 'brevty'", "rewards.brevity..."]),
+        (["rewards.brevty.weight=1"], ["the run has no reward 'brevty'", "rewards.brevity.weight=1"]),
         (["trainer.args.learning_rate=1"], ["decides what is sampled or learned", "trainer.args.learning_rate"]),
         (["trainer.args.num_generations=2"], ["decides what is sampled or learned"]),
         (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "--recompute"]),

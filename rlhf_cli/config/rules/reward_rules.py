@@ -27,7 +27,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             f"trainer={experiment.trainer.name} needs at least one reward",
             where="rewards",
             expected="named entries under `rewards:`, each with `fn` or `model`",
-            hint="rlhf list reward, then for example +reward@rewards.short=brevity",
+            hint="an experiment, such as +exp=quickstart (rlhf list exp), or a reward: reward@rewards.short=brevity",
         )
     if experiment.rewards and not takes_rewards:
         yield ConfigError(
