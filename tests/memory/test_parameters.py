@@ -134,6 +134,16 @@ def test_adam_in_float32_is_16_bytes_a_weight_and_two_processes_have_buckets() -
         assert found.buckets == buckets
 
 
+def test_fsdp_trains_a_float32_copy_of_bfloat16_weights() -> None:
+    """accelerate upcasts what is trained: 4 + 4 + 8 bytes a weight (ZeRO's section 3.1) over 4 processes; the 100 that
+    are not trained stay at 2.
+    """
+    parameters, bf16 = Parameters(1000, 0, 0, 0), Precision(2.0, autocast=True)
+    found = held(parameters, 900, bf16, adapter=0, optimizer=4.0, sharing=Sharing("fsdp2", 4))
+    assert found.weights == (900 * 4 + 100 * 2) / 4
+    assert (found.gradients, found.optimizer) == (900 * 4 / 4, 900 * 8 / 4)
+
+
 def test_four_bits_are_0_127_more_by_their_scales() -> None:
     """QLoRA, arXiv 2305.14314, section 3: quantised again, scales take 0.127 bits a weight. The embedding stays."""
     assert pytest.approx(4 + 0.127, abs=0.001) == 8 * NF4_BYTES

@@ -91,6 +91,14 @@ class TestPackages:
             importlib.util, "find_spec", lambda name, *more: None if name in ours else real(name, *more)
         )
 
+    def test_the_8_bits_of_torchao_are_not_those_of_bitsandbytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """transformers' Trainer takes `adamw_torch_8bit` from torchao alone: without bitsandbytes it can start."""
+        real = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *more: real("json") if name == "torchao" else real(name, *more)
+        )
+        planned("exp=quickstart", "trainer.args.optim=adamw_torch_8bit")
+
     @pytest.mark.parametrize(
         ("word", "package", "key"),
         [
