@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from textwrap import indent
 
 from rich.console import Console
 from rich.padding import Padding
@@ -36,7 +37,8 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     """Print how a run ended, what was found from the worst on, what is fine, what could not be looked at."""
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason:
-        console.print(Padding(Text(run.status.reason.rstrip(), "" if has_ended_well(run) else "red"), (0, 0, 0, 2)))
+        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")
+        console.print(reason, soft_wrap=True)  # it may hold a command, which is to be copied whole
     for finding in run.diagnosis.findings:
         console.print()
         _show_finding(console, finding)

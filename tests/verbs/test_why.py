@@ -116,3 +116,14 @@ def test_what_is_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     for words in (["why"], ["why", "nowhere"], ["why", "--jsn", "."], ["why", "runs/exp/broken"]):
         assert main(words) == 2
         assert "error:" in capsys.readouterr().err
+
+
+def test_a_command_in_the_reason_is_not_broken(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed reward tells to type is longer than a terminal is wide, and is copied from there."""
+    monkeypatch.setenv("COLUMNS", "60")
+    command = "rlhf score runs/sums/one --completions runs/sums/one/failures/right-ZeroDivisionError.jsonl"
+    make_run(place, "one", DEAD, state="failed", reason=f"a reward failed\n  try: {command}")
+    assert main(["why", "runs/exp/one"]) == 0
+    assert command in capsys.readouterr().out
