@@ -106,6 +106,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 def test_a_path_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/somewhere")
     assert cook("--photo", "~/a.png").path("--photo") == Path("/somewhere/a.png")
+    assert cook("--photo", "~/a.PNG").path("--photo") == Path("/somewhere/a.PNG")
 
 
 @pytest.mark.parametrize("verb", VERBS)

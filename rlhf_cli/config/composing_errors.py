@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,6 +20,7 @@ from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.keys import leaves
 from rlhf_cli.config.shell_words import in_shell_quotes, readable
+from rlhf_cli.config.unlike_shapes import unlike_shapes
 from rlhf_cli.errors import ConfigError, Problems, UserError
 
 _IN_FILE = re.compile(r"^In '?(?P<path>[\w/.-]+)'?: ")
@@ -33,6 +35,7 @@ def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tu
     except (HydraException, OmegaConfBaseException) as error:
         problems: list[UserError] = [*_unreadable(overrides)]
         problems = problems or [*defaults_problems(overrides)]
+        problems = problems or [*unlike_shapes(_files(loader))]
         problems = problems or [*_absent_deletions(loader, config_name, overrides)]
         raise_any(problems, because=error)
         raise
@@ -77,6 +80,12 @@ def _chosen(overrides: list[str]) -> Iterator[tuple[str, str]]:
         group, equals, option = text.lstrip("+").partition("=")
         if equals and group in APPENDED_GROUPS:
             yield group, option
+
+
+def _files(loader: NotingLoader) -> Iterator[tuple[Path, str]]:
+    for default in loader.merged:
+        if default.config_path and (file := find(default.config_path)) is not None:
+            yield file, default.package or ""
 
 
 def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:

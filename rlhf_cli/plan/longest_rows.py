@@ -36,7 +36,7 @@ def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
     generates = experiment.trainer.row.generates
     prompts = _of_the_longest([row.get("prompt") for row in rows], count)
     if generates:
-        return Lengths(max(prompts), 0)
+        return Lengths(min(max(prompts), known.most_prompt_tokens or max(prompts)), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
     wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
     return Lengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))

@@ -21,6 +21,7 @@ def refused(*words: str, exp: str = "quickstart") -> UserError:
         ("expect={metric: correct, at_least: 0.5}", [""]),
         ("expect=[{metric: correct, at_least: 0.5}, {metric: total, at: 100, at_most: 2}]", ["0", "1"]),
         ("expect={right: {metric: rewards/correct/mean, at: best, at_least: 1}}", ["right"]),
+        ("expect=[{metric: total, at: 120, at_least: 1}]", ["0"]),  # the last step of all is one
         (
             "expect=[{metric: entropy, at: first, between: [0, 2]}, {metric: entropy, at: last-5, at_most: 1}]",
             ["0", "1"],
@@ -116,6 +117,12 @@ def test_twice_or_against_each_other(second: str, what: str) -> None:
     error = refused(f"expect=[{{metric: correct, at_least: 0.5}}, {second}]")
     assert what in error.what
     assert "entry 1 (at least 0.5)" in str(error.got)
+
+
+def test_what_excludes_each_other_does_so_in_either_order() -> None:
+    low, high = "{metric: correct, at_most: 0.4}", "{metric: correct, at_least: 0.5}"
+    assert "exclude each other" in refused(f"expect=[{high}, {low}]").what
+    assert "exclude each other" in refused(f"expect=[{low}, {high}]").what
 
 
 def test_at_another_place_it_is_another_number() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config.schema.expect_section import expectations_of
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 
@@ -181,3 +182,30 @@ def test_a_rule_to_stop_by_is_of_the_command_line_though_the_file_says_null(refu
 def test_negative_control_what_a_file_says_stays_the_files(write: Write, refused: Refused) -> None:
     write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\nstop: {when: 3}\n")
     assert refused("exp=mine", "seed=4").where == "stop (conf/exp/mine.yaml:3)"
+
+
+@pytest.mark.parametrize(
+    ("mine", "where", "got"),
+    [
+        (
+            "expect:\n  good: {metric: total, at_least: 0.2}",
+            "expect (conf/exp/mine.yaml:3)",
+            "a list in exp/quickstart",
+        ),
+        ("rewards: [correct]", "rewards (conf/exp/mine.yaml:3)", "keys with values in exp/quickstart"),
+    ],
+)
+def test_a_list_and_a_mapping_under_one_key(write: Write, refused: Refused, mine: str, where: str, got: str) -> None:
+    """The quickstart has a list of expectations, and a mapping of rewards: OmegaConf merges like into like alone."""
+    write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\n" + mine + "\n")
+    error = refused("exp=mine")
+    assert error.what.endswith("which cannot be merged")
+    assert error.where == where
+    assert f"; {got}.yaml:" in str(error.got)
+
+
+def test_negative_control_a_list_takes_the_place_of_a_list(write: Write) -> None:
+    mine = "defaults: [quickstart, _self_]\nexpect: [{metric: total, at_least: 0.125}]\n"
+    write("conf/exp/mine.yaml", HEADER + mine)
+    (one,) = expectations_of(prepare(["exp=mine"]).experiment.expect).values()
+    assert one.at_least == 0.125

@@ -20,6 +20,7 @@ class Sample(BaseModel):
     switch: bool = False
     word: Literal["steps", "epoch"] = "steps"
     names: list[str] = Field(default_factory=list)
+    on_error: float | Literal["raise", "exclude"] = "raise"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ class Sample(BaseModel):
         ("count", 0, "count=1"),
         ("count", "2k", "count=2000"),
         ("count", "1_000", "count=1000"),
+        ("count", "2M", "count=2000000"),
+        ("on_error", "zero", "on_error=0"),
         ("share", "20%", "share=0.2"),
         ("share", 20, "share=0.2"),
         ("share", "0,5", "share=0.5"),

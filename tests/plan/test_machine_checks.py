@@ -39,6 +39,7 @@ class TestSandbox:
 
     def test_nothing_is_tried_without_such_a_reward_or_for_another_machine(self, tried: list[str]) -> None:
         planned("exp=quickstart", "launch=cpu")
+        planned(self.WORDS[0], "launch=slurm", self.WORDS[2], "rewards.runs.args.isolation=namespaces")
         assert tried == []
 
 

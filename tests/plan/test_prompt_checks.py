@@ -46,7 +46,9 @@ class TestRoom:
     @pytest.mark.parametrize(("policy", "says"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
     def test_what_becomes_of_them_is_counted(self, write: Write, policy: str, says: str) -> None:
         write("rows.jsonl", ROWS + one_of(600) * 2)
-        (notice,) = planned(*MINE, f"data.overlong_prompts={policy}").notices
+        plan = planned(*MINE, f"data.overlong_prompts={policy}")
+        (notice,) = plan.notices
+        assert plan.workload.longest_prompt == ROOM, "what is left out or cut needs no memory"
         assert notice.text == f"data: 2 of 22 prompts have more than {ROOM} tokens (the longest 600) and {says}"
 
     def test_a_conversation_is_counted_as_its_template_writes_it(self, write: Write, refused: Refused) -> None:

@@ -58,6 +58,8 @@ class Known:
     machine: Machine | None = None
     files: dict[str, Path] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
+    most_prompt_tokens: int | None = None
+    """No prompt has more that is trained on: longer ones are left out or cut. None where they stay as they are."""
 
     def folder_of(self, path: str | None) -> Path | None:
         """Return where the files of a model are on this machine; None for one of the hub that is not in the cache."""

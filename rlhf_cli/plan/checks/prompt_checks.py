@@ -90,6 +90,7 @@ def room_for_answers_problems(experiment: Experiment, composed: Composed, known:
         if refused is not None:
             yield refused
         else:
+            known.most_prompt_tokens = limit
             known.notices.append(Notice("prompts", f"{name}: {describe_overlong(overlong, rows, limit, policy)}"))
 
 
