@@ -22,7 +22,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "world_size": accelerator.num_processes,
         "distributed_type": str(accelerator.distributed_type.value),
         "device": str(accelerator.device),
-        **_computed_with(accelerator.device.type == "cuda"),
+        **_computed_with(str(accelerator.device).startswith("cuda")),
         "mixed_precision": accelerator.mixed_precision,
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),

@@ -69,11 +69,14 @@ def posts(number: int) -> dict[str, Any]:
 
 Rows = Callable[[int], dict[str, Any]]
 RECIPES: dict[str, tuple[list[str], Rows | None]] = {
+    "dapo": ([*FOLDER, *GROUPS, "trainer.args.steps_per_generation=2", "truncation.cache=2"], sums),
+    "gdpo_gates": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
     "gsm8k_grpo": ([*FOLDER, *GROUPS], sums),
     "gsm8k_sft": ([*FOLDER, *EVALUATED], sums),
     "hh_ppo": ([*JUDGED, *ROUNDS], prompts_as_messages),
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
+    "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
     "study_weights": ([*OWN, *GROUPS, *FEW], None),
@@ -103,7 +106,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 19
+    assert len(shipped()) == len(RECIPES) == 23
     # What has to be said beside a name is said here, too, and nothing that is not there.
     for name, words in EXPERIMENTS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}

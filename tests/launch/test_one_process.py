@@ -100,7 +100,7 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
         ("return 1.0", "did not return a list"),
         ("return [float('inf')] * len(completions)", "returned no number for row 0"),
         ("return [1.0] * (len(completions) - 1) + [float('nan')]", "returned no number for row 7"),
-        ("return [float('nan')] * len(completions)", "nan, for the prompt '"),
+        ("return [float('nan')] * len(completions)", "nan, for the completion '"),
         ("return ['good'] * len(completions)", "returned no number for row 0"),
     ],
 )

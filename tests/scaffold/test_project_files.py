@@ -19,6 +19,7 @@ from rlhf_cli.scaffold.project_files import as_yaml, project_files, seen_from
 from rlhf_cli.scaffold.project_writing import write_project
 from rlhf_cli.scaffold.starting_model import StartingModel, read_starting_model
 from rlhf_cli.scaffold.trainings import TRAININGS, training_named
+from tests.support.model_copies import model_copy
 
 TINY = StartingModel(None, 512)
 FOLDER = StartingModel("./my model", 64, is_folder=True)
@@ -41,11 +42,8 @@ def made(name: str, model: StartingModel, rows: str | None) -> Experiment:
 
 
 def there_is_a_model() -> None:
-    """What is looked at of a folder before torch is there."""
-    Path("my model").mkdir()
-    config = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}
-    Path("my model/config.json").write_text(json.dumps(config))
-    Path("my model/tokenizer.json").write_text("{}")
+    """A whole one: its weights and its tokenizer are looked at before torch is there."""
+    model_copy(Path("my model"))
 
 
 @pytest.mark.parametrize("name", TRAININGS)

@@ -79,5 +79,5 @@ def test_train_with_resume_auto_is_held_to_the_same(train, capsys) -> None:
     assert code == 0
     told = capsys.readouterr().out
     assert "trainer.args.max_steps: 3 -> 4" in told
-    assert "steps       4" in told
+    assert "steps        4" in told
     assert read_status(folder).step == 4

@@ -236,7 +236,7 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
         told = capsys.readouterr().err
         assert "reward 'mine' failed on row" in told
         assert "ValueError: odd first token" in told
-        assert "a score for the prompt" in told
+        assert "a score for the completion" in told
         return
     event = read_metrics(folder.metrics)[0]
     assert event["rewards/mine/errors"] > 0
