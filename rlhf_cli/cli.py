@@ -57,7 +57,19 @@ def main(argv: list[str] | None = None) -> int:
         remember_typed(words)
         code = _dispatch(words)
     if argv is None and threading.active_count() == 1 and "torch" not in sys.modules:
-        leave(code)  # to take some six hundred modules down again costs as much as to compose an experiment
+        leave(_written(code))  # to take some six hundred modules down again costs as much as to compose an experiment
+    return code
+
+
+def _written(code: int) -> int:
+    """Write out what was printed and return `code`, or that of a crash where it cannot be written: a disk is full."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return code  # `rlhf list | head`
+    except OSError as error:
+        tell("error", f"what was to be printed cannot be written: {error.strerror}")
+        return EXIT_CRASH
     return code
 
 
@@ -151,6 +163,8 @@ def _answered(verb: str, words: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""
+        if is_json_alone():
+            print_json(problems_json(Preempted(f"stopped{by}")))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except BrokenPipeError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,25 @@ def test_a_mistake_is_told_to_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert {one["kind"] for one in problems} == {"ConfigError"}
     assert sorted("learning_rte" in one["what"] + str(one["where"]) for one in problems) == [False, True]
     assert said.err.startswith("error: ")
+
+
+def test_an_interrupt_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlhf_cli.verbs.doctor.run", interrupted)
+    assert main(["doctor", "--json"]) == 75
+    said = capsys.readouterr()
+    assert json.loads(said.out)["problems"][0]["kind"] == "Preempted"
+    assert said.err == "stopped\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize("words", [["--version"], ["list", "--json"]], ids=" ".join)
+def test_a_full_disk_is_no_success(words: list[str]) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "rlhf_cli", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr

@@ -44,10 +44,11 @@ class ShownOrAgainst(RootModel[Shown | Against]):
 
 
 class AnsweredRow(Shape):
-    """A row of `rlhf score`. Of each reward: `raw`, `effective`, `weighted`, `open`, `error`."""
+    """A row of `rlhf score`. Of each reward: `raw`, `effective`, `weighted`, `open`, `error`. `label` with --label."""
 
     prompt: Anything
     completion: Anything
+    label: Anything = None
     total: float | None
     rewards: dict[str, Tree]
 
@@ -85,15 +86,34 @@ class Correlation(Shape):
     count: int
 
 
+class Agreement(Shape):
+    """How well a reward, or the total, tells the good answers: by ROC AUC, and where it is cut at `threshold`."""
+
+    name: str
+    num_good: int
+    num_bad: int
+    roc_auc: float | None
+    threshold: float | None
+    agreement: Estimate
+
+
+class Label(Shape):
+    """`column` says which answers are good; `disagreeing_rows` are those where the total, cut at its best, does not."""
+
+    column: str
+    agreements: list[Agreement]
+    disagreeing_rows: list[int]
+
+
 class Scored(Shape):
-    """`rlhf score`. `labels` with --label, `against` with --against, `failed_alone` for one file of RUN/failures/."""
+    """`rlhf score`. `label` with --label, `against` with --against, the same rows under another weighting."""
 
     rows: list[AnsweredRow]
     summary: dict[str, Summary]
     distributions: dict[str, Distribution]
     correlations: list[Correlation]
-    labels: Anything = None
-    against: Anything = None
+    label: Label | None = None
+    against: Tree | None = None
 
 
 class Attack(Shape):

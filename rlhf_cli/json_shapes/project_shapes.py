@@ -34,16 +34,27 @@ class Argument(Shape):
     shipped: Anything = None
 
 
-class RewardPage(Shape):
-    """`rlhf list reward NAME`: what it scores, its arguments, an example that was run, YAML to paste."""
+class Column(Shape):
+    """A column of the data that a reward reads."""
 
     name: str
+    required: bool
+    text: str
+
+
+class RewardPage(Shape):
+    """`rlhf list reward NAME`: what it scores, its arguments, an example that was run, YAML to paste.
+
+    `name` and `conf_file` are null for a function of the user's.
+    """
+
+    name: str | None
     fn: str | None
     caption: str
     summary: str
     text: str
     arguments: list[Argument]
-    columns: list[str]
+    columns: list[Column]
     example: Tree | None
     yaml: str
     override: str

@@ -37,9 +37,10 @@ class ScoreBench:
         content = scores.as_json()
         scored = content["rows"]
         assert isinstance(scored, list)
-        named = ("prompt", "completion", *([self.label] if self.label is not None else []))
+        named = {"prompt": "prompt", "completion": "completion", **({"label": self.label} if self.label else {})}
         content["rows"] = [
-            {**{name: row.get(name) for name in named}, **one} for row, one in zip(rows, scored, strict=True)
+            {**{name: row.get(column) for name, column in named.items()}, **one}
+            for row, one in zip(rows, scored, strict=True)
         ]
         content["distributions"] = {name: one.as_json() for name, one in self.distributions.items()}
         content["correlations"] = [asdict(one) for one in self.correlations]

@@ -172,21 +172,6 @@ def _runs_held(path: Path) -> tuple[str, Path] | None:
     return None
 
 
-def expand(paths: list[Path]) -> list[RunFolder]:
-    """Return the runs meant by what was typed: a run is itself, a sweep folder its jobs, a folder of runs all of them.
-
-    Raises RunError for a folder that holds none.
-    """
-    runs: list[RunFolder] = []
-    for path in paths:
-        if (path / "config.yaml").is_file():
-            runs.append(open_run(path))
-            continue
-        inside = sorted(config.parent for config in path.glob("*/config.yaml"))
-        runs += [open_run(folder) for folder in inside] or [open_run(path)]
-    return runs
-
-
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:
     """Replace a JSON file in one step, so that a reader never sees half of it, nor any secret; see `write_text`."""
     write_text(path, json.dumps(redacted_tree(content), indent=2) + "\n", durable=durable)

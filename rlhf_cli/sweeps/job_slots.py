@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, take
@@ -62,12 +61,6 @@ def threads_of_each(at_once: int) -> int | None:
     share = max(1, cores // at_once)
     asked = os.environ.get(_THREADS, "")
     return min(share, int(asked)) if asked.isdigit() and int(asked) else share
-
-
-def most_at_once(jobs: Sequence[ReadyJob]) -> int | None:
-    """Return how many of these jobs the GPUs that are seen have room for; None where they need none."""
-    needed = max((len(gpus_of(job.launch)) for job in jobs), default=0)
-    return max(1, len(visible_gpus()) // needed) if needed else None
 
 
 def _any(count: int, run: str) -> HeldGpus | None:

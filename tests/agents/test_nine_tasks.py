@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
+from tests.documents.quoted_commands import ROOT
+from tests.documents.typed_script import type_script
 
 pytestmark = pytest.mark.processes
-REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS = 9
 _TASK = re.compile(r"^## (\d)\. (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 _SHELL = """
 rlhf() { count=$((count + 1)); local code=0
-  "%(python)s" -m rlhf_cli "$@" > "$answers/$count.json" 2> "$answers/$count.txt" || code=$?
+  "$PYTHON" -m rlhf_cli "$@" > "$answers/$count.json" 2> "$answers/$count.txt" || code=$?
   echo "$code $*" > "$answers/$count.code"; }
-count=0; set -eu
+count=0
 """
 
 
@@ -41,24 +39,14 @@ class Answer:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Answer]]:
     """Every task's commands in the order they are written, in one empty folder."""
     place = tmp_path_factory.mktemp("a folder of an agent")
-    text = (REPOSITORY / "AGENTS.md").read_text(encoding="utf-8")
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     return {int(number): _done(place, int(number), body) for number, _, body in _TASK.findall(text)}
 
 
 def _done(place: Path, number: int, body: str) -> list[Answer]:
     folder = place.parent / f"{place.name} task {number}"
     folder.mkdir()
-    script = _SHELL % {"python": sys.executable} + "".join(_BLOCK.findall(body))
-    env = {**os.environ, "answers": str(folder), "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=place,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = type_script(_SHELL + "".join(_BLOCK.findall(body)), place, answers=str(folder))
     assert done.returncode == 0, done.stderr
     found = []
     for count in range(1, len(list(folder.glob("*.code"))) + 1):

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents.quoted_commands import ROOT
+from tests.documents.typed_script import type_script
 
 pytestmark = pytest.mark.slow
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 _RUN = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELL = """
-set -eu
-rlhf() { "%(python)s" -m rlhf_cli "$@"; }
-python() { "%(python)s" "$@"; }
+rlhf() { "$PYTHON" -m rlhf_cli "$@"; }
+python() { "$PYTHON" "$@"; }
 """
 
 
@@ -29,15 +26,5 @@ def test_there_are_tutorials() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_what_it_says_to_type_ends_well(page: Path, tmp_path: Path) -> None:
     commands = _RUN.findall(page.read_text(encoding="utf-8"))
-    script = _SHELL % {"python": sys.executable} + "".join(commands)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = type_script(_SHELL + "".join(commands), tmp_path, WANDB_MODE="offline", HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

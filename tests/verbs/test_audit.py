@@ -158,7 +158,7 @@ class TestScore:
         words = [*EXPERIMENT[:2], *EXPERIMENT[3:], "model=local", "--completions", "c.jsonl"]
         found = as_json(["score", *words, "--label", "ok", "--against", "rewards.short.weight=1"], capsys)
         assert found["rows"][0]["completion"] == "it is 2"
-        assert found["rows"][0]["ok"] is True
+        assert found["rows"][0]["label"] is True
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
         assert found["against"]["other_mean"] == pytest.approx(1.0 + 1 - 7 / 20)
         assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}

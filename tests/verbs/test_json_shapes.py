@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -34,6 +35,13 @@ def test_every_verb_has_a_shape() -> None:
         ["list", "trainer", "grpo"],
         ["list", "exp", "quickstart"],
         ["list", "keys", "rewards"],
+        ["list", "metrics", "entropy"],
+        ["list", "truncation", "exclude"],
+        ["list", "reward", "./mine.py:short"],
+        ["score", QUICKSTART, "--completions", "said.jsonl"],
+        ["score", QUICKSTART, "--completions", "said.jsonl", "--label", "good"],
+        ["score", QUICKSTART, "--completions", "said.jsonl", "--against", "rewards.brevity.weight=2"],
+        ["audit", QUICKSTART, "rewards.correct.fn=./mine.py:short", "--limit", "4"],
         ["list", "metrics", "kl"],
         ["show", QUICKSTART],
         ["show", QUICKSTART, "--changed"],
@@ -47,7 +55,11 @@ def test_every_verb_has_a_shape() -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_printed_has_the_shape(words: list[str], capsys: Said) -> None:
+def test_what_is_printed_has_the_shape(words: list[str], place: Path, capsys: Said) -> None:
+    (place / "mine.py").write_text("def short(completions, a, **columns):\n    return [1.0 for _ in completions]\n")
+    rows = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2", "completion": text} for text in ("2", "two", "3")]
+    said_by_it = [{**row, "good": row["completion"] == "2"} for row in rows]
+    (place / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said_by_it))
     assert main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     SHAPES[words[0]].model_validate_json(json.dumps(said))
