@@ -8,11 +8,13 @@ from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
+from rlhf_cli.trainers.passes.row_passes import RowPasses
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from rlhf_cli.trainers.resumed_state import ResumedState
 from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.row_lengths import WithLengths
+from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 from rlhf_cli.trainers.watched_rounds import WatchedRounds
 from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
 from rlhf_cli.trainers.with_text_endings import WithTextEndings
@@ -25,11 +27,11 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     """
     ours: tuple[type, ...] = (InRunFolder,)
     if additions.rewards is not None:
-        baseline: tuple[type, ...] = ()
+        baseline: tuple[type, ...] = (RowPasses, WithRewardStack)
         if additions.ppo is not None:
             baseline = (WithCritic,)
         elif issubclass(trl_trainer, RLOOTrainer):
-            baseline = (WithLeaveOneOut,)
+            baseline = (RowPasses, WithLeaveOneOut)
         ours = (ExactResume, WatchedRounds, WithEvaluation, *baseline)
     if additions.ends_with_eos is not None:
         ours = (WithTextEndings, *ours)

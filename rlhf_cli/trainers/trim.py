@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -30,6 +29,7 @@ _COMPLETION = (
     "importance_sampling_ratio",
 )
 _KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped", "kept_rows", "kept_batches", "kl_coef"}
+_KNOWN |= {"old_logps"}  # RLOO's, one a row
 
 
 class Chunk(NamedTuple):
@@ -40,14 +40,6 @@ class Chunk(NamedTuple):
     rows: Tensor
     columns: slice
     num_completion: int
-
-
-def has_relative_positions(config: PretrainedConfig) -> bool:
-    """Return whether a row may be moved to the left without another result: rotary embeddings, as in nearly all
-    models.
-    """
-    text = config.get_text_config()
-    return bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
 
 
 def chunks(attention_mask: Tensor, num_completion: int, batch_size: int, *, may_move: bool) -> list[Chunk]:
@@ -103,23 +95,26 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
     return cut
 
 
-def sorted_in_windows(batches: list[TrlBatch], window: int) -> list[TrlBatch]:
-    """Return the same rows, sorted by length within every `window` consecutive micro-batches (an accumulation
-    window).
+def by_length(mask: Tensor) -> Tensor:
+    """Return (B,) an order of rows, the longest first; mask: (B, T)."""
+    return mask.sum(dim=1).argsort(descending=True, stable=True)
+
+
+def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[TrlBatch], Tensor]) -> list[TrlBatch]:
+    """Return the same rows in the order that `order` gives those of every `window` consecutive micro-batches (an
+    accumulation window).
     """
     if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
         return batches
-    batches_sorted: list[TrlBatch] = []
+    reordered: list[TrlBatch] = []
     for start in range(0, len(batches), window):
         inside = batches[start : start + window]
-        lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in inside])
-        order = lengths.argsort(descending=True, stable=True)
-        joined = {name: _joined(inside, name)[order] for name in inside[0] if _is_by_row(inside[0][name])}
+        joined = {name: _joined(inside, name) for name in inside[0] if _is_by_row(inside[0][name])}
+        rows = order(joined)
         size = inside[0]["completion_mask"].shape[0]
-        for index, batch in enumerate(inside):
-            rows = slice(index * size, (index + 1) * size)
-            batches_sorted.append(batch | {name: values[rows] for name, values in joined.items()})
-    return batches_sorted
+        for batch, own in zip(inside, rows.split(size), strict=True):
+            reordered.append(batch | {name: values[own] for name, values in joined.items()})
+    return reordered
 
 
 def _is_by_row(value: object) -> bool:

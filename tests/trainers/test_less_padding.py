@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from rlhf_cli.trainers.less_padding import LessPadding
 
 from rlhf_cli.trainers import less_padding, trim
-from rlhf_cli.trainers.less_padding import LessPadding
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
 

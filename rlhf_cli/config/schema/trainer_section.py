@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.tables.pass_modes import PassSetting
 from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
 
@@ -18,6 +19,8 @@ class Trainer(Section):
     user's that inherits from `trl` and runs in its place; null runs `trl` itself. `args` are fields of TRL's config
     class, and with a critic those of `PpoArgs`. `dense` lets a dense reward act on its own tokens; false sums it to one
     number a row. `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    `passes` is how rows go through the models of a trainer that generates: `auto` is the fastest way that they can go
+    (`packed`: no padding, each prompt once; `trimmed`: sorted by length, less padding), `plain` is TRL's own.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Trainer(Section):
     args: dict[str, object] = Field(default_factory=dict)
     dense: bool = False
     baseline: Literal["group", "critic"] = "group"
+    passes: PassSetting = "auto"
 
     @property
     def row(self) -> TrainerRow:

@@ -22,7 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.trainers.trim import Chunk, chunks, has_relative_positions, in_chunks
+from rlhf_cli.packing.packable import has_relative_positions
+from rlhf_cli.trainers.trim import Chunk, chunks, in_chunks
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from rlhf_cli.numerics.value_loss import value_losses
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.finite_steps import Named
-from rlhf_cli.trainers.less_padding import LessPadding
+from rlhf_cli.trainers.passes.row_passes import RowPasses
 from rlhf_cli.trainers.ppo.critic import Critic
-from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import (
     Advantages,
@@ -41,7 +41,7 @@ _COEF = "kl_coef"
 """Key of a micro-batch: the coefficient of the KL in the loss while this round is learned from."""
 
 
-class WithCritic(LessPadding, WithRewardStack):
+class WithCritic(RowPasses, WithRewardStack):
     """Mixed into GRPOTrainer, it makes PPO of it; its numbers and how its critic is made are in `additions.ppo`."""
 
     _fill = "zero"

@@ -10,10 +10,10 @@ import trl
 from peft import PeftModel, get_peft_model_state_dict
 from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
+from rlhf_cli.trainers.less_padding import LessPadding
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer
 
-from rlhf_cli.trainers.less_padding import LessPadding
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.signatures import parameters
 

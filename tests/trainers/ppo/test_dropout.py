@@ -13,7 +13,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import rlhf_cli.assemble.trainer
-from rlhf_cli.trainers.ppo.dropout import in_evaluation_mode, switch_off_dropout
+from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.ppo_by_hand import assert_rows
 from tests.support.small_runs import starting_model

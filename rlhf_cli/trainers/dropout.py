@@ -14,15 +14,26 @@ from torch import nn
 
 
 def switch_off_dropout(model: nn.Module) -> None:
-    """Set every share of `model` that is dropped to 0: those of dropout layers, and those that a module only has as a
-    number (`attention_dropout` of Llama and its kin), which TRL's `disable_dropout` passes over.
+    """Set every share of `model` that is dropped to 0."""
+    for module, name in list(_shares(model)):
+        setattr(module, name, 0.0)
+
+
+def drops(model: nn.Module) -> bool:
+    """Return whether a pass in training drops anything at random."""
+    return any(getattr(module, name) > 0 for module, name in _shares(model))
+
+
+def _shares(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Yield where shares that are dropped are kept: in dropout layers, and as plain numbers of modules
+    (`attention_dropout` of Llama and its kin), which TRL's `disable_dropout` passes over.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
+            yield module, "p"
         for name, value in vars(module).items():
             if "dropout" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
+                yield module, name
 
 
 @contextlib.contextmanager

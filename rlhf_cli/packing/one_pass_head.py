@@ -1,0 +1,139 @@
+"""Computes log-probabilities and entropies of tokens in one projection where the softmax fits a budget.
+
+TRL's head keeps no logits: its backward pass projects a second time, and its tiles are widened to float32 and copied
+several times where there is no Triton. With few places and a small vocabulary the softmax itself is smaller than TRL's
+tile. It is kept then, and the backward pass makes the gradient of the logits out of it, in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl.trainer import utils as trl_utils
+
+_SEAM = "_ChunkedLogProbFunction"
+"""What TRL's fused forward calls `apply` of; tests/packing/test_one_pass_head.py holds it."""
+
+MAX_SOFTMAX_BYTES = 256 * 2**20
+"""Up to here the softmax of a pass, float32 of (places, vocabulary), is kept; TRL's own tile is as large with 2,048
+places."""
+
+
+@contextlib.contextmanager
+def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
+    """Open a context in which TRL's fused forward takes our head where it may; `has_entropy` False computes none."""
+    chunked = getattr(trl_utils, _SEAM)
+
+    class Head:
+        @staticmethod
+        def apply(
+            hidden: Tensor,
+            weight: Tensor,
+            bias: Tensor | None,
+            targets: Tensor,
+            temperature: float,
+            chunk_size: int,
+            softcap: float | None,
+            logit_scale: float,
+            outputs: tuple[str, ...],
+        ) -> Any:
+            if not has_entropy:
+                outputs = tuple(name for name in outputs if name != "entropy")
+            if softcap is None and set(outputs) <= {"log_probs", "entropy"} and fits(hidden, weight):
+                scale = logit_scale / temperature
+                log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
+                    hidden, weight, bias, targets, scale, "entropy" in outputs
+                )
+                return log_probs, entropy, None, None, None
+            return chunked.apply(hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs)
+
+    setattr(trl_utils, _SEAM, Head)
+    try:
+        yield
+    finally:
+        setattr(trl_utils, _SEAM, chunked)
+
+
+def fits(hidden: Tensor, weight: Tensor) -> bool:
+    """Return whether the float32 softmax over (N, H) states and a (V, H) vocabulary is within MAX_SOFTMAX_BYTES."""
+    return 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
+
+
+class OnePassLogProbs(torch.autograd.Function):
+    """Log-probabilities (N,) of `targets` (N,) under softmax(scale * (hidden @ weight.T + bias)), and entropies (N,).
+
+    hidden: (N, H), weight: (V, H), bias: (V,) or None. The softmax is computed in float32, the projections in the
+    precision of the run. With p the softmax, g and h the gradients of log-probability and entropy H, the gradient of a
+    logit is scale * (g * (1[target] - p) - h * p * (log p + H)).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        scale: float,
+        has_entropy: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Project once; keep the softmax where a gradient will be asked for."""
+        ctx.set_materialize_grads(False)
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        logits = hidden.to(dtype) @ weight.to(dtype).t()
+        if bias is not None:
+            logits += bias.to(dtype)
+        logits = logits.float()
+        if scale != 1.0:
+            logits *= scale
+        highest = logits.amax(dim=1, keepdim=True)
+        logits -= highest  # log-probabilities are differences: nothing else has to know
+        chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+        if has_entropy:
+            softmax = logits.exp()
+            total = softmax.sum(dim=1)
+            mean = torch.linalg.vecdot(softmax, logits) / total
+        else:
+            softmax = logits.exp_()
+            total = softmax.sum(dim=1)
+        log_total = total.log()
+        entropy = log_total - mean if has_entropy else None
+        if any(ctx.needs_input_grad):
+            softmax /= total.unsqueeze(1)
+            ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)
+            ctx.dtype, ctx.scale = dtype, scale
+        return chosen - log_total, entropy
+
+    @staticmethod
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> Any:
+        """Turn the softmax into the gradient of the logits, in place: a second backward pass raises."""
+        hidden, weight, bias, targets, softmax, entropy = ctx.saved_tensors
+        if of_log_probs is None:
+            if of_entropy is None:
+                return (None,) * 6
+            of_log_probs = torch.zeros_like(of_entropy)
+        if of_entropy is None:
+            gradient = softmax.mul_(-of_log_probs.unsqueeze(1))
+        else:
+            by_token = softmax.log().add_(entropy.unsqueeze(1)).mul_(of_entropy.unsqueeze(1))
+            by_token += of_log_probs.unsqueeze(1)
+            # Where p is 0 its logarithm is no number, and p log p is 0.
+            gradient = softmax.mul_(-by_token.where(softmax > 0, 0.0))
+        gradient.scatter_add_(1, targets.unsqueeze(1), of_log_probs.unsqueeze(1))
+        if ctx.scale != 1.0:
+            gradient *= ctx.scale
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        small = gradient.to(ctx.dtype)
+        return (
+            (small @ weight.to(ctx.dtype)).to(hidden.dtype) if needs_hidden else None,
+            (small.t() @ hidden.to(ctx.dtype)).to(weight.dtype) if needs_weight else None,
+            gradient.sum(dim=0).to(bias.dtype) if bias is not None and needs_bias else None,
+            None,
+            None,
+            None,
+        )

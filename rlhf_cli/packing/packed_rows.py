@@ -1,0 +1,110 @@
+"""Lays the real tokens of a padded batch into one flat row, with a prompt that several rows share in it once.
+
+A batch of prompts (padded on the left) and completions (padded on the right) becomes segments, one behind the other:
+every distinct prompt without its last token, then every row's own part, which begins with that last token, because what
+is predicted from it is the row's own. A row's part attends to its prompt's segment and, causally, to itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Hold B rows in N places.
+
+    `input_ids`, `position_ids` (1, N): a token and its place in its own row. `lengths`: tokens of each segment, prompts
+    first, then the rows in their order. `shared`: for every row the segment that its prompt is, None where that has no
+    token but the last. `starts` (B,): the place of every row's first token, its prompt's last. `num_completion`: tokens
+    of each row's completion.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    lengths: list[int]
+    shared: list[int | None]
+    starts: list[int]
+    num_completion: list[int]
+
+    @property
+    def num_prompts(self) -> int:
+        """Return how many segments are prompts."""
+        return len(self.lengths) - len(self.shared)
+
+    def states_before(self) -> Tensor:
+        """Return (sum of completion tokens,): the place from whose state each completion token is predicted."""
+        return self._from_starts(0)
+
+    def states_around(self) -> Tensor:
+        """Return (sum of completion tokens + B,): as `states_before`, and after each row's last token.
+
+        Only of rows that were packed `with_last`.
+        """
+        return self._from_starts(1)
+
+    def _from_starts(self, more: int) -> Tensor:
+        places = [
+            torch.arange(start, start + count + more)
+            for start, count in zip(self.starts, self.num_completion, strict=True)
+        ]
+        return torch.cat(places).to(self.input_ids.device)
+
+
+def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bool = False) -> PackedRows | None:
+    """Pack rows of (B, P + C) token ids, of which the last C places are completions; `mask` is 1 where a token is.
+
+    `with_last`: keep the last token of each completion, whose state predicts no token. None where the rows are not
+    what this lays out: a prompt without a token, or padding between tokens.
+    """
+    prompt_mask, completion_mask = mask[:, :-num_completion].bool(), mask[:, -num_completion:].bool()
+    is_left_padded = not (prompt_mask[:, :-1] & ~prompt_mask[:, 1:]).any()
+    is_right_padded = not (completion_mask[:, 1:] & ~completion_mask[:, :-1]).any()
+    if not (prompt_mask.shape[1] and prompt_mask[:, -1].all() and is_left_padded and is_right_padded):
+        return None
+    prompt_lengths, counts = prompt_mask.sum(dim=1).tolist(), completion_mask.sum(dim=1).tolist()
+    width = prompt_mask.shape[1]
+    found: dict[tuple[int, ...], int | None] = {}
+    pieces: list[Tensor] = []
+    positions: list[Tensor] = []
+    lengths: list[int] = []
+    shared: list[int | None] = []
+    rows = ids.tolist()
+    for row, length in enumerate(prompt_lengths):
+        prompt = tuple(rows[row][width - length : width - 1])
+        if prompt not in found:
+            found[prompt] = len(lengths) if prompt else None
+            if prompt:
+                pieces.append(ids[row, width - length : width - 1])
+                positions.append(torch.arange(length - 1))
+                lengths.append(length - 1)
+        shared.append(found[prompt])
+    start, starts = sum(lengths), []
+    for row, (length, count) in enumerate(zip(prompt_lengths, counts, strict=True)):
+        own = count + 1 if with_last else max(count, 1)
+        pieces.append(ids[row, width - 1 : width - 1 + own])
+        positions.append(torch.arange(length - 1, length - 1 + own))
+        lengths.append(own)
+        starts.append(start)
+        start += own
+    return PackedRows(
+        input_ids=torch.cat(pieces).unsqueeze(0),
+        position_ids=torch.cat(positions).to(ids.device).unsqueeze(0),
+        lengths=lengths,
+        shared=shared,
+        starts=starts,
+        num_completion=counts,
+    )
+
+
+def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
+    """Return (B,) an order of rows in which those with equal prompts follow each other, each prompt where it was first.
+
+    ids, mask: (B, P), padded on the left.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    places = [first.setdefault(tuple(prompt), len(first)) for prompt in ids.where(mask.bool(), -1).tolist()]
+    return torch.tensor(places, device=ids.device).argsort(stable=True)

@@ -1,0 +1,106 @@
+"""Lets a model attend row by row in a flat batch: what transformers registers under its name, called on each segment.
+
+transformers hands keyword arguments of a forward pass down to the attention function of every layer. `packed_rows` is
+one; a call without it goes to what was registered before, unchanged. It has to be an argument, not a state of ours:
+gradient checkpointing computes a layer again in the backward pass, when no context of the forward pass is open.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rlhf_cli.packing.packed_rows import PackedRows
+
+ARGUMENT = "packed_rows"
+NAMES = ("sdpa",)
+"""The attention functions of transformers that are called on each segment."""
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+def register() -> None:
+    """Put ours in the place of transformers' attention functions, once a process."""
+    for name in NAMES:
+        attention = ALL_ATTENTION_FUNCTIONS[name]
+        if not hasattr(attention, ARGUMENT):
+            AttentionInterface.register(name, _by_row(attention))
+
+
+def model_inputs(rows: PackedRows) -> dict[str, object]:
+    """Return what a model is called with.
+
+    A mask of four dimensions is given, because transformers hands it on as it is; it is not looked at.
+    """
+    mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=rows.input_ids.device)
+    return {
+        "input_ids": rows.input_ids,
+        "position_ids": rows.position_ids,
+        "attention_mask": mask,
+        ARGUMENT: Segments(rows),
+    }
+
+
+class Segments:
+    """Hold where a batch is cut, and the causal masks of rows that continue a prompt, made once for all layers."""
+
+    def __init__(self, rows: PackedRows) -> None:
+        self.rows = rows
+        self._masks: dict[int, Tensor] = {}
+
+    def mask(self, row: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
+        """Return (1, 1, queries, keys) bool: the last query sees every key, the one before it one less."""
+        if num_queries == 1:
+            return None
+        if row not in self._masks:
+            whole = torch.ones((num_queries, num_keys), dtype=torch.bool, device=device)
+            self._masks[row] = whole.tril(diagonal=num_keys - num_queries)[None, None]
+        return self._masks[row]
+
+
+def _by_row(attention: Attention) -> Attention:
+    @functools.wraps(attention)
+    def attend(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *others: object,
+        **named: object,
+    ) -> tuple[Tensor, Tensor | None]:
+        segments = named.pop(ARGUMENT, None)
+        if segments is None:
+            return attention(module, query, key, value, attention_mask, *others, **named)
+        assert isinstance(segments, Segments)
+        outputs = [
+            attention(module, *parts, mask, *others, **named)[0] for parts, mask in _cut(segments, query, key, value)
+        ]
+        return torch.cat(outputs, dim=1), None
+
+    setattr(attend, ARGUMENT, True)
+    return attend
+
+
+def _cut(
+    segments: Segments, query: Tensor, key: Tensor, value: Tensor
+) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]]:
+    """Yield query, key, value (1, heads, tokens, size) and the mask of every segment."""
+    rows = segments.rows
+    # Cut all at once: the gradient of a slice is as large as what it was cut from, that of a split its own size.
+    queries, keys, values = (whole.split(rows.lengths, dim=2) for whole in (query, key, value))
+    for segment in range(rows.num_prompts):
+        yield (queries[segment], keys[segment], values[segment]), None
+    for row, prompt in enumerate(rows.shared):
+        own = rows.num_prompts + row
+        if prompt is None:
+            yield (queries[own], keys[own], values[own]), None
+            continue
+        whole = tuple(torch.cat([parts[prompt], parts[own]], dim=2) for parts in (keys, values))
+        mask = segments.mask(row, queries[own].shape[2], whole[0].shape[2], query.device)
+        yield (queries[own], whole[0], whole[1]), mask

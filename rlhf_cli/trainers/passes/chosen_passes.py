@@ -1,0 +1,54 @@
+"""Decides how a run's rows go through its models, and says why: packed, trimmed or as TRL does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.packing.row_attention import register
+from rlhf_cli.tables.pass_modes import PassMode, PassSetting
+from rlhf_cli.trainers.dropout import drops
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Hold how rows go through models, and what keeps them from a faster way; None where nothing does."""
+
+    mode: PassMode
+    why: str | None = None
+
+    def describe(self) -> str:
+        """Return `packed`, or `trimmed: its attention has a sliding window of 4096 tokens`."""
+        return self.mode if self.why is None else f"{self.mode}: {self.why}"
+
+
+def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
+    """Return the fastest way that a trainer's models can go, or the one that is asked for.
+
+    Raises ModelError where `packed` is asked for and a model cannot.
+    """
+    if setting in ("trimmed", "plain"):
+        return Passes(setting, "trainer.passes")
+    if trainer.aux_loss_enabled:
+        found = Passes("plain", "the loss of the experts' balance counts padding")
+    else:
+        models = [trainer.model, *([trainer.ref_model] if trainer.ref_model is not None else [])]
+        why = next(filter(None, (why_not_packed(trainer.accelerator.unwrap_model(model)) for model in models)), None)
+        if why is None and drops(trainer.model):
+            why = "it drops at random in training, each row for itself"
+        if why is None and trainer.args.torch_compile:
+            why = "it is compiled for rows of one shape"
+        found = Passes("packed") if why is None else Passes("trimmed", why)
+    if setting == "packed" and found.mode != "packed":
+        raise ModelError(
+            "the policy's rows cannot be packed",
+            where="trainer.passes",
+            got=f"packed, and {found.why}",
+            expected="auto: the fastest way that it can go",
+            hint="trainer.passes=auto",
+        )
+    if found.mode == "packed":
+        register()
+    return found

@@ -1,0 +1,209 @@
+"""Sends rows through a model without padding and each prompt once, where TRL pads all to the longest of a round.
+
+No number changes but by rounding, nor do rows change their optimizer step; which rows share a micro-batch does where
+the loss does not depend on it. Rows whose advantages are all 0 are computed without a gradient where theirs is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlhf_cli.packing.packable import has_relative_positions
+from rlhf_cli.packing.packed_rows import rows_by_prompt
+from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
+from rlhf_cli.trainers.passes.chosen_passes import Passes, chosen_passes
+from rlhf_cli.trainers.passes.scored_rows import Forward, Scored
+from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+_TRIED_ROWS = 3
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""How far log-probabilities may be from TRL's; 0.1 in half precision. A model that does not hand arguments down to its
+attention is off by far more."""
+
+
+class RowPasses(TrlTrainer):
+    """Mixed into a TRL trainer that generates, it computes what `_get_per_token_logps_and_entropies` returns."""
+
+    additions: Additions
+    passes: Passes
+    _latest_logps: Tensor
+    """(B, T): of the last forward pass, by whichever model."""
+    _has_tried: bool = False
+    _learned: Tensor | None = None
+    """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        assert self.additions.rewards is not None
+        self.passes = chosen_passes(self, self.additions.rewards.passes)
+
+    # --- which rows go together ---
+
+    def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        batches = self._buffered_inputs
+        is_new = self.model.training and batches is not None and batches is not before
+        if is_new and self.passes.mode != "plain":
+            assert batches is not None
+            steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+            window = min(accumulation, steps)
+            if self._may_reorder and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
+                batches = reordered_in_windows(batches, window, self._order)
+            self._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]
+            inputs = self._buffered_inputs[self._step % steps]
+        return inputs
+
+    def _order(self, rows: TrlBatch) -> Tensor:
+        """Return (B,) the order in which the rows of a window go into its micro-batches."""
+        if self.passes.mode == "packed":
+            return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
+        return by_length(rows["completion_mask"])
+
+    @property
+    def _may_reorder(self) -> bool:
+        """Return whether nothing in the loss is a mean or a quantile over one micro-batch."""
+        if self._mixes_rows:
+            return False
+        loss = getattr(self, "loss_type", None)  # RLOO has one loss, the mean over rows
+        return loss is None or POLICY_LOSSES[loss].normaliser != "micro-batch"
+
+    @property
+    def _mixes_rows(self) -> bool:
+        """Return whether a row's part of the loss depends on the others of its micro-batch."""
+        has_bonus = getattr(self, "_entropy_bonus_enabled", False)
+        return has_bonus or getattr(self, "top_entropy_quantile", 1.0) < 1.0 or self.aux_loss_enabled
+
+    @property
+    def _may_move(self) -> bool:
+        """Return whether a row may be moved to the left without another result."""
+        return has_relative_positions(self.model.config)
+
+    # --- which rows have a gradient ---
+
+    def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
+        if not self.model.training or self.passes.mode == "plain":
+            return super()._compute_loss(model, inputs)
+        advantages = inputs["advantages"]
+        is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
+        self._metrics["train"]["passes/zero_advantage_share"].append(
+            self.accelerator.gather(is_zero.double().mean().reshape(1)).mean().item()
+        )
+        self._learned = self._with_gradient(is_zero, inputs)
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._learned = None
+
+    def _with_gradient(self, is_zero: Tensor, inputs: TrlBatch) -> Tensor | None:
+        """Return (B,) bool, at least one True, so that every rank has a backward pass; None for all rows.
+
+        An advantage of 0 makes the gradient of a row 0 in every loss of TRL's, unless a KL penalty or an entropy bonus
+        acts on it as well. With sharded weights all ranks must go through the model equally often.
+        """
+        is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
+        if is_sharded or has_penalty or self._mixes_rows or drops(self.model) or not is_zero.any():
+            return None
+        learned = ~is_zero
+        if not learned.any():
+            learned[inputs["completion_mask"].sum(dim=1).argmin()] = True
+        return learned
+
+    # --- the passes ---
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        stock = super()._get_per_token_logps_and_entropies
+        has_others = any(value is not None and value is not False for value in others.values())
+        if has_others or self.passes.mode == "plain":
+            logps, entropies, aux_loss = stock(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
+            )
+            self._latest_logps = logps.detach()
+            return logps, entropies, aux_loss
+        forward = self._forward(model)
+        if self.passes.mode == "packed" and not self._has_tried:
+            few = slice(0, _TRIED_ROWS)
+            rows = input_ids[few], attention_mask[few], logits_to_keep
+            self._try(model, lambda: stock(model, *rows)[0], lambda: forward.packed(*rows, has_entropy=False)[0])
+
+        def run(rows: Tensor) -> Scored:
+            score = forward.packed if self.passes.mode == "packed" else forward.trimmed
+            return score(input_ids[rows], attention_mask[rows], logits_to_keep, has_entropy=compute_entropy)
+
+        if torch.is_grad_enabled():
+            logps, entropies = self._with_and_without_gradient(model, run, len(input_ids))
+        else:
+            if self.passes.mode == "packed":
+                order = rows_by_prompt(input_ids[:, :-logits_to_keep], attention_mask[:, :-logits_to_keep])
+            else:
+                order = by_length(attention_mask)
+            parts = order.split(batch_size or len(order))
+            logps, entropies = _put_together([(part, run(part)) for part in parts], len(order))
+        self._latest_logps = logps.detach()
+        return logps, entropies, None
+
+    def _with_and_without_gradient(self, model: Any, run: Callable[[Tensor], Scored], num_rows: int) -> Scored:
+        every = torch.arange(num_rows, device=self.accelerator.device)
+        if self._learned is None or self._learned.all():
+            return run(every)
+        with in_evaluation_mode(model), torch.no_grad():  # layers in training would checkpoint for a backward pass
+            others = every[~self._learned]
+            without = run(others)
+        learned = every[self._learned]
+        return _put_together([(others, without), (learned, run(learned))], num_rows)
+
+    def _forward(self, model: Any) -> Forward:
+        inner = self.accelerator.unwrap_model(model)
+        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        return Forward(
+            model=model,
+            inner=cast(PreTrainedModel, inner),
+            autocast=self.accelerator.autocast,
+            may_move=self._may_move,
+            count=lambda slots, tokens: None,
+        )
+
+    def _try(self, model: Any, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
+        """Hold packed rows against TRL's own pass once, and go trimmed where they differ."""
+        self._has_tried = True
+        with in_evaluation_mode(model), torch.no_grad():
+            difference = (plain() - packed()).abs().max()
+        farthest = float(self.accelerator.gather(difference.reshape(1)).max())
+        if not farthest <= _TOLERANCE.get(self.model.dtype, 0.1):
+            self.passes = Passes("trimmed", f"packed, its log-probabilities were {farthest:.2g} off")
+
+
+def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:
+    """Return (B, C) of what was computed for some rows each: (indices of rows, (rows, C))."""
+
+    def whole(index: int) -> Tensor | None:
+        found = [scored[index] for _, scored in parts]
+        if found[0] is None:
+            return None
+        tensors = cast(list[Tensor], found)
+        together = tensors[0].new_zeros((num_rows, tensors[0].shape[1]))
+        for (rows, _), values in zip(parts, tensors, strict=True):
+            together = together.index_copy(0, rows, values)
+        return together
+
+    logps = whole(0)
+    assert logps is not None
+    return logps, whole(1)
