@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from trl.trainer import utils as trl_utils
 
 _SEAM = "_ChunkedLogProbFunction"
 """What TRL's fused forward calls `apply` of; tests/packing/test_one_pass_head.py holds it."""
+
+HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
+"""Log-probabilities and entropies; what else TRL's head can return is not asked of it here."""
 
 MAX_SOFTMAX_BYTES = 256 * 2**20
 """Up to here the softmax of a pass, float32 of (places, vocabulary), is kept; TRL's own tile is as large with 2,048
@@ -40,16 +43,20 @@ def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
             softcap: float | None,
             logit_scale: float,
             outputs: tuple[str, ...],
-        ) -> Any:
+        ) -> HeadOutputs:
             if not has_entropy:
                 outputs = tuple(name for name in outputs if name != "entropy")
             if softcap is None and set(outputs) <= {"log_probs", "entropy"} and fits(hidden, weight):
                 scale = logit_scale / temperature
+                keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
                 log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
-                    hidden, weight, bias, targets, scale, "entropy" in outputs
+                    hidden, weight, bias, targets, scale, keeps, "entropy" in outputs
                 )
                 return log_probs, entropy, None, None, None
-            return chunked.apply(hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs)
+            found: HeadOutputs = chunked.apply(
+                hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs
+            )
+            return found
 
     setattr(trl_utils, _SEAM, Head)
     try:
@@ -59,8 +66,20 @@ def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
 
 
 def fits(hidden: Tensor, weight: Tensor) -> bool:
-    """Return whether the float32 softmax over (N, H) states and a (V, H) vocabulary is within MAX_SOFTMAX_BYTES."""
-    return 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
+    """Return whether the float32 softmax over (N, H) states and a (V, H) vocabulary is within MAX_SOFTMAX_BYTES.
+
+    A weight of ZeRO-3's is whole in the forward pass alone; TRL's head gathers it a second time.
+    """
+    return not hasattr(weight, "ds_status") and 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
+
+
+class _Kept(FunctionCtx):
+    """Declares what lies between the two passes."""
+
+    dtype: torch.dtype
+    scale: float
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]
 
 
 class OnePassLogProbs(torch.autograd.Function):
@@ -73,15 +92,16 @@ class OnePassLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Kept,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
         scale: float,
+        keeps_softmax: bool,
         has_entropy: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Project once; keep the softmax where a gradient will be asked for."""
+        """Project once; `keeps_softmax` for a backward pass."""
         ctx.set_materialize_grads(False)
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -103,19 +123,19 @@ class OnePassLogProbs(torch.autograd.Function):
             total = softmax.sum(dim=1)
         log_total = total.log()
         entropy = log_total - mean if has_entropy else None
-        if any(ctx.needs_input_grad):
+        if keeps_softmax:
             softmax /= total.unsqueeze(1)
-            ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)
+            ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)  # type: ignore[arg-type]  # None may be kept
             ctx.dtype, ctx.scale = dtype, scale
         return chosen - log_total, entropy
 
     @staticmethod
-    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> Any:
+    def backward(ctx: _Kept, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         """Turn the softmax into the gradient of the logits, in place: a second backward pass raises."""
         hidden, weight, bias, targets, softmax, entropy = ctx.saved_tensors
         if of_log_probs is None:
             if of_entropy is None:
-                return (None,) * 6
+                return (None,) * 7
             of_log_probs = torch.zeros_like(of_entropy)
         if of_entropy is None:
             gradient = softmax.mul_(-of_log_probs.unsqueeze(1))
@@ -133,6 +153,7 @@ class OnePassLogProbs(torch.autograd.Function):
             (small @ weight.to(ctx.dtype)).to(hidden.dtype) if needs_hidden else None,
             (small.t() @ hidden.to(ctx.dtype)).to(weight.dtype) if needs_weight else None,
             gradient.sum(dim=0).to(bias.dtype) if bias is not None and needs_bias else None,
+            None,
             None,
             None,
             None,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 
 @contextlib.contextmanager
@@ -23,8 +23,9 @@ def only_states(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
     model: with a head on it, not wrapped. places: into its flattened (B * L) input.
     """
 
-    def pick(_module: torch.nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:
+    def pick(_module: torch.nn.Module, _inputs: tuple[object, ...], output: BaseModelOutput) -> BaseModelOutput:
         states = output.last_hidden_state
+        assert states is not None
         output.last_hidden_state = states.reshape(-1, states.shape[-1]).index_select(0, places).unsqueeze(0)
         return output
 

@@ -8,7 +8,6 @@ is exact where the loss is normalised by row or by window. Across optimizer step
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,48 +31,17 @@ _KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped", "kept
 _KNOWN |= {"old_logps"}  # RLOO's, one a row
 
 
-class Chunk(NamedTuple):
-    """Hold rows that go through a model together. `rows` are indices, `columns` is the part of the row that is kept,
-    `num_completion` how many of these columns are completion.
+def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
+    """Return the columns of rows (B, P + C) that hold any token; at least one of either part stays.
+
+    `may_move`: all-padding columns may be taken off the left as well.
     """
-
-    rows: Tensor
-    columns: slice
-    num_completion: int
-
-
-def chunks(attention_mask: Tensor, num_completion: int, batch_size: int, *, may_move: bool) -> list[Chunk]:
-    """Sort rows (B, P + C) by length into chunks of `batch_size`, each with the columns that hold any token.
-
-    `may_move`: all-padding columns may be taken off the left as well. At least one column of either part stays.
-    """
-    order = attention_mask.sum(dim=1).argsort(descending=True, stable=True)
-    prompt = attention_mask.shape[1] - num_completion
-    parts = []
-    for rows in order.split(batch_size):
-        used = attention_mask[rows].any(dim=0).nonzero().flatten()
-        first = min(int(used[0]), prompt - 1) if len(used) and may_move else 0
-        last = max(int(used[-1]), prompt) if len(used) else prompt
-        parts.append(Chunk(rows, slice(first, last + 1), last + 1 - prompt))
-    return parts
-
-
-def in_chunks(
-    function: Callable[[Chunk], tuple[Tensor | None, ...]], parts: list[Chunk], shape: tuple[int, int]
-) -> tuple[Tensor | None, ...]:
-    """Call `function` on every chunk and put what it returns, (rows of the chunk, its columns) each, into `shape`.
-
-    What a chunk left out is 0.
-    """
-    wholes: list[Tensor | None] = []
-    for part in parts:
-        for index, values in enumerate(function(part)):
-            if len(wholes) <= index:
-                wholes.append(None if values is None else values.new_zeros(shape))
-            whole = wholes[index]
-            if values is not None and whole is not None:
-                whole[part.rows, : values.shape[1]] = values
-    return tuple(wholes)
+    num_prompt = mask.shape[1] - num_completion
+    used = mask.any(dim=0).nonzero().flatten()
+    if not len(used):
+        return slice(num_prompt - 1 if may_move else 0, num_prompt + 1)
+    first = min(int(used[0]), num_prompt - 1) if may_move else 0
+    return slice(first, max(int(used[-1]), num_prompt) + 1)
 
 
 def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:

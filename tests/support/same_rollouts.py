@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def policy(**settings: Any) -> LlamaForCausalLM:
     """A tiny Llama whose attention matters: with the usual small weights every row would look alike."""
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    given = {"num_key_value_heads": 2, "initializer_range": 0.3, "pad_token_id": PAD, "eos_token_id": EOS}
+    given = {"num_key_value_heads": 2, "initializer_range": 0.15, "pad_token_id": PAD, "eos_token_id": EOS}
     return LlamaForCausalLM(LlamaConfig(**{"vocab_size": VOCABULARY, **shape, **given, **settings}))
 
 
@@ -88,6 +89,7 @@ def trained(
     reward: Any = by_length,
     mixed: tuple[type, ...] = (),
     lora: LoraConfig | None = None,
+    dtype: torch.dtype = torch.float32,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
     """Return the gradients of every step and the trainer; `passes` None is TRL's trainer with nothing of ours."""
@@ -101,7 +103,7 @@ def trained(
         logging_steps=1,
         **{
             "bf16": False,
-            "model_init_kwargs": {"dtype": "float32"},
+            "model_init_kwargs": {"dtype": "auto"},
             "gradient_checkpointing": False,
             "num_generations": 4,
             "per_device_train_batch_size": 4,
@@ -109,14 +111,14 @@ def trained(
             "max_completion_length": LONGEST,
             "max_steps": 1,
             "max_grad_norm": 1e9,
-            "learning_rate": 1e-2,
+            "learning_rate": 1e-3,
             "optim": "sgd",
             **settings,
         },
     )
     grabbed = Grabbed()
     saved = folder / "policy"  # where TRL finds the reference, too
-    (model if model is not None else policy()).save_pretrained(saved)
+    (model if model is not None else policy()).to(dtype).save_pretrained(saved)
     given: dict[str, Any] = {
         "model": str(saved),
         "reward_funcs": [reward],
@@ -124,7 +126,7 @@ def trained(
         "train_dataset": prompts(),
         "processing_class": tokenizer(),
         "callbacks": [grabbed],
-        **({"peft_config": lora} if lora is not None else {}),
+        **({"peft_config": copy.deepcopy(lora)} if lora is not None else {}),
     }
     bases: tuple[type, ...] = (Given, *mixed, trl_trainer)
     if passes is not None:

@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.trainers import less_padding, trim
-from rlhf_cli.trainers.ppo import critic
-from rlhf_cli.trainers.trim import chunks, has_relative_positions, in_chunks, sorted_in_windows, trimmed
+from rlhf_cli.packing.packable import has_relative_positions
+from rlhf_cli.trainers.passes import row_passes
+from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed, used_columns
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 PROMPT, COMPLETION = 5, 7
+
+
+def longest_first(rows: TrlBatch) -> Tensor:
+    return by_length(rows["completion_mask"])
 
 
 def ragged(rows: int, seed: int, *, may_be_empty: bool = True) -> dict[str, Tensor]:
@@ -69,9 +74,9 @@ class TestNothingIsLost:
         assert not_moved["prompt_ids"].shape[1] == PROMPT
 
     @pytest.mark.parametrize("window", [1, 2, 3, 6])
-    def test_sorted_in_windows(self, seed: int, window: int) -> None:
+    def test_reordered_in_windows(self, seed: int, window: int) -> None:
         batches = split(ragged(12, seed), 2)
-        found = sorted_in_windows(batches, window)
+        found = reordered_in_windows(batches, window, longest_first)
         assert [len(batch["prompt_ids"]) for batch in found] == [2] * 6
         for start in range(0, 6, window):
             inside = slice(start, start + window)
@@ -80,25 +85,20 @@ class TestNothingIsLost:
             assert window == 1 or bool((lengths.diff() <= 0).all())
 
     @pytest.mark.parametrize("may_move", [True, False])
-    def test_chunks(self, seed: int, may_move: bool) -> None:
-        """What is computed of a chunk comes back to its row and token; what was left out is 0."""
-        batch = ragged(9, seed)
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    def test_used_columns(self, seed: int, may_move: bool) -> None:
+        """No token is outside, the first and the last column hold one, and of either part a column stays."""
+        batch = ragged(1 + seed % 3, seed)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        parts = chunks(mask, COMPLETION, 1 + seed % 4, may_move=may_move)
-        assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(9))
-        seen = []
+        columns = used_columns(mask, COMPLETION, may_move=may_move)
+        assert mask[:, columns].sum() == mask.sum()
+        assert columns.start < PROMPT < columns.stop
+        assert columns.stop == PROMPT + 1 or bool(mask[:, columns.stop - 1].any())
+        assert bool(mask[:, columns.start].any()) if may_move else columns.start == 0
 
-        def tokens(part: trim.Chunk) -> tuple[Tensor, None]:
-            inside = ids[part.rows][:, part.columns]
-            seen.append(sorted(inside[inside != 0].tolist()))
-            return inside[:, -part.num_completion :], None
 
-        found, nothing = in_chunks(tokens, parts, (9, COMPLETION))
-        assert nothing is None
-        assert torch.equal(found, batch["completion_ids"])
-        assert sorted(one for part in seen for one in part) == sorted(ids[ids != 0].tolist())
-        assert may_move or all(part.columns.start == 0 for part in parts)
+def test_rows_without_a_token_keep_a_column_of_either_part() -> None:
+    assert used_columns(torch.zeros(2, 5), 3, may_move=True) == slice(1, 3)
+    assert used_columns(torch.zeros(2, 5), 3, may_move=False) == slice(0, 3)
 
 
 def ppo_names(batch: dict[str, Tensor]) -> set[str]:
@@ -119,7 +119,7 @@ def test_a_ragged_batch_loses_columns() -> None:
 def test_what_is_not_known_is_left_as_it_is() -> None:
     batch = {**ragged(4, seed=0), "pixel_values": torch.zeros(4, 3)}
     assert trimmed(batch, may_move=True) is batch
-    assert sorted_in_windows([batch, batch], 2)[0] is batch
+    assert reordered_in_windows([batch, batch], 2, longest_first)[0] is batch
 
 
 class TestPositions:
@@ -192,19 +192,6 @@ class TestInARun:
 
         return train
 
-    @staticmethod
-    def turn_off(monkeypatch: pytest.MonkeyPatch) -> None:
-        """Padding and order as TRL has them."""
-
-        def whole(mask: Tensor, num_completion: int, size: int, *, may_move: bool) -> list[trim.Chunk]:
-            rows = torch.arange(len(mask)).split(size)
-            return [trim.Chunk(some, slice(0, mask.shape[1]), num_completion) for some in rows]
-
-        monkeypatch.setattr(less_padding, "trimmed", lambda batch, *, may_move: batch)
-        monkeypatch.setattr(less_padding, "sorted_in_windows", lambda batches, window: batches)
-        monkeypatch.setattr(less_padding, "chunks", whole)
-        monkeypatch.setattr(critic, "chunks", whole)
-
     @pytest.mark.parametrize(
         "settings",
         [
@@ -217,10 +204,13 @@ class TestInARun:
         ],
         ids=lambda settings: settings[0].split("=", 1)[-1] if "loss_type" in settings[0] else settings[0],
     )
-    def test_ends_with_the_same_weights(self, run, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("passes", ["packed", "trimmed"])
+    def test_ends_with_the_same_weights(
+        self, run, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], passes: str
+    ) -> None:
         accumulated = ("trainer.args.gradient_accumulation_steps=2", "trainer.args.steps_per_generation=4")
         widths: list[tuple[int, int]] = []
-        trim_real = less_padding.trimmed
+        trim_real = row_passes.trimmed
 
         def spied(batch: Any, *, may_move: bool) -> Any:
             found = trim_real(batch, may_move=may_move)
@@ -229,20 +219,16 @@ class TestInARun:
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(less_padding, "trimmed", spied)
-            with_it = run(*accumulated, *settings, name="with")
+            patch.setattr(row_passes, "trimmed", spied)
+            with_it = run(*accumulated, *settings, f"trainer.passes={passes}", name="with")
         assert any(after < before for before, after in widths)
-        with monkeypatch.context() as patch:
-            self.turn_off(patch)
-            without = run(*accumulated, *settings, name="without")
+        without = run(*accumulated, *settings, "trainer.passes=plain", name="without")
         torch.testing.assert_close(with_it, without, atol=1e-5, rtol=0)
 
-    def test_rows_stay_in_their_optimizer_step(self, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_stay_in_their_optimizer_step(self, run) -> None:
         """Three micro-batches a step and two a round: a round's rows belong to two steps, so none may be moved."""
         odd = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.steps_per_generation=2")
         odd += ("trainer.args.num_iterations=1",)
         with_it = run(*odd, name="with")
-        with monkeypatch.context() as patch:
-            self.turn_off(patch)
-            without = run(*odd, name="without")
+        without = run(*odd, "trainer.passes=plain", name="without")
         torch.testing.assert_close(with_it, without, atol=1e-5, rtol=0)

@@ -6,6 +6,7 @@ the loss does not depend on it. Rows whose advantages are all 0 are computed wit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -33,17 +34,17 @@ class RowPasses(TrlTrainer):
     """Mixed into a TRL trainer that generates, it computes what `_get_per_token_logps_and_entropies` returns."""
 
     additions: Additions
-    passes: Passes
     _latest_logps: Tensor
     """(B, T): of the last forward pass, by whichever model."""
     _has_tried: bool = False
     _learned: Tensor | None = None
     """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    @functools.cached_property
+    def passes(self) -> Passes:
+        """Return how rows go through the models. Raises ModelError where they cannot go as they are asked to."""
         assert self.additions.rewards is not None
-        self.passes = chosen_passes(self, self.additions.rewards.passes)
+        return chosen_passes(self, self.additions.rewards.passes)
 
     # --- which rows go together ---
 
@@ -160,7 +161,9 @@ class RowPasses(TrlTrainer):
         self._latest_logps = logps.detach()
         return logps, entropies, None
 
-    def _with_and_without_gradient(self, model: Any, run: Callable[[Tensor], Scored], num_rows: int) -> Scored:
+    def _with_and_without_gradient(
+        self, model: torch.nn.Module, run: Callable[[Tensor], Scored], num_rows: int
+    ) -> Scored:
         every = torch.arange(num_rows, device=self.accelerator.device)
         if self._learned is None or self._learned.all():
             return run(every)
@@ -170,7 +173,7 @@ class RowPasses(TrlTrainer):
         learned = every[self._learned]
         return _put_together([(others, without), (learned, run(learned))], num_rows)
 
-    def _forward(self, model: Any) -> Forward:
+    def _forward(self, model: torch.nn.Module) -> Forward:
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
         return Forward(
@@ -181,7 +184,7 @@ class RowPasses(TrlTrainer):
             count=lambda slots, tokens: None,
         )
 
-    def _try(self, model: Any, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
+    def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
         """Hold packed rows against TRL's own pass once, and go trimmed where they differ."""
         self._has_tried = True
         with in_evaluation_mode(model), torch.no_grad():

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from trl.trainer.utils import FusedCausalLMOutput
 
 from rlhf_cli.packing.one_pass_head import one_pass_head
 from rlhf_cli.packing.packed_rows import packed_rows
 from rlhf_cli.packing.row_attention import model_inputs
 from rlhf_cli.packing.scored_states import only_states
+from rlhf_cli.trainers.trim import used_columns
 
 Scored = tuple[Tensor, Tensor | None]
 """(B, C) log-probabilities, and entropies where they are asked for; 0 where there is no token."""
@@ -31,7 +32,7 @@ class Forward:
     `count` is told how many token slots went through the model, and how many tokens the rows have.
     """
 
-    model: Any
+    model: Callable[..., FusedCausalLMOutput]
     inner: PreTrainedModel
     autocast: Callable[[], AbstractContextManager[None]]
     may_move: bool
@@ -50,14 +51,12 @@ class Forward:
     def trimmed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) without the columns that hold no token of any of them."""
         num_prompt = ids.shape[1] - num_completion
-        used = mask.any(dim=0).nonzero().flatten()
-        first = min(int(used[0]), num_prompt - 1) if len(used) and self.may_move else 0
-        last = max(int(used[-1]), num_prompt) + 1 if len(used) else num_prompt + 1
-        ids_cut, mask_cut = ids[:, first:last], mask[:, first:last]
+        columns = used_columns(mask, num_completion, may_move=self.may_move)
+        ids_cut, mask_cut = ids[:, columns], mask[:, columns]
         self.count(ids_cut.numel(), int(mask.sum()))
         is_token = mask[:, num_prompt:].bool()
         places = torch.arange(ids_cut.numel(), device=ids.device).view_as(ids_cut)
-        before = places[:, num_prompt - first - 1 : -1][is_token[:, : last - num_prompt]]
+        before = places[:, num_prompt - columns.start - 1 : -1][is_token[:, : columns.stop - num_prompt]]
         labels = ids[:, num_prompt:][is_token]
         inputs = {"input_ids": ids_cut, "attention_mask": mask_cut}
         return self._scored(inputs, before, labels, is_token, has_entropy)
@@ -68,7 +67,8 @@ class Forward:
         with one_pass_head(has_entropy=has_entropy), only_states(self.inner, places), self.autocast():
             output = self.model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
 
-        def in_rows(values: Tensor) -> Tensor:
+        def in_rows(values: Tensor | None) -> Tensor:
+            assert values is not None
             return values.new_zeros(is_token.shape).masked_scatter(is_token, values[0])
 
         return in_rows(output.log_probs), in_rows(output.entropy) if has_entropy else None

@@ -7,7 +7,7 @@ parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) need not
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.packing.packable import has_relative_positions
-from rlhf_cli.trainers.trim import Chunk, chunks, in_chunks
+from rlhf_cli.packing.packable import has_relative_positions, why_not_packed
+from rlhf_cli.packing.packed_rows import packed_rows, rows_by_prompt
+from rlhf_cli.packing.row_attention import model_inputs, register
+from rlhf_cli.trainers.dropout import drops
+from rlhf_cli.trainers.trim import by_length, used_columns
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class Critic:
         self.model = model
         self.settings = settings
         self.may_move = has_relative_positions(model.config)
+        self.is_packed = False
         self._optimizer: Optimizer
         self._schedule: LRScheduler
 
@@ -102,23 +106,20 @@ class Critic:
         """Return (B, C + 1): the value before every completion token and after the last one; no gradient, no
         dropout.
 
-        ids, mask: (B, P + C), prompts padded on the left, completions on the right. Rows go through the model sorted by
-        length, `batch_size` at a time.
+        ids, mask: (B, P + C), prompts padded on the left, completions on the right. Rows go through the model by prompt
+        where they are packed, else sorted by length, `batch_size` at a time.
         """
-
-        def run(chunk: Chunk) -> tuple[Tensor]:
-            ids_of_chunk, mask_of_chunk = ids[chunk.rows][:, chunk.columns], mask[chunk.rows][:, chunk.columns]
-            return (self._values(ids_of_chunk, mask_of_chunk, chunk.num_completion, autocast),)
-
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.no_grad():
-                parts = chunks(mask, num_completion, batch_size, may_move=self.may_move)
-                (values,) = in_chunks(run, parts, (len(ids), num_completion + 1))
+                values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
+                prompts = slice(ids.shape[1] - num_completion)
+                order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if self.is_packed else by_length(mask)
+                for rows in order.split(batch_size):
+                    values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast)
         finally:
             self.model.train(was_training)
-        assert values is not None
         return values
 
     def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
@@ -177,8 +178,29 @@ class Critic:
         """Place the model among the ranks, and return the optimizer to be used."""
         raise NotImplementedError
 
+    def pack(self) -> None:
+        """Send rows through the model packed from now on, where it can; each prompt is computed once then."""
+        self.is_packed = why_not_packed(self.model) is None and not drops(self.body())
+        if self.is_packed:
+            register()
+
     def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
-        """Return (B, C + 1) values from (B, P + C) ids and mask."""
+        """Return (B, C + 1) values from (B, P + C) ids and mask; 0 behind the one after a row's last token."""
+        rows = packed_rows(ids, mask, num_completion, with_last=True) if self.is_packed else None
+        counts = mask[:, -num_completion:].sum(dim=1)
+        is_state = torch.arange(num_completion + 1, device=ids.device) <= counts.unsqueeze(1)
+        if rows is not None:
+            found = self._every_value(model_inputs(rows), autocast)[0, rows.states_around()]
+            return found.new_zeros(is_state.shape).masked_scatter(is_state, found)
+        columns = used_columns(mask, num_completion, may_move=self.may_move)
+        inputs = {"input_ids": ids[:, columns], "attention_mask": mask[:, columns]}
+        before_first = ids.shape[1] - num_completion - 1 - columns.start
+        found = self._every_value(inputs, autocast)[:, before_first:]
+        found = torch.nn.functional.pad(found, (0, num_completion + 1 - found.shape[1]))
+        return found.where(is_state, 0.0)
+
+    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+        """Return (B, L) values of all places of what the model is called with."""
         raise NotImplementedError
 
     def _load_weights(self, folder: Path) -> None:
@@ -227,10 +249,10 @@ class SeparateCritic(Critic):
         self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
         return prepared
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
+    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         with autocast():
-            logits: Tensor = self._wrapped(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        return logits[:, -num_completion - 1 :, 0].float()
+            logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
+        return logits[:, :, 0].float()
 
     def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
         """Return (B, C) values with a gradient, in the way of DDP that the backward pass needs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -71,14 +71,14 @@ class SharedLoraCritic(Critic):
         prepared: Optimizer = trainer.accelerator.prepare(optimizer)
         return prepared
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
+    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         model = self._base_model()
         self._take_gradients()
         with self._active(), autocast():
             backbone = getattr(model, model.base_model_prefix)
-            hidden = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            hidden = backbone(**inputs, use_cache=False).last_hidden_state
         # A module of ours would not hear of the model's eval(), and drop in the rollout's values too.
-        hidden = nn.functional.dropout(hidden[:, -num_completion - 1 :], self._dropout, training=self.model.training)
+        hidden = nn.functional.dropout(hidden, self._dropout, training=self.model.training)
         with torch.autocast(hidden.device.type, enabled=False):
             values: Tensor = self._head(hidden.float())
         return values.squeeze(2)

@@ -57,6 +57,8 @@ class WithCritic(RowPasses, WithRewardStack):
         if self.args.disable_dropout:
             switch_off_dropout(self.model)
             switch_off_dropout(self.critic.body())  # what `critic.dropout` asks for stands before its head
+        if self.passes.mode == "packed":
+            self.critic.pack()
 
     # --- the rollout ---
 

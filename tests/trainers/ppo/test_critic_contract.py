@@ -10,10 +10,10 @@ import trl
 from peft import PeftModel, get_peft_model_state_dict
 from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
-from rlhf_cli.trainers.less_padding import LessPadding
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer
 
+from rlhf_cli.trainers.passes.row_passes import RowPasses
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.signatures import parameters
 
@@ -38,7 +38,7 @@ class TestCritic:
         assert parameters(getattr(WithCritic, name)) == expected
 
     def test_log_probabilities_are_asked_for_by_one_method(self) -> None:
-        ours = parameters(LessPadding._get_per_token_logps_and_entropies)
+        ours = parameters(RowPasses._get_per_token_logps_and_entropies)
         # On top of it WithCritic passes on whatever it is given.
         assert parameters(WithCritic._get_per_token_logps_and_entropies) == ["self", "model", "args", "named"]
         theirs = parameters(trl.GRPOTrainer._get_per_token_logps_and_entropies)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from rlhf_cli.trainers.less_padding import LessPadding
 
-from rlhf_cli.trainers import less_padding, trim
+from rlhf_cli.trainers import trim
+from rlhf_cli.trainers.passes import row_passes
+from rlhf_cli.trainers.passes.chosen_passes import Passes
+from rlhf_cli.trainers.passes.row_passes import RowPasses
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
 
@@ -30,8 +32,10 @@ class Generates:
         return self._buffered_inputs[self._step]
 
 
-class Trims(LessPadding, Generates):  # type: ignore[misc]
-    pass
+class Trims(RowPasses, Generates):  # type: ignore[misc]
+    def __init__(self, *args: Any) -> None:
+        Generates.__init__(self, *args)
+        self.passes = Passes("trimmed")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +48,12 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int,
     """
     asked: list[int] = []
 
-    def turned(batches: list[Any], window: int) -> list[Any]:
+    def turned(batches: list[Any], window: int, order: Any) -> list[Any]:
         asked.append(window)
         return batches[::-1]
 
-    monkeypatch.setattr(less_padding, "sorted_in_windows", turned)
-    monkeypatch.setattr(less_padding, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
+    monkeypatch.setattr(row_passes, "reordered_in_windows", turned)
+    monkeypatch.setattr(row_passes, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
     trainer = Trims(steps, accumulation)
     inputs = trainer._prepare_inputs(range(steps))
     assert asked == ([] if window is None else [window])
@@ -59,12 +63,12 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int,
 
 
 def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(less_padding, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
+    monkeypatch.setattr(row_passes, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
     evaluating = Trims(2, 2)
     evaluating.model.training = False
     assert evaluating._prepare_inputs([10, 11]) == 11
 
-    class KeepsItsBuffer(LessPadding, Generates):  # type: ignore[misc]
+    class KeepsItsBuffer(Trims):  # type: ignore[misc]
         def _prepare_inputs(self, generation_batch: Any) -> Any:
             return super()._prepare_inputs(generation_batch)
 
@@ -84,7 +88,7 @@ def test_what_is_one_number_a_row_goes_with_its_row() -> None:
         }
         for index, lengths in enumerate([[1, 3], [2, 4]])
     ]
-    found = trim.sorted_in_windows(batches, 2)
+    found = trim.reordered_in_windows(batches, 2, lambda rows: trim.by_length(rows["completion_mask"]))
     assert [batch["completion_mask"].sum(dim=1).tolist() for batch in found] == [[4, 3], [2, 1]]
     assert [batch["advantages"].tolist() for batch in found] == [pytest.approx([0.4, 0.3]), pytest.approx([0.2, 0.1])]
     assert [int(batch["num_items_in_batch"]) for batch in found] == [0, 10]

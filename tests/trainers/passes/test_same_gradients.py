@@ -1,0 +1,157 @@
+"""Packed and trimmed passes give TRL's gradients: TRL's own trainer, the same rollouts, and nothing of ours.
+
+The distance is the norm of the difference over the norm of TRL's gradient. In float64 only TRL's head computes in
+float32, so it is far below what float32 alone would allow; a wrong row, weight or position is at 1e-2 and more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from rlhf_cli.packing import packed_rows, row_attention
+from tests.support.same_rollouts import EOS, PAD, VOCABULARY, distance, policy, trained
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
+"""TRL switches checkpointing off by names that transformers no longer likes."""
+
+FAR = 1e-3
+EXACT: dict[str, Any] = {"dtype": torch.float64}
+BOTH = pytest.mark.parametrize("passes", ["packed", pytest.param("trimmed", marks=pytest.mark.slow)])
+SEQUENCES = 5e-6
+"""Where a whole row's ratio is raised to a power (vespo's third), the float32 of TRL's head is raised with it."""
+LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+"""TRL 1.16's; tests/trainers/test_contract.py holds the table that they are of."""
+
+
+def worst(folder: Path, passes: Any, **settings: Any) -> float:
+    expected, _ = trained(folder / "trl", None, **settings)
+    found, ours = trained(folder / "ours", passes, **settings)
+    assert ours.passes.mode == passes, ours.passes.why
+    assert len(found) == len(expected)
+    return max(distance(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@BOTH
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss(tmp_path: Path, loss: str, passes: str) -> None:
+    """Two steps from a round and two epochs of it with a KL penalty: ratios, clipping and the reference count."""
+    several = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 4}
+    limit = SEQUENCES if loss == "vespo" else 1e-6
+    assert worst(tmp_path, passes, loss_type=loss, beta=0.1, **several, **EXACT) < limit
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"trainer": "RLOO", "beta": 0.1, "num_iterations": 2, "max_steps": 2},
+        {"entropy_coef": 0.3},
+        {"top_entropy_quantile": 0.5},
+        {"importance_sampling_level": "sequence", "num_iterations": 2, "max_steps": 2},
+        {"temperature": 0.7},
+        {"mask_truncated_completions": True},
+        {"off_policy_mask_threshold": 0.1, "num_iterations": 2, "max_steps": 2},
+        {"gradient_checkpointing": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        {"lora": LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"), "beta": 0.1},
+        {"gradient_accumulation_steps": 3, "steps_per_generation": 2, "max_steps": 2},
+        {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1},
+        {"loss_type": "bnpo", "gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 2},
+    ],
+    ids=lambda settings: "-".join(f"{name}={value}"[:40] for name, value in settings.items()),
+)
+def test_settings(tmp_path: Path, settings: dict[str, Any], passes: str) -> None:
+    limit = SEQUENCES if settings.get("trainer") == "RLOO" else 1e-6
+    assert worst(tmp_path, passes, **settings, **EXACT) < limit
+
+
+@pytest.mark.parametrize("passes", ["packed", "trimmed"])
+def test_float32(tmp_path: Path, passes: str) -> None:
+    assert worst(tmp_path, passes, beta=0.1, model=policy(initializer_range=0.05)) < 1e-6
+
+
+@pytest.mark.parametrize("passes", ["packed", "trimmed"])
+def test_bfloat16_to_its_rounding(tmp_path: Path, passes: str) -> None:
+    """Both are as far from the gradient in float64 as bfloat16 makes them; ours not a quarter farther."""
+    model = policy(initializer_range=0.05)
+    exact, _ = trained(tmp_path / "exact", None, model=model, **EXACT)
+    theirs, _ = trained(tmp_path / "theirs", None, model=model, bf16=True)
+    ours, _ = trained(tmp_path / "ours", passes, model=model, bf16=True)  # type: ignore[arg-type]
+    assert distance(theirs[0], exact[0]) > 1e-4
+    assert distance(ours[0], exact[0]) < 1.25 * distance(theirs[0], exact[0])
+
+
+class WithTools:
+    """Every second token of an answer was written by a tool."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        places = torch.arange(output["completion_ids"].shape[1])
+        return output | {"tool_mask": (places % 2 == 0).int().expand_as(output["completion_ids"])}
+
+
+class WithTokenAdvantages:
+    """Every token has an advantage of its own."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        shape = output["completion_ids"].shape
+        return output | {"advantages": torch.linspace(-1, 1, shape.numel(), dtype=torch.float64).view(shape)}
+
+
+@pytest.mark.parametrize("passes", ["packed", "trimmed"])
+@pytest.mark.parametrize("mixed", [WithTools, WithTokenAdvantages])
+def test_masks_and_advantages_of_tokens(tmp_path: Path, mixed: type, passes: str) -> None:
+    assert worst(tmp_path, passes, mixed=(mixed,), beta=0.1, **EXACT) < 1e-6
+
+
+class TestControls:
+    """What these tests would see: passes in which something is wrong are far off."""
+
+    def test_a_prompt_that_is_not_shared_with_all_its_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = row_attention._cut
+
+        def cut(segments: Any, *qkv: Tensor) -> Any:
+            for (query, *others), _mask in whole(segments, *qkv):
+                key, value = (one[:, :, -query.shape[2] :] for one in others)
+                yield (query, key, value), None
+
+        monkeypatch.setattr(row_attention, "_cut", cut)
+        monkeypatch.setattr("rlhf_cli.trainers.passes.row_passes.RowPasses._has_tried", True)
+        assert worst(tmp_path, "packed", **EXACT) > FAR
+
+    def test_positions_of_the_flat_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = packed_rows.PackedRows.__init__
+
+        def other(self: Any, **given: Any) -> None:
+            real(self, **given | {"position_ids": torch.arange(given["input_ids"].shape[1]).unsqueeze(0) * 3})
+
+        monkeypatch.setattr(packed_rows.PackedRows, "__init__", other)
+        monkeypatch.setattr("rlhf_cli.trainers.passes.row_passes.RowPasses._has_tried", True)
+        assert worst(tmp_path, "packed", **EXACT) > FAR
+
+
+def test_plain_is_trl_s_to_the_last_digit(tmp_path: Path) -> None:
+    expected, _ = trained(tmp_path / "trl", None, beta=0.1, num_iterations=2, max_steps=2)
+    found, _ = trained(tmp_path / "ours", "plain", beta=0.1, num_iterations=2, max_steps=2)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_learned_positions_are_trimmed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
+    drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, **ids, **drops))
+    expected, _ = trained(tmp_path / "trl", None, model=model, **EXACT)
+    found, ours = trained(tmp_path / "ours", "auto", model=model, **EXACT)
+    assert ours.passes.describe() == "trimmed: its positions are learned, not rotary"
+    assert distance(found[0], expected[0]) < 1e-6
