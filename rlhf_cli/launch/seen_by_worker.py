@@ -27,6 +27,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": _starting_model(trainer),
+        **({"passes": trainer.passes.describe()} if hasattr(trainer, "passes") else {}),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }

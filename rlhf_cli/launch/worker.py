@@ -159,6 +159,9 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
             print(f"warning: the environment variable {name} is not what it was when the run began")
         add_to_provenance(folder, **seen_of(trainer))
+        passes = getattr(trainer, "passes", None)
+        if passes is not None and passes.mode != "packed" and experiment.trainer.passes == "auto":
+            print(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
         for lengths in getattr(trainer, "lengths", {}).values():
             if lengths.dropped or lengths.cut:
                 print(f"warning: {lengths.describe()}")

@@ -13,7 +13,7 @@ OF_REWARDS = (
     *(f"completions/{what}_length" for what in ("mean", "min", "max")),
     *(f"completions/{what}_terminated_length" for what in ("mean", "min", "max")),
     *("completions/clipped_ratio", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"),
-    *("clip_ratio/low_min", "clip_ratio/high_max"),
+    *("clip_ratio/low_min", "clip_ratio/high_max", "passes/zero_advantage_share"),
 )
 """What trainers that sample log (GRPO, RLOO, PPO), beside what each reward logs."""
 

@@ -30,7 +30,7 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
     Raises ModelError where `packed` is asked for and a model cannot.
     """
     if setting in ("trimmed", "plain"):
-        return Passes(setting, "trainer.passes")
+        return Passes(setting, "as asked")
     if trainer.aux_loss_enabled:
         found = Passes("plain", "the loss of the experts' balance counts padding")
     else:
