@@ -49,7 +49,7 @@ def kept_by_malloc(
     of_mlp = min(activations, arch.layers * batch.size * _MLP_TENSORS * arch.ffn * precision.compute_bytes)
     by_width = {arch.ffn: of_mlp, arch.hidden: activations - of_mlp}
     in_heap = sum(
-        size for width, size in by_width.items() if batch.size * width * precision.compute_bytes <= _LARGEST_IN_HEAP
+        size for width, size in by_width.items() if batch.size * width * precision.compute_bytes < _LARGEST_IN_HEAP
     )
     tile = _FLOAT32 * min(batch.size, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
     return _OF_ACTIVATIONS * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)
