@@ -22,7 +22,7 @@ _FLOAT32 = 4
 _LARGEST_IN_HEAP = 32 * 2**20
 """DEFAULT_MMAP_THRESHOLD_MAX where a long has 8 bytes."""
 _GIVES_BACK_BELOW = 2 * 2**20
-_OF_ACTIVATIONS, _OF_LOGITS = 0.3, 2.0
+_OF_ACTIVATIONS, _OF_LOGITS = 0.4, 2.0
 """What is held beside what the layers keep, and beside the head's tiles, as a share of them."""
 _MLP_TENSORS = 4
 """Of a layer and of the MLP's width: both branches, the activation of one, their product."""
