@@ -25,7 +25,7 @@ def critic_problems(experiment: Experiment, composed: Composed, known: Known) ->
     if critic is None or critic.init == "policy":
         return
     if model.build is not None:
-        policy = Policy(model.build.hidden_size, TINY_VOCABULARY)
+        policy = Policy(TINY_VOCABULARY)
     else:
         assert model.path is not None
         policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))
