@@ -109,6 +109,7 @@ def test_padding_at_the_end_of_a_text_is_not_what_is_scored(saved: Path) -> None
         scorer._tokenizer.pad_token = scorer._tokenizer.eos_token
         scorer._model.config.pad_token_id = scorer._tokenizer.eos_token_id
     packed, padded = (scorer(PROMPTS, COMPLETIONS) for scorer in both)
+    assert both[0].why_not_packed is None  # the trial found no difference
     assert packed == pytest.approx(padded, **EXACT)
     assert both[0](PROMPTS[2:3], COMPLETIONS[2:3]) == pytest.approx(
         [alone(both[1]._model, both[1]._tokenizer.encode(PROMPTS[2] + COMPLETIONS[2]))], rel=1e-6
