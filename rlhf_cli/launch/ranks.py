@@ -18,8 +18,9 @@ from types import FrameType
 from typing import IO
 
 from rlhf_cli.errors import EXIT_PREEMPTED
-from rlhf_cli.launch.stopping import CTRL_C, handled, say_heard
+from rlhf_cli.launch.stopping import handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
+from rlhf_cli.runs.run_status import CTRL_C
 
 PARENT = "RLHF_PARENT_PID"
 """The variable that tells a rank which process has started it."""

@@ -16,10 +16,10 @@ from os import _exit  # what stands in its place while rewards run is for reward
 from types import FrameType
 
 from rlhf_cli.errors import EXIT_PREEMPTED, Interrupted
+from rlhf_cli.runs.run_status import CTRL_C
 
 _ONE_WISH_S = 1.0
 """Signals within so short a time are one wish: Slurm tells a rank, and its parent, which hands that on, as well."""
-CTRL_C = "Ctrl-C"
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 

@@ -20,7 +20,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunErro
 from rlhf_cli.launch.local import conclude, forget_failures, planned
 from rlhf_cli.launch.preemption import preempted
 from rlhf_cli.launch.ranks import started
-from rlhf_cli.launch.stopping import CTRL_C, interrupted_by_signals
+from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.machines.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
 from rlhf_cli.machines.machine_words import (
     Offer,
@@ -38,7 +38,7 @@ from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.meeting_place import meeting_place
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, PREEMPTED, update_status
+from rlhf_cli.runs.run_status import CTRL_C, FAILED, PREEMPTED, update_status
 
 JOIN_TIMEOUT_S = 900.0
 """So long the first machine waits for the others, and they for the first."""

@@ -21,6 +21,8 @@ QUEUED = "queued"
 """A scheduler has it, under `job_id`, and no process of it lives yet."""
 KILLED = "killed"
 """This state is never written: a reader concludes it from a status of `running` whose process is gone."""
+CTRL_C = "Ctrl-C"
+"""The reason of a run that somebody stopped at the keyboard."""
 _LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 
 
@@ -47,6 +49,11 @@ class Status:
     start_ticks: int | None = None
     boot: str | None = None
     updated_at: float = 0.0
+
+
+def told_state(state: str, reason: str | None) -> str:
+    """Return a state in words: what its user stopped is `stopped by Ctrl-C`, and no scheduler took its place."""
+    return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
 
 
 def stopped_by_rule(status: Status) -> str | None:

@@ -6,7 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_state import Overview, RunState
+from rlhf_cli.runs.run_status import told_state
 from rlhf_cli.screen.time_spans import span
 
 _STATE_STYLE = {
@@ -24,14 +26,14 @@ def show_overview(console: Console, overview: Overview) -> None:
     rows = overview.rows
     columns = {
         "run": [Text(row.run) for row in rows],
-        "state": [Text(row.state, _STATE_STYLE.get(row.state, "")) for row in rows],
+        "state": [Text(_state(row), _STATE_STYLE.get(row.state, "")) for row in rows],
         "step": [Text(_steps(row)) for row in rows],
         "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
         "left": [Text(span(row.time_left_s)) for row in rows],
         "logged": [Text("" if row.log_age_s is None else f"{span(row.log_age_s)} ago") for row in rows],
         "saved": [Text((row.last_checkpoint or "").replace("checkpoint-", "step ")) for row in rows],
         "job": [Text(" ".join(part for part in (row.job_id, row.slurm_state) if part)) for row in rows],
-        "reason": [Text((row.reason or "").partition("\n")[0]) for row in rows],
+        "reason": [Text(in_one_line(row.reason or "")) for row in rows],
     }
     shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
@@ -46,6 +48,11 @@ def show_overview(console: Console, overview: Overview) -> None:
         # squeue says in further lines what follows from the first.
         first, _, _ = overview.notice.partition("\n")
         console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
+
+
+def _state(row: RunState) -> str:
+    """Return the first word of the state as it is told: the reason has a column of its own."""
+    return told_state(row.state, row.reason).partition(" ")[0]
 
 
 def _steps(row: RunState) -> str:

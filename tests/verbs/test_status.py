@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.jobs.one_run import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import Overview, RunState
-from rlhf_cli.runs.run_status import update_status
+from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.screen.status_table import show_overview
 from tests.support.terminal import printed
 
@@ -141,3 +142,17 @@ def test_the_table_fits_a_terminal_and_leaves_empty_columns_out() -> None:
 def test_times_are_read_at_a_glance(seconds: float, shown: str) -> None:
     row = RunState(run="one", state="running", time_left_s=seconds)
     assert shown in printed(lambda console: show_overview(console, Overview([row], None)))[1]
+
+
+def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "mine", state="preempted", reason="Ctrl-C", step=3, max_steps=9)
+    make_run(place, "slurms", state="preempted", reason="SIGTERM", step=3, max_steps=9)
+    assert {row["state"] for row in rows(capsys).values()} == {"preempted"}
+    assert main(["status"]) == 0
+    said = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert said["runs/exp/mine"] == ["stopped", "3/9", "Ctrl-C"]
+    assert said["runs/exp/slurms"] == ["preempted", "3/9", "SIGTERM"]
+    main(["why", "runs/exp/mine"])
+    assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in capsys.readouterr().out
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
