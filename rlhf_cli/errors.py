@@ -27,6 +27,8 @@ EXIT_USER_ERROR = 2
 EXIT_PREEMPTED = 75
 
 
+CTRL_C = "Ctrl-C"
+"""The reason of what somebody stopped at the keyboard, as a status and a message name it."""
 _GOT = "  got:"
 
 

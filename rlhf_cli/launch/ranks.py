@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
 
-from rlhf_cli.errors import EXIT_PREEMPTED
+from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED
 from rlhf_cli.launch.stopping import handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
-from rlhf_cli.runs.run_status import CTRL_C
 
 PARENT = "RLHF_PARENT_PID"
 """The variable that tells a rank which process has started it."""

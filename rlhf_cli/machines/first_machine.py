@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
 from rlhf_cli.launch.preemption import preempted
 from rlhf_cli.launch.ranks import started
@@ -38,7 +38,7 @@ from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.meeting_place import meeting_place
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import CTRL_C, FAILED, PREEMPTED, update_status
+from rlhf_cli.runs.run_status import FAILED, PREEMPTED, update_status
 
 JOIN_TIMEOUT_S = 900.0
 """So long the first machine waits for the others, and they for the first."""

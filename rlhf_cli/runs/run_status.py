@@ -10,7 +10,7 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import CTRL_C, RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, overwrite, read_json, unreadable, write_json
@@ -21,8 +21,6 @@ QUEUED = "queued"
 """A scheduler has it, under `job_id`, and no process of it lives yet."""
 KILLED = "killed"
 """This state is never written: a reader concludes it from a status of `running` whose process is gone."""
-CTRL_C = "Ctrl-C"
-"""The reason of a run that somebody stopped at the keyboard."""
 _LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 
 

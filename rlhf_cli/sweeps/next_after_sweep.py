@@ -25,7 +25,7 @@ def next_commands(sweep: SweepFolder, comparison: Comparison | None) -> dict[str
             words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
             commands[f"rlhf train -m {shlex.join([*words, _SEEDS])}"] = "five seeds a setting: intervals, and a verdict"
         if (best := _best(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
-            commands[f"rlhf eval {shlex.quote(folder.shown)}"] = f"the model of {best.name} on rows it has not seen"
+            commands[f"rlhf eval {shlex.quote(folder.shown)}"] = f"the model of {best.name}, measured"
         commands[f"rlhf compare {shown} --runs"] = "a line a run; --on METRIC gives a verdict on it"
     commands[f"rlhf why {shown}"] = "what the logs say, the worst of each run"
     return commands
