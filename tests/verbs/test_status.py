@@ -156,3 +156,20 @@ def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys
     assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in capsys.readouterr().out
     assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
     assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
+
+
+def test_a_reason_that_would_tear_the_names_of_runs_stands_below() -> None:
+    """At 80 columns `runs/quickstart/dd` was shown as `runs/quickstart/d` and `d` for the sake of another's reason."""
+    reason = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: the server said no"
+    both = [
+        RunState(run="runs/quickstart/weight=0.1", state="failed", step=3, max_steps=120, reason=reason),
+        RunState(run="runs/quickstart/weight=0.2", state="finished", step=120, max_steps=120, s_per_step=0.25),
+    ]
+    narrow = printed(lambda console: show_overview(console, Overview(both, None)))
+    assert narrow[0].split() == ["run", "state", "step", "s/step"]
+    assert narrow[1].split() == ["runs/quickstart/weight=0.1", "failed", "3/120"]
+    below = " ".join(narrow[3:])
+    assert below == "runs/quickstart/weight=0.1: reward 'bad' failed on row 0: ValueError: the server said no"
+    wide = printed(lambda console: show_overview(console, Overview(both, None)), 200)
+    assert wide[0].split()[-1] == "reason"
+    assert len(wide) == 3
