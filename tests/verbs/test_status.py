@@ -153,7 +153,9 @@ def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys
     assert said["runs/exp/mine"] == ["stopped", "3/9", "Ctrl-C"]
     assert said["runs/exp/slurms"] == ["preempted", "3/9", "SIGTERM"]
     main(["why", "runs/exp/mine"])
-    assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in capsys.readouterr().out
+    why = capsys.readouterr().out
+    assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in why
+    assert why.count("Ctrl-C") == 1
     assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
     assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
 
