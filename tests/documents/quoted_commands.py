@@ -49,6 +49,20 @@ def _commands(document: Path) -> Iterator[Quoted]:
             yield Quoted(f"{document.relative_to(ROOT)}:{line_number + offset}", _words(command), is_refused)
 
 
+def explained(line: str) -> str:
+    """Return a quoted command without its prompt and without what explains it behind two blanks or a `#`."""
+    return _COMMENT.sub("", line.strip().removeprefix("$ "))
+
+
+def typed_line(line: str, *, is_shell: bool, has_prompts: bool) -> str | None:
+    """Return what is typed of a line of a block, or None where it is something that is printed."""
+    if is_shell:
+        return line
+    if has_prompts:
+        return line.removeprefix("$ ") if line.startswith("$ ") else None
+    return explained(line) if line.startswith("rlhf ") else None
+
+
 def _words(command: str) -> tuple[str, ...]:
     """The words of a command without what explains it behind two blanks or a `#`, and without what a shell does."""
     words = shlex.split(_COMMENT.sub("", command), comments=True)
