@@ -147,8 +147,9 @@ def _run(verb: str, words: list[str]) -> int:
 
 def _answered(verb: str, words: list[str]) -> int:
     try:
-        # To import a verb takes longer than it may take until somebody wants it stopped.
-        with stopped_early() if verb in _LONG else contextlib.nullcontext():
+        # To import a verb takes longer than it may take until somebody wants it stopped, and a program that stops one
+        # (timeout, a scheduler) reads its answer like any other.
+        with stopped_early() if verb in _LONG or is_json_alone() else contextlib.nullcontext():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
             code: int = module.run(words)
