@@ -1,7 +1,7 @@
 """What a project's README.md and AGENTS.md name is typed in it, and works.
 
 In the fast test the runs are cut to two steps and the sweeps left out. In the slow ones every line is typed: as it
-stands for one training with each kind of rows, and with runs of two steps for the others.
+stands for a training by rewards and one on demonstrations, and with runs of two steps for the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHORT = [
 ]
 
 AS_IT_STANDS = [
-    *((name, "README.md") for name in ("grpo", "sft", "dpo", "kto", "reward")),
+    *((name, "README.md") for name in ("grpo", "sft")),
     ("grpo", "AGENTS.md"),
 ]
 EVERY_DOCUMENT = [(name, document) for name in TRAININGS for document in ("README.md", "AGENTS.md")]
