@@ -73,6 +73,14 @@ class TestRunsOfAPath:
         (jobs[0].path.parent / "sweep.json").write_text("{}")
         assert [run.path.name for run in runs_in(jobs[0].path.parent)] == ["0", "1"]
 
+    @pytest.mark.parametrize(("name", "said"), [("gone", "is not a run folder"), ("runs", "no run lies below")])
+    def test_none(self, tmp_path: Path, name: str, said: str) -> None:
+        (tmp_path / "runs").mkdir()
+        with pytest.raises(RunError, match=said):
+            runs_in(tmp_path / name)
+
+
+class TestOpenRun:
     @pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("runs", "no config.yaml in it")])
     def test_no_run(self, tmp_path: Path, name: str, got: str) -> None:
         (tmp_path / "runs").mkdir()
