@@ -11,7 +11,8 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,11 @@ LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"
 LOSS, OPTIMIZER = "loss and gradient", "optimizer step"
 EVALUATION, SAVING = "evaluation", "saving"
+DATA, FORWARD, CHECKS, LOGGING = "data", "forward pass", "checks of numbers", "logging"
+OLD_LOGPS, REFERENCE_LOGPS = "old log-probabilities", "reference log-probabilities"
+VALUES, CRITIC = "values", "update of the critic"
+PARTS = frozenset({DATA, FORWARD, CHECKS, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
+"""Parts of the phases above: they are timed (phase_clock.py), and who is told of a phase is told of the whole."""
 
 _BYTES = 512
 _PATTERN = "pulse-rank*"
@@ -66,6 +72,8 @@ class Pulse:
         """What it is doing, the innermost last. Where an error is raised this stays, and says during what."""
         self.on_watched: Callable[[], object] = bool
         """Called whenever it begins to be watched, by whoever watches."""
+        self.listeners: list[Callable[[tuple[str, ...]], object]] = []
+        """Called with what is being done from now on, whenever that changes."""
         self._write()
 
     def beat(self) -> None:
@@ -78,6 +86,8 @@ class Pulse:
         begins = is_watched and not self._is_watched
         self.phases, self._is_watched, self._waits = phases, is_watched, False
         self._seams += 1
+        for listen in self.listeners:
+            listen(phases)
         self._write()
         if begins:
             self.on_watched()
@@ -117,8 +127,19 @@ class Pulse:
         self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
 
 
+def during(pulse: Pulse | None, phase: str) -> AbstractContextManager[None]:
+    """Open a context in which `phase` is being done, as far as there is a pulse to tell."""
+    return contextlib.nullcontext() if pulse is None else pulse.during(phase)
+
+
+def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
+    """Return the phases without those that are parts of others."""
+    return tuple(phase for phase in phases if phase not in PARTS)
+
+
 def in_words(phases: tuple[str, ...]) -> str:
-    """Return what is being done, the innermost alone; of an evaluation that is said as well."""
+    """Return what is being done, the innermost whole phase alone; of an evaluation that is said as well."""
+    phases = whole_phases(phases)
     innermost = phases[-1] if phases else ""
     return f"{innermost} of an evaluation" if EVALUATION in phases[:-1] else innermost
 
