@@ -10,10 +10,10 @@ from rlhf_cli.runs.metrics_file import Event, series
 from rlhf_cli.runs.time_shares import TimeShares, phase_label, time_shares
 from rlhf_cli.screen.time_spans import span
 
-_LEAST = 0.01
+_LEAST = 0.02
 """Phases with a smaller share are one line together."""
 _BAR = 24
-_TENTHS_BELOW_S = 10.0
+_SHORT_S = 10.0
 
 
 def time_went(events: list[Event]) -> RenderableType | None:
@@ -52,4 +52,4 @@ def _table(shares: TimeShares) -> Table:
 
 
 def _span(span_s: float) -> str:
-    return f"{span_s:.1f} s" if span_s < _TENTHS_BELOW_S else span(span_s)
+    return f"{span_s:.2g} s" if span_s < _SHORT_S else span(span_s)

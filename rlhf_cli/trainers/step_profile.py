@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -51,7 +50,7 @@ class StepProfile:
         return metrics
 
 
-def is_reference(model: Any, reference: Any) -> bool:
+def is_reference(model: torch.nn.Module, reference: object) -> bool:
     """Return whether a pass of `model` is one of the reference: a model of its own, or the policy without its adapter
     or with that which TRL calls `ref`.
     """
