@@ -7,8 +7,8 @@ is stopped and started: from one change to the next all seconds are given to wha
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from rlhf_cli.runs import pulse
@@ -30,6 +30,7 @@ _KEYS = {
     pulse.LOSS: "backward",  # what is left of it beside the forward pass and the checks
     pulse.CRITIC: "critic",
     pulse.CHECKS: "checks",
+    pulse.CLIPPING: "optimizer",
     pulse.OPTIMIZER: "optimizer",
     pulse.LOGGING: "logging",
     pulse.SAVING: "saving",
@@ -50,64 +51,59 @@ class PhaseClock:
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.settle: Callable[[], object] | None = None
         self._now = now
-        self._seconds: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._keys: dict[tuple[str, ...], str | None] = {}
         self._key: str | None = None
         self._at = now()
         self._rewards: Sequence[str] = ()
         self._num_waits = 0
-        self._lock = threading.Lock()  # rewards begin and end in threads of their own
 
     def hear(self, phases: tuple[str, ...]) -> None:
         """Go on with these phases, the innermost last; a listener of a pulse."""
         if self.settle is not None and self._key in _ON_DEVICE:
             self.settle()
-        key = _key_of(phases)
-        with self._lock:
-            self._charge()
-            self._key = key
+        self._charge()
+        try:
+            self._key = self._keys[phases]
+        except KeyError:
+            self._key = self._keys[phases] = _key_of(phases)
 
     def run_rewards(self, names: Sequence[str]) -> None:
-        """Go on with these rewards running; those that run at the same time share it equally."""
-        with self._lock:
+        """Go on with these rewards running, from whichever thread; those that run at the same time share it equally."""
+        if self._key == _SCORING:  # else one that was given up long ago has ended
             self._charge()
-            self._rewards = names
+        self._rewards = names
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Open a context in which this rank waits for others; within an evaluation it is the evaluation's."""
-        with self._lock:
-            self._charge()
-            self._num_waits += 1
+        self._charge()
+        self._num_waits += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._charge()
-                self._num_waits -= 1
+            self._charge()
+            self._num_waits -= 1
 
     def taken(self) -> dict[str, float]:
         """Return key -> seconds since this was last called; rewards as `reward/NAME`."""
-        with self._lock:
-            self._charge()
-            taken, self._seconds = self._seconds, {}
+        self._charge()
+        taken, self._seconds = self._seconds, defaultdict(float)
         return taken
 
     def _charge(self) -> None:
         """Give the time since the last change to what was being done."""
-        now = self._now()
+        now, key = self._now(), self._key
         passed, self._at = now - self._at, now
-        if self._key is None:
+        if key is None:
             return
-        if self._num_waits and self._key != EVALUATION:
-            self._add(WAITING, passed)
-        elif self._rewards and self._key == _SCORING:
+        if self._num_waits and key != EVALUATION:
+            self._seconds[WAITING] += passed
+        elif self._rewards and key == _SCORING:
             for name in self._rewards:
-                self._add(f"{REWARD}{name}", passed / len(self._rewards))
+                self._seconds[f"{REWARD}{name}"] += passed / len(self._rewards)
         else:
-            self._add(self._key, passed)
-
-    def _add(self, key: str, seconds: float) -> None:
-        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+            self._seconds[key] += passed
 
 
 def _key_of(phases: tuple[str, ...]) -> str | None:

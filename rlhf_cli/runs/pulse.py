@@ -22,10 +22,11 @@ LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"
 LOSS, OPTIMIZER = "loss and gradient", "optimizer step"
 EVALUATION, SAVING = "evaluation", "saving"
-DATA, FORWARD, CHECKS, LOGGING = "data", "forward pass", "checks of numbers", "logging"
+DATA, FORWARD, CHECKS, CLIPPING = "data", "forward pass", "checks of numbers", "gradient clipping"
+LOGGING = "logging"
 OLD_LOGPS, REFERENCE_LOGPS = "old log-probabilities", "reference log-probabilities"
 VALUES, CRITIC = "values", "update of the critic"
-PARTS = frozenset({DATA, FORWARD, CHECKS, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
+PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
 """Parts of the phases above: they are timed (phase_clock.py), and who is told of a phase is told of the whole."""
 
 _BYTES = 512
@@ -92,13 +93,22 @@ class Pulse:
         if begins:
             self.on_watched()
 
-    @contextlib.contextmanager
-    def during(self, phase: str, *, is_watched: bool = True) -> Iterator[None]:
+    def during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
         """Open a context in which this is being done, within whatever else is. An error leaves it as it is."""
+        return _Part(self, phase) if phase in PARTS else self._during(phase, is_watched=is_watched)
+
+    @contextlib.contextmanager
+    def _during(self, phase: str, *, is_watched: bool) -> Iterator[None]:
         before, was_watched = self.phases, self._is_watched
         self.enter(*before, phase, is_watched=is_watched and was_watched)
         yield
         self.enter(*before, is_watched=was_watched)
+
+    def enter_part(self, phases: tuple[str, ...]) -> None:
+        """Go on with these phases, of which the whole ones are those of before: nobody but listeners is told."""
+        self.phases = phases
+        for listen in self.listeners:
+            listen(phases)
 
     def say_waits(self) -> None:
         """Say that all this rank does is wait for others; no sign of life."""
@@ -125,6 +135,23 @@ class Pulse:
         phase = in_words(self.phases).encode()
         content = _LAYOUT.pack(*values, self._boot) + phase
         self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
+
+
+class _Part:
+    """A context in which a part of a phase is being done: of the many in a step, each is to cost next to nothing."""
+
+    __slots__ = ("_before", "_phase", "_pulse")
+
+    def __init__(self, pulse: Pulse, phase: str) -> None:
+        self._pulse, self._phase = pulse, phase
+
+    def __enter__(self) -> None:
+        self._before = self._pulse.phases
+        self._pulse.enter_part((*self._before, self._phase))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._pulse.enter_part(self._before)
 
 
 def during(pulse: Pulse | None, phase: str) -> AbstractContextManager[None]:

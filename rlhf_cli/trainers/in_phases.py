@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from rlhf_cli.runs.pulse import (
+    CLIPPING,
     DATA,
     EVALUATION,
     FORWARD,
@@ -24,7 +25,6 @@ from rlhf_cli.runs.pulse import (
     LOGGING,
     LOSS,
     OLD_LOGPS,
-    OPTIMIZER,
     REFERENCE_LOGPS,
     REWARDS,
     ROLLOUT,
@@ -69,7 +69,7 @@ class InPhases(BuiltWhole):
             return super().compute_loss(model, inputs, *args, **named)
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        with self._during(OPTIMIZER):
+        with self._during(CLIPPING):
             return super()._clip_grad_norm(model)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -171,8 +171,8 @@ class _Told:
     def begin(self, *_: object) -> None:
         """Say that the phase begins."""
         self._before.append(self._pulse.phases)
-        self._pulse.enter(*self._pulse.phases, self._phase)
+        self._pulse.enter_part((*self._pulse.phases, self._phase))
 
     def end(self, *_: object) -> None:
         """Say that what was done before goes on."""
-        self._pulse.enter(*self._before.pop())
+        self._pulse.enter_part(self._before.pop())

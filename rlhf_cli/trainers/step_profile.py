@@ -23,16 +23,17 @@ class StepProfile:
         self, clock: PhaseClock, slots: TokenSlots, rewards: Sequence[str] | None, *, has_critic: bool = False
     ) -> None:
         self._clock, self._slots = clock, slots
-        self._is_logged: dict[Where, bool] = {"all": True, "rollouts": rewards is not None, "critic": has_critic}
-        self._rewards = [f"{REWARD}{name}" for name in rewards or ()]
+        self._keys = [*PHASES, *(f"{REWARD}{name}" for name in rewards or ())]
+        self._metrics = [f"{SHARE}{key}" for key in self._keys]
+        is_logged: dict[Where, bool] = {"all": True, "rollouts": rewards is not None, "critic": has_critic}
+        self._is_logged = [key not in PHASES or is_logged.get(PHASES[key].where, False) for key in self._keys]
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
         """Return the metrics since this was last called: every rank's time counts the same, slots and tokens are
         summed. Every rank calls it.
         """
         seconds, (slots, tokens) = self._clock.taken(), self._slots.taken()
-        keys = [*PHASES, *self._rewards]
-        values = [*(seconds.get(key, 0.0) for key in keys), float(slots), float(tokens)]
+        values = [*(seconds.get(key, 0.0) for key in self._keys), float(slots), float(tokens)]
         if accelerator.num_processes > 1:
             own = torch.tensor(values, dtype=torch.float64, device=accelerator.device)
             values = accelerator.reduce(own, reduction="sum").tolist()
@@ -40,11 +41,10 @@ class StepProfile:
         elapsed = sum(times)
         metrics: dict[str, float] = {}
         if elapsed > 0.0:
-            is_logged = {**self._is_logged, "ranks": accelerator.num_processes > 1}
             metrics[ELAPSED] = elapsed / accelerator.num_processes
-            for key, time in zip(keys, times, strict=True):
-                if key not in PHASES or is_logged[PHASES[key].where] or time > 0.0:
-                    metrics[f"{SHARE}{key}"] = time / elapsed
+            for name, time, is_logged in zip(self._metrics, times, self._is_logged, strict=True):
+                if is_logged or time > 0.0:
+                    metrics[name] = time / elapsed
         if all_tokens:
             metrics |= {SLOTS: all_slots, TOKENS: all_tokens, SLOTS_PER_TOKEN: all_slots / all_tokens}
         return metrics
