@@ -111,7 +111,8 @@ def _event(world: World, rng: np.random.Generator, number: int, slow: np.ndarray
     event["entropy"] = max(1e-4, world.entropy(t) * float(np.exp(0.05 * rng.standard_normal())))
     event["clip_ratio/region_mean"] = 0.0
     event["learning_rate"] = 1e-3 * (1 - t)
-    took = {key: seconds * float(np.exp(0.1 * rng.standard_normal())) for key, seconds in world.seconds.items()}
+    clock = np.random.default_rng(number)  # of its own: how long a step takes changes nothing of what is drawn
+    took = {key: seconds * float(np.exp(0.1 * clock.standard_normal())) for key, seconds in world.seconds.items()}
     event["time/elapsed_s"] = sum(took.values())
     event |= {f"time/share/{key}": seconds / event["time/elapsed_s"] for key, seconds in took.items()}
     if world.is_ppo:
