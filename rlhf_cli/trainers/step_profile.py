@@ -12,6 +12,9 @@ from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables.step_phases import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
 from rlhf_cli.trainers.token_slots import TokenSlots
 
+_DIGITS = 6
+"""A clock is not better than a microsecond, and every log event has some twenty of these."""
+
 
 class StepProfile:
     """What a clock and a counter of this rank make of all ranks' steps.
@@ -41,10 +44,10 @@ class StepProfile:
         elapsed = sum(times)
         metrics: dict[str, float] = {}
         if elapsed > 0.0:
-            metrics[ELAPSED] = elapsed / accelerator.num_processes
+            metrics[ELAPSED] = round(elapsed / accelerator.num_processes, _DIGITS)
             for name, time, is_logged in zip(self._metrics, times, self._is_logged, strict=True):
                 if is_logged or time > 0.0:
-                    metrics[name] = time / elapsed
+                    metrics[name] = round(time / elapsed, _DIGITS)
         if all_tokens:
             metrics |= {SLOTS: all_slots, TOKENS: all_tokens, SLOTS_PER_TOKEN: all_slots / all_tokens}
         return metrics

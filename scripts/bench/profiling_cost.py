@@ -49,13 +49,13 @@ class Spent:
         @functools.wraps(function)
         def call(*given: Any, **named: Any) -> Any:
             self._depth += 1
-            began = time.perf_counter()
+            began = time.thread_time()
             try:
                 return function(*given, **named)
             finally:
                 self._depth -= 1
                 if not self._depth:
-                    self.within_s[name] = self.within_s.get(name, 0.0) + time.perf_counter() - began
+                    self.within_s[name] = self.within_s.get(name, 0.0) + time.thread_time() - began
                     self.calls[name] = self.calls.get(name, 0) + 1
 
         return call

@@ -31,7 +31,10 @@ def test_a_column_is_the_mean_of_a_settings_runs(tmp_path: Path) -> None:
     ]
     table = time_by_setting(compare(read_runs(runs)[0]).grouped.settings)
     assert table is not None
-    assert table.rows == [TimeRow("the rest", [pytest.approx(70.0), None]), TimeRow("generation", [pytest.approx(30.0), None])]
+    assert table.rows == [
+        TimeRow("the rest", [pytest.approx(70.0), None]),
+        TimeRow("generation", [pytest.approx(30.0), None]),
+    ]
     assert table.seconds_a_step == [3.0, None]
     assert table.slots_per_token == [1.5, None]
     written = write_report([run.path for run in runs], tmp_path / "page.html").read_text(encoding="utf-8")
