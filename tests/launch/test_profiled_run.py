@@ -55,7 +55,8 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
         assert SLOW_S - OTHERS_S <= took["reward/slow"] < SLOW_S + 0.1
         assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=OTHERS_S)
         assert all(took[name] > 0 for name in ("generation", "forward", "backward", "optimizer", "checks", "logging"))
-        assert took["reference_logps"] > 0  # the policy's and the reference's are apart
+        assert took["reference_logps"] > 0
+        assert took["old_logps"] == 0  # each rollout is used once, so that none are asked for
         assert took["evaluation"] == 0
     assert seconds(events[2])["saving"] > 0  # after step 2, before the event of step 3
     assert seconds(events[1])["saving"] == 0
