@@ -88,7 +88,7 @@ def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     finally:
         signal.signal(signal.SIGTERM, before)
     said = capsys.readouterr()
-    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM: nothing was being trained"
+    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM"
     assert said.err.startswith("stopped by SIGTERM")
 
 
