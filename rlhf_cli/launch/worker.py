@@ -44,6 +44,7 @@ from rlhf_cli.launch.ranks import PARENT
 from rlhf_cli.launch.seen_by_worker import seen_of
 from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
+from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
@@ -86,8 +87,9 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             with _stoppable(folder, experiment.launch, rank) as stopping, watched(folder, experiment, rank) as pulse:
                 if rank == 0:
                     claim(folder)
-                with naming_full_disk(folder), naming_full_memory(experiment, pulse):
-                    _train(folder, experiment, stopping, pulse, resume=resume)
+                full = naming_full_disk(folder), naming_full_memory(experiment, pulse)
+                with full[0], full[1], timed_phases(experiment, pulse) as profiled:
+                    _train(folder, experiment, stopping, pulse, profiled, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
                 reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
@@ -117,7 +119,15 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
         yield stopping
 
 
-def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse: Pulse, *, resume: bool) -> None:
+def _train(
+    folder: RunFolder,
+    experiment: Experiment,
+    stopping: Stopping,
+    pulse: Pulse,
+    profiled: Profiled | None,
+    *,
+    resume: bool,
+) -> None:
     refuse_other_world_size(experiment.launch)
     is_main = int(os.environ.get("RANK", "0")) == 0
     _import_libraries(shown=is_main)
@@ -132,6 +142,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.mirror_callback import MirrorCompletions
     from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.said_findings import SayFindings
+    from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
@@ -148,7 +159,8 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     bar = TrainingBar(folder.path)
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with Spinner(shown=is_main) as spinner:
-        trainer = assemble(experiment, folder, on_progress=spinner.update, on_pairs=show_pairs, pulse=pulse)
+        say, pairs = spinner.update, show_pairs
+        trainer = assemble(experiment, folder, on_progress=say, on_pairs=pairs, pulse=pulse, profiled=profiled)
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
     for kept in (ShortHistory(), KeepPulse(pulse)):
@@ -168,10 +180,12 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
-        say = SayFindings(folder, bar, experiment.warn.kinds)
+        findings = SayFindings(folder, bar, experiment.warn.kinds)
         mirrored = MirrorCompletions(mirror)
-        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, say, mirrored, prune):
+        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, findings, mirrored, prune):
             trainer.add_callback(shown)
+        if experiment.profile == "trace":
+            trainer.add_callback(TraceSteps(folder, pulse, every=steps_a_generation(trainer), say=bar.print))
     rules = rules_of(experiment.stop)
     by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
     if rules:
@@ -179,6 +193,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
     with (
+        timed_on_device(trainer, profiled),
         profiled_calls(wanted=is_main and track.profiling) as calls,
         tracked(mirror, folder, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
     ):

@@ -76,6 +76,7 @@ _ROWS = (
     ResumeRow("stop", "taken", "a rule ends a run and changes no step of it"),
     ResumeRow("expect", "taken", "an expectation is held against a run and changes no step of it"),
     ResumeRow("warn", "taken", "a warning changes no step of a run"),
+    ResumeRow("profile", "taken", "it measures a run and changes no step of it"),
     ResumeRow("run", "taken", "it says where the run lies and how it goes on"),
     ResumeRow("launch.processes", "taken", "as many come up", only_if="as many processes", else_never=True),
     ResumeRow("launch.nodes", "never", "every process has random numbers and rollouts of its own in the checkpoint"),

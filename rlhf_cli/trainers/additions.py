@@ -21,6 +21,7 @@ from rlhf_cli.trainers.answers import SumUp
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import PpoSettings
+from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Additions:
     name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
     with the end-of-sequence token; None where none is trained. `may_lose_state`: a checkpoint without its optimizer,
     schedule or random state is gone on from by its weights alone, and refused otherwise. `pulse` is told what is being
-    done.
+    done, and `profile` says where the time went; None where nobody asks.
     """
 
     table_log: Path | None = None
@@ -117,6 +118,7 @@ class Additions:
     ends_with_eos: bool | None = None
     may_lose_state: bool = False
     pulse: Pulse | None = None
+    profile: StepProfile | None = None
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trl import RLOOTrainer
 
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
+from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
@@ -40,7 +41,10 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
     # Outside of all is what says what is being done.
     said = InPhases if additions.rewards is None else InRolloutPhases
-    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, trl_trainer)
+    counted: tuple[type, ...] = ()
+    if additions.profile is not None:  # directly above TRL, whose passes are those that are left to it
+        counted = (CountedRows,) if additions.rewards is None else (CountedLogps,)
+    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, *counted, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 
