@@ -181,7 +181,6 @@ class RowPasses(TrlTrainer):
             inner=cast(PreTrainedModel, inner),
             autocast=self.accelerator.autocast,
             may_move=self._may_move,
-            count=lambda slots, tokens: None,
         )
 
     def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
