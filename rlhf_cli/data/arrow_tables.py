@@ -41,6 +41,8 @@ class RowBlocks(datasets.ArrowBasedBuilder):
     """Builder of `datasets`, which writes the tables under a lock and shows them when all are there."""
 
     BUILDER_CONFIG_CLASS = BlocksConfig
+    # A block is a batch of the file, and not several: to open the file a page of each is read, with what lies around.
+    DEFAULT_WRITER_BATCH_SIZE = 100_000
 
     @property
     def _ours(self) -> BlocksConfig:
