@@ -21,6 +21,8 @@ from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf,
 from rlhf_cli.data.scanning import Scan, no_rows
 
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
+_BATCH_ROWS = 100_000
+"""More than a block has: each is one batch of the file, of which a page is read when it is opened."""
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
 
@@ -41,8 +43,6 @@ class RowBlocks(datasets.ArrowBasedBuilder):
     """Builder of `datasets`, which writes the tables under a lock and shows them when all are there."""
 
     BUILDER_CONFIG_CLASS = BlocksConfig
-    # A block is a batch of the file, and not several: to open the file a page of each is read, with what lies around.
-    DEFAULT_WRITER_BATCH_SIZE = 100_000
 
     @property
     def _ours(self) -> BlocksConfig:
@@ -105,7 +105,11 @@ def table_of_files(
     if not known or arrow_schema(known) is None:
         return None
     builder = RowBlocks(
-        config_id=f"default-fingerprint={fingerprint}", paths=paths, format_name=format_name, kinds=known
+        config_id=f"default-fingerprint={fingerprint}",
+        paths=paths,
+        format_name=format_name,
+        kinds=known,
+        writer_batch_size=_BATCH_ROWS,
     )
     builder.download_and_prepare()
     dataset = builder.as_dataset(split="train")
