@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rlhf_cli import redaction
 from rlhf_cli.redaction import (
     RedactedStream,
     forgetting,
@@ -167,3 +168,32 @@ def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.Capture
     assert capsys.readouterr().out == "***\n"
     print("known-value")
     assert capsys.readouterr().out == "known-value\n"
+
+
+def test_a_variable_is_seen_whenever_it_is_set_changed_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "first-of-two and second-of-two and third-of-all"
+    assert redacted_values(text) == text
+    monkeypatch.setenv("SOME_API_KEY", "first-of-two")
+    assert redacted_values(text) == "*** and second-of-two and third-of-all"
+    monkeypatch.setenv("SOME_API_KEY", "second-of-two")
+    assert redacted_values(text) == "first-of-two and *** and third-of-all"
+    monkeypatch.delenv("SOME_API_KEY")
+    assert redacted_tree([text], values_only=True) == [text]
+    with forgetting():
+        remember("third-of-all")
+        assert redacted_tree([text], values_only=True) == ["first-of-two and second-of-two and ***"]
+    assert redacted_values(text) == text
+
+
+def test_the_environment_is_read_again_only_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(redaction, "_holds_secret", lambda name, value: bool(looked_at.append(name)))
+    monkeypatch.setenv("ONE_MORE", "a value")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    for _ in range(100):
+        redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    monkeypatch.setenv("ONE_MORE", "another")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 2
