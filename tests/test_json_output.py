@@ -72,7 +72,7 @@ def test_an_interrupt_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["doctor", "--json"]) == 75
     said = capsys.readouterr()
     assert json.loads(said.out)["problems"][0]["kind"] == "Preempted"
-    assert said.err == "stopped\n"
+    assert said.err == "stopped by Ctrl-C\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")

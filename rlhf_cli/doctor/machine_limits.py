@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.doctor.condition import Condition, State
+from rlhf_cli.runs.disk_space import size
 
 _AREA = "machine"
-_GIB = 1024**3
-_LEAST_MEMORY_GIB = 4
-_LEAST_DISK_GIB = 5
-_LEAST_SHARED_GIB = 1
+_LEAST_MEMORY = 4 * 10**9
+_LEAST_DISK = 5 * 10**9
+_LEAST_SHARED = 10**9
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -36,13 +36,13 @@ def memory_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP, meminfo:
     """Return the memory that is free, and the limit of the container around this process."""
     total, available = read_meminfo(meminfo)
     limit = memory_limit(cgroups, own)
-    found = f"{available / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    found = f"{size(available)} of {size(total)} free"
     if limit is not None and limit < total:
-        found += f"; the container's limit is {limit / _GIB:.1f} GiB"
+        found += f"; the container's limit is {size(limit)}"
     usable = min(available, limit if limit is not None else available)
-    if usable < _LEAST_MEMORY_GIB * _GIB:
+    if usable < _LEAST_MEMORY:
         fix = "end what else runs here, or give the container more"
-        return Condition(_AREA, "memory", State.WARN, found + "; torch and TRL alone take 0.6 GiB a process", fix)
+        return Condition(_AREA, "memory", State.WARN, found + "; torch and TRL alone take 0.6 GB a process", fix)
     return Condition(_AREA, "memory", State.OK, found)
 
 
@@ -62,10 +62,10 @@ def disk_condition(name: str, place: Path, elsewhere: str) -> Condition:
     above = next(folder for folder in (place, *place.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         return Condition(_AREA, name, State.UNFIT, f"{place} cannot be written to", elsewhere, is_needed=name == "runs")
-    free_gib = shutil.disk_usage(above).free / _GIB
-    found = f"{place}: {free_gib:.0f} GiB free"
-    if free_gib < _LEAST_DISK_GIB:
-        return Condition(_AREA, name, State.WARN, found + ", a checkpoint of 0.6 B parameters takes 7", elsewhere)
+    free = shutil.disk_usage(above).free
+    found = f"{place}: {size(free)} free"
+    if free < _LEAST_DISK:
+        return Condition(_AREA, name, State.WARN, found + ", a checkpoint of 0.6 B parameters takes 7 GB", elsewhere)
     return Condition(_AREA, name, State.OK, found)
 
 
@@ -73,9 +73,9 @@ def shared_memory_condition(place: Path = Path("/dev/shm")) -> Condition:
     """Return the room for memory that processes share, through which several ranks of one machine talk."""
     if not place.is_dir():
         return Condition(_AREA, "shared memory", State.WARN, f"there is no {place}", "mount it, for several processes")
-    total = shutil.disk_usage(place).total / _GIB
-    found = f"{place}: {total:.1f} GiB"
-    if total < _LEAST_SHARED_GIB:
+    total = shutil.disk_usage(place).total
+    found = f"{place}: {size(total)}"
+    if total < _LEAST_SHARED:
         fix = "docker run --shm-size=8g, for several processes"
         return Condition(_AREA, "shared memory", State.WARN, f"{found}, little for several processes", fix)
     return Condition(_AREA, "shared memory", State.OK, found)

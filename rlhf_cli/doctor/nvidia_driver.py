@@ -10,15 +10,15 @@ from dataclasses import dataclass
 _TIMEOUT_S = 10.0
 _QUERY = "name,memory.total,driver_version,compute_cap"
 _CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*([\d.]+)")
-_MIB_A_GIB = 1024
+_MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its name, its memory, and its compute capability (9.0 is Hopper), None where the driver does not say."""
+    """A GPU: its name, its memory, and its compute capability (9.0 is Hopper): 0 and None where nobody says."""
 
     name: str
-    memory_gib: float
+    memory_bytes: int
     capability: tuple[int, int] | None
 
 
@@ -60,7 +60,7 @@ def parse_driver(listed: str, overview: str) -> Driver:
         name, memory, version, capability = cells
         major, _, minor = capability.partition(".")
         known = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
-        gpus.append(Gpu(name, float(memory) / _MIB_A_GIB if memory.isdigit() else 0.0, known))
+        gpus.append(Gpu(name, int(memory) * _MEBIBYTE if memory.isdigit() else 0, known))
     cuda = _CUDA.search(overview)
     return Driver(tuple(gpus), version, cuda[1] if cuda else None)
 

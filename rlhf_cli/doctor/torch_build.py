@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rlhf_cli.doctor.condition import Condition, State
 from rlhf_cli.doctor.nvidia_driver import Driver
+from rlhf_cli.runs.disk_space import size
 
 _AREA = "GPU"
 _TIMEOUT_S = 180.0
@@ -84,7 +85,7 @@ def gpu_condition(driver: Driver, torch: TorchBuild | None, *, has_amd: bool) ->
             return Condition(_AREA, "GPU", State.OK if fits else State.UNFIT, "AMD's, /dev/kfd", fix)
         found = "none: on a CPU tiny models train, in minutes"
         return Condition(_AREA, "GPU", State.WARN, found)
-    named = ", ".join(f"{gpu.name} {gpu.memory_gib:.0f} GiB" for gpu in driver.gpus[:2])
+    named = ", ".join(f"{gpu.name} {size(gpu.memory_bytes)}" for gpu in driver.gpus[:2])
     more = f", {len(driver.gpus)} in all" if len(driver.gpus) > 2 else ""
     found = f"{named}{more}; driver {driver.version}, up to CUDA {driver.cuda or '?'}"
     if torch is None:

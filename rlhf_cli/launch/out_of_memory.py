@@ -11,6 +11,7 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.memory.memory_advice import memory_advice
+from rlhf_cli.runs.disk_space import size
 from rlhf_cli.runs.pulse import Pulse, in_words
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
@@ -97,17 +98,17 @@ def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return tuple(_readable(group) for group in match.groups()) if match else ()
 
 
-def _readable(size: str) -> str:
-    number, _, unit = size.partition(" ")
-    if unit != "bytes":
-        return size
-    return _in_gib(float(number))
+def _readable(said: str) -> str:
+    """Return a size of torch's, `2.50 GiB`, as the plan says sizes, and what is no size as it is."""
+    number, _, unit = said.partition(" ")
+    return size(float(number) * _UNITS[unit]) if unit in _UNITS else said
 
 
 def _before_all(text: str) -> Iterator[str]:
     """Yield what to do before anything of the experiment is changed."""
     if (other := re.search(rf"Process (\d+) has {_SIZE} memory in use", text)) is not None:
-        yield f"end the other process on this GPU, {other[1]}, which holds {other[2]}: `nvidia-smi` says whose it is"
+        holds = f"which holds {_readable(other[2])}: `nvidia-smi` says whose it is"
+        yield f"end the other process on this GPU, {other[1]}, {holds}"
     asked, unused = (_bytes(pattern, text) for pattern in (_GPU_PARTS[0][0], _GPU_PARTS[4][0]))
     if asked is not None and unused is not None and unused > asked:
         yield "PYTORCH_ALLOC_CONF=expandable_segments:True rlhf ...  (enough is reserved, in pieces that are too small)"
@@ -127,7 +128,7 @@ def _peak() -> str:
 
     if not torch.cuda.is_available():
         return ""
-    return f"; at most {_in_gib(torch.cuda.max_memory_allocated())} of tensors so far"
+    return f"; at most {size(torch.cuda.max_memory_allocated())} of tensors so far"
 
 
 def _left() -> str:
@@ -135,12 +136,8 @@ def _left() -> str:
     with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         kib = {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return f"; {_in_gib(kib['MemAvailable'] * 1024)} of {_in_gib(kib['MemTotal'] * 1024)} of the machine free"
+        return f"; {size(kib['MemAvailable'] * 1024)} of {size(kib['MemTotal'] * 1024)} of the machine free"
     return ""
-
-
-def _in_gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,10 @@ from rlhf_cli.models.config_json import language_part
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Values of `model_type` whose layers are those of Llama: RMSNorm, rotary positions, a gated MLP."""
+_WITHOUT_BIASES = ("mistral",)
+"""Those that do not read `attention_bias`."""
+_MAY_HAVE_FFN_BIASES = ("llama", "smollm3")
+"""Those that read `mlp_bias`; the others' MLP has no biases whatever their config.json says."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Architecture:
 
     `head_dim` is the width of one attention head, of which there are `heads` for queries and `kv_heads` for keys and
     values. `ties_head`: the output head is the embedding. `norms_heads`: queries and keys are normalised (Qwen3).
-    `projection_biases` and `output_bias`: whether q, k, v and o have biases. `gated`: the MLP multiplies two branches.
+    `projection_biases` and `output_bias`: whether q, k, v and o have biases; `ffn_biases`: whether the MLP's matrices
+    have. `gated`: the MLP multiplies two branches.
     """
 
     family: str
@@ -39,6 +44,7 @@ class Architecture:
     norms_heads: bool = False
     projection_biases: bool = False
     output_bias: bool = False
+    ffn_biases: bool = False
 
     @property
     def queries(self) -> int:
@@ -68,6 +74,7 @@ def architecture_of(config: JsonTree) -> Architecture:
     if kind not in LLAMA_LIKE:
         raise UnknownArchitecture(f"model_type {kind}")
     hidden, heads = _whole(text, "hidden_size"), _whole(text, "num_attention_heads")
+    has_biases = kind not in _WITHOUT_BIASES and text.get("attention_bias") is True
     return Architecture(
         family=kind,
         hidden=hidden,
@@ -80,8 +87,9 @@ def architecture_of(config: JsonTree) -> Architecture:
         context=_whole(text, "max_position_embeddings", 0),
         ties_head=text.get("tie_word_embeddings", False) is True,
         norms_heads=kind == "qwen3",
-        projection_biases=kind == "qwen2" or text.get("attention_bias") is True,
-        output_bias=kind != "qwen2" and text.get("attention_bias") is True,
+        projection_biases=kind == "qwen2" or has_biases,
+        output_bias=kind != "qwen2" and has_biases,
+        ffn_biases=kind in _MAY_HAVE_FFN_BIASES and text.get("mlp_bias") is True,
     )
 
 
@@ -101,6 +109,7 @@ def _gpt2(text: JsonTree) -> Architecture:
         gated=False,
         projection_biases=True,
         output_bias=True,
+        ffn_biases=True,
     )
 
 

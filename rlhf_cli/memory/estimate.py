@@ -1,7 +1,7 @@
 """Estimates the memory of one device in the moments of a run, part by part, before anything is loaded.
 
 What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds some ten
-megabytes more, and what malloc keeps of memory that was let go of (docs/memory.md has what was measured).
+megabytes more, and what malloc keeps of memory that was let go of (malloc_keeps.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rlhf_cli.config.trl_args import setting, trainer
 from rlhf_cli.memory import activations, head_tiles, kv_cache
 from rlhf_cli.memory.activations import Batch
 from rlhf_cli.memory.architecture import UnknownArchitecture
+from rlhf_cli.memory.malloc_keeps import kept_by_malloc
 from rlhf_cli.memory.models_of_run import Loaded, critic_of, has_reference, policy_of, reward_models_of
 from rlhf_cli.memory.moments import MemoryPlan, Moment, Part, Phase
 from rlhf_cli.memory.precision import Precision
@@ -32,7 +33,8 @@ class Estimate:
     """The models of a run on one device, and what lies there in its moments, in bytes.
 
     `on_gpu`: computed on a GPU, in bfloat16 where `bf16`. `device_bytes` is the memory of the device, None for unknown.
-    Raises UnknownArchitecture where the policy's, or the critic's, shape is not known.
+    `malloc_keeps`: what malloc holds beside tensors counts, too. Raises UnknownArchitecture where the policy's, or the
+    critic's, shape is not known.
     """
 
     def __init__(
@@ -44,10 +46,11 @@ class Estimate:
         on_gpu: bool,
         bf16: bool,
         device_bytes: int | None = None,
+        malloc_keeps: bool = False,
     ) -> None:
         self._experiment, self._load = experiment, load
         self._fields, self._args = trainer(experiment.trainer.trl), experiment.trainer.args
-        self._on_gpu, self._device_bytes = on_gpu, device_bytes
+        self._on_gpu, self._device_bytes, self._malloc_keeps = on_gpu, device_bytes, malloc_keeps
         self._sharing = Sharing(experiment.launch.strategy, processes, experiment.launch.offload)
         self.policy = policy_of(experiment, bf16=bf16)
         self.critic = critic_of(experiment, self.policy)
@@ -165,11 +168,13 @@ class Estimate:
             before["critic"] = self._critic_held.gradients
         rows = f"{load.micro_batch} rows of {load.tokens} tokens"
         for parts in self._backward(self.policy):
-            yield "training", f"learning from {rows}", _sum(self._always(), before, parts)
+            kept = self._kept_by_malloc(self.policy, parts)
+            yield "training", f"learning from {rows}", _sum(self._always(), before, parts, kept)
         done: Parts = {"gradients": self._held.gradients}
         if critic is not None:
             for parts in self._backward(critic):
-                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts)
+                kept = self._kept_by_malloc(critic, parts)
+                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts, kept)
             done["critic"] = self._critic_held.gradients
         arch = self.policy.architecture
         embedding = 0.0
@@ -202,6 +207,14 @@ class Estimate:
             )
             yield {"activations": kept, "logits": tiles}
         yield {"activations": kept + self._of_a_layer(model)}
+
+    def _kept_by_malloc(self, model: Loaded, parts: Parts) -> Parts:
+        if not self._malloc_keeps:
+            return {}
+        batch = Batch(self._load.micro_batch, self._load.tokens, self._load.padded)
+        sizes = {"activations": parts["activations"], "logits": parts.get("logits", 0.0)}
+        held = kept_by_malloc(model.architecture, model.precision, batch, **sizes)
+        return {"kept by malloc": held}
 
     def _of_a_layer(self, model: Loaded) -> float:
         """Return what a layer's backward pass needs, with all that it computes again under gradient checkpointing."""
@@ -259,11 +272,20 @@ def memory_plan(
     on_gpu: bool,
     bf16: bool,
     device_bytes: int | None = None,
+    malloc_keeps: bool = False,
 ) -> MemoryPlan:
-    """Return what a run needs of one device's memory, or why that is not known."""
+    """Return what a run needs of one device's memory, or why that is not known; as `Estimate` has the arguments."""
     device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
     try:
-        found = Estimate(experiment, load, processes=processes, on_gpu=on_gpu, bf16=bf16, device_bytes=device_bytes)
+        found = Estimate(
+            experiment,
+            load,
+            processes=processes,
+            on_gpu=on_gpu,
+            bf16=bf16,
+            device_bytes=device_bytes,
+            malloc_keeps=malloc_keeps,
+        )
     except UnknownArchitecture as error:
         return MemoryPlan(unknown=str(error), device=device, device_bytes=device_bytes)
     return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=device, device_bytes=device_bytes)

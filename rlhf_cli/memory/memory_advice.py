@@ -74,6 +74,7 @@ def part_advice(experiment: Experiment, part: Part, *, world_size: int, on_gpu: 
         "logits": (found.smaller_parts, found.shorter),
         "KV cache": (found.fewer_at_once, found.shorter),
         "vLLM": (found.rollout_engine,),
+        "kept by malloc": (),
     }
     return next((advice for kind in kinds[part] for advice in kind()), None)
 

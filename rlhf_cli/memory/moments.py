@@ -21,6 +21,7 @@ Part = Literal[
     "logits",
     "KV cache",
     "vLLM",
+    "kept by malloc",
 ]
 
 
@@ -42,8 +43,8 @@ class Moment:
 
     @property
     def largest(self) -> Part:
-        """Return the part that takes most."""
-        return max(self.parts, key=lambda part: self.parts[part])
+        """Return the part that takes most. What malloc keeps comes of the others, and is lowered with them."""
+        return max(self.parts, key=lambda part: (part != "kept by malloc", self.parts[part]))
 
     def as_json(self) -> dict[str, object]:
         """Return the moment as JSON has it, sizes in bytes."""

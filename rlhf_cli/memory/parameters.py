@@ -67,6 +67,8 @@ def count_parameters(arch: Architecture, *, head: int | None = None) -> Paramete
         a_layer += arch.queries + 2 * arch.keys
     if arch.output_bias:
         a_layer += arch.hidden
+    if arch.ffn_biases:
+        a_layer += 2 * arch.ffn + arch.hidden
     return Parameters(body, embedding, out, arch.layers * a_layer + arch.hidden)
 
 

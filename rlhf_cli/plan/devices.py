@@ -14,6 +14,8 @@ from rlhf_cli.config.schema.launch_section import Launch
 
 _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
+ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
+"""Is in the environment of what trains in a job of Slurm's: there the devices are those that the run will have."""
 _NO_NVIDIA = Path("/dev/kfd")
 """Is there where the GPUs are AMD's: nvidia-smi does not count those."""
 
@@ -37,6 +39,11 @@ def planned_processes(launch: Launch) -> int:
     if launch.processes != "auto":
         return launch.nodes * launch.processes
     return launch.nodes * (max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1)
+
+
+def is_left_to_a_node(launch: Launch) -> bool:
+    """Return whether a run will compute on another machine than this: it is to be a job of Slurm's and is not yet."""
+    return launch.slurm is not None and ON_SLURM_NODE not in os.environ
 
 
 def num_gpus() -> int:

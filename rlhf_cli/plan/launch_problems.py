@@ -17,7 +17,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
-from rlhf_cli.plan.devices import count_processes, may_have_other_gpus, num_gpus
+from rlhf_cli.plan.devices import count_processes, is_left_to_a_node, may_have_other_gpus, num_gpus
 from rlhf_cli.plan.meeting_place import meeting_place, own_host
 from rlhf_cli.plan.rollout_server_plan import vllm_problems
 from rlhf_cli.tables.strategies import STRATEGIES, StrategyRow
@@ -48,7 +48,7 @@ def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
             variables = accelerate_environment(files[ACCELERATE_KEY], where=origins.where(ACCELERATE_KEY))
         except UserError as error:
             problems.append(error)
-    warnings = (*rollout_warnings(experiment), *variable_warnings(launch))
+    warnings = (*rollout_warnings(experiment), *variable_warnings(launch), *_left_to_the_node(experiment))
     return Machine(tuple(problems), warnings, variables, files)
 
 
@@ -64,14 +64,36 @@ def _problems(experiment: Experiment, origins: Origins) -> list[UserError]:
 
 
 def runs_on_cpu(experiment: Experiment) -> bool:
-    """Return whether the ranks will train on a CPU, as far as that is known without torch."""
-    device = experiment.launch.device
-    return device == "cpu" or (device == "auto" and not num_gpus() and not may_have_other_gpus())
+    """Return whether the ranks will train on a CPU, as far as that is known without torch.
+
+    Which devices the node of a Slurm job has is not known before the job begins.
+    """
+    launch = experiment.launch
+    if launch.device != "auto" or is_left_to_a_node(launch):
+        return launch.device == "cpu"
+    return not num_gpus() and not may_have_other_gpus()
+
+
+def _left_to_the_node(experiment: Experiment) -> Iterator[str]:
+    """Say that this machine was not asked for the GPUs that a job of Slurm's needs, where it has none."""
+    launch = experiment.launch
+    asks = [
+        *["launch.device=cuda"] * (launch.device == "cuda"),
+        *[f"launch.strategy={launch.strategy}"] * (not STRATEGIES[launch.strategy].runs_on_cpu),
+        *[f"launch.rollout={launch.rollout}"] * launch.rollout.startswith("vllm"),
+    ]
+    if not asks or not is_left_to_a_node(launch) or num_gpus() or launch.slurm is None:
+        return
+    wants = "launch.slurm.gpus_per_node=1 asks for one, unless the partition or launch.slurm.extra does"
+    asked = f"; {wants}" if not launch.slurm.gpus_per_node else ""
+    yield f"the job's node needs a GPU for {', '.join(asks)}: it is looked at when the job begins, not here{asked}"
 
 
 def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     launch = experiment.launch
     there = num_gpus()
+    if is_left_to_a_node(launch):
+        return
     if may_have_other_gpus() and not there:
         return
     if launch.device == "cuda" and not there:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.memory.estimate import memory_plan
+from rlhf_cli.memory.malloc_keeps import malloc_keeps
 from rlhf_cli.memory.memory_advice import part_advice
 from rlhf_cli.memory.moments import Lowering, MemoryPlan, Moment
 from rlhf_cli.memory.run_load import Lengths, run_load
@@ -30,6 +31,7 @@ def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None
         processes=known.processes,
         on_gpu=on_gpu,
         bf16=experiment.launch.precision == "bf16" or (on_gpu and experiment.launch.precision == "auto"),
+        malloc_keeps=not on_gpu and malloc_keeps(),
         device_bytes=(gpu_bytes() if experiment.launch.slurm is None else None) if on_gpu else host and host // local,
     )
     peak = plan.peak

@@ -22,6 +22,7 @@ from types import FrameType
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.json_values import section
 from rlhf_cli.machines.first_machine import MEETS_AT
+from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
 from rlhf_cli.slurm.slurm_other_nodes import other_nodes, place_in_job
@@ -99,7 +100,7 @@ class RunInJob:
         with (
             subprocess.Popen(
                 node_command(folder),
-                env={**os.environ, **_end_time(), **meets_at},
+                env={**os.environ, **_end_time(), **meets_at, ON_SLURM_NODE: "1"},
                 # Until the run listens to it, the signal must not kill it.
                 preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             ) as child,

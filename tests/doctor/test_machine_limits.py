@@ -75,7 +75,7 @@ def test_memory_is_warned_of_by_the_containers_limit(groups: Path, tmp_path: Pat
     assert memory_condition(groups, groups, meminfo).state == State.OK
     own = write(groups, {"pods/mine/memory.max": str(2 * GIB)})
     condition = memory_condition(groups, own, meminfo)
-    assert (condition.state, "limit is 2.0 GiB" in condition.found) == (State.WARN, True)
+    assert (condition.state, "limit is 2.1 GB" in condition.found) == (State.WARN, True)
     assert "quota is 0.5" in cores_condition(groups, write(groups, {"pods/mine/cpu.max": "50000 100000"})).found
 
 

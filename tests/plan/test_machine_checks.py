@@ -57,3 +57,39 @@ def test_bf16_that_is_emulated(write: Write, monkeypatch: pytest.MonkeyPatch, ca
     assert bool(told) is is_told
     assert all("compute capability 7.5" in text and "launch.precision=fp16" in text for text in told)
     assert not any(notice.subject == "precision" for notice in planned("exp=quickstart", "launch=auto").notices)
+
+
+class TestSlurm:
+    """What the node of a job has is not this machine's matter: a login node need not have a GPU."""
+
+    NODE = "launch.slurm={gpus_per_node: 4}"
+
+    @pytest.fixture(autouse=True)
+    def no_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "may_have_other_gpus", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+
+    @pytest.mark.parametrize(
+        "asks",
+        [
+            ("launch=slurm", "launch.device=cuda"),
+            ("launch=fsdp2", "launch.slurm={}"),
+            ("launch=fsdp2", NODE, "launch.device=cuda", "launch.processes=4", "launch.precision=bf16"),
+        ],
+    )
+    def test_it_is_left_to_the_node_and_said(
+        self, asks: tuple[str, ...], refused: Refused, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ("exp=quickstart", *asks, "trainer.args.per_device_train_batch_size=16")
+        (line,) = (line for line in planned(*words).machine.warnings if "node" in line)
+        assert "looked at when the job begins, not here" in line
+        assert ("launch.device=cuda" in line) is ("launch.device=cuda" in asks)
+        assert ("launch.strategy=fsdp2" in line) is ("launch=fsdp2" in asks)
+        assert ("launch.slurm.gpus_per_node=1" in line) is (self.NODE not in asks)
+        monkeypatch.setenv(devices.ON_SLURM_NODE, "1")  # in the job it is refused as anywhere
+        assert "CUDA device" in refused(*words).what or "needs a GPU" in refused(*words).what
+
+    def test_negative_control_a_cpu_asked_for_is_refused_at_once(self, refused: Refused) -> None:
+        error = refused("exp=quickstart", "launch=fsdp2", self.NODE, "launch.device=cpu")
+        assert error.what == "launch.strategy=fsdp2 needs a GPU"
+        assert not planned("exp=quickstart", "launch=slurm", "launch.device=cpu").machine.warnings

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.slurm import slurm_node
@@ -88,6 +89,13 @@ def attempts(folder: RunFolder) -> list[dict[str, object]]:
 
 def test_the_run_is_the_ordinary_one(tmp_path: Path) -> None:
     assert node_command(RunFolder(tmp_path))[1:] == ["-m", "rlhf_cli", "resume", str(tmp_path)]
+
+
+def test_the_run_knows_that_this_machine_is_the_one_it_trains_on(slurm, folder, job, tmp_path: Path) -> None:
+    """What was left to the node when it was submitted is looked at there."""
+    process = job(f"import os; open({{seen!r}}, 'w').write(os.environ['{ON_SLURM_NODE}'])")
+    process.communicate(timeout=60)
+    assert (tmp_path / "seen").read_text() == "1"
 
 
 def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job, tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Estimates what glibc's malloc holds beside tensors, as it ships, while a process on a CPU learns.
+
+What is freed below a block that is in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, 128 KiB at first, grows
+to the largest block that was freed, and to 32 MiB at most; blocks below it are cut out of one heap, larger ones have a
+mapping of their own, which is given back at once. So gaps between what the layers keep are held until the backward pass
+has gone through them, and so are those that tiles of logits leave.
+
+How much that comes to is measured, not derived: docs/memory.md has the runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from rlhf_cli.memory.activations import Batch
+from rlhf_cli.memory.architecture import Architecture
+from rlhf_cli.memory.head_tiles import TILE_TOKENS, TILE_WORDS
+from rlhf_cli.memory.precision import Precision
+
+_FLOAT32 = 4
+_LARGEST_IN_HEAP = 32 * 2**20
+"""DEFAULT_MMAP_THRESHOLD_MAX where a long has 8 bytes."""
+_GIVES_BACK_BELOW = 2 * 2**20
+_OF_ACTIVATIONS, _OF_LOGITS = 0.4, 2.0
+"""What is held beside what the layers keep, and beside the head's tiles, as a share of them."""
+_MLP_TENSORS = 4
+"""Of a layer and of the MLP's width: both branches, the activation of one, their product."""
+
+
+def malloc_keeps(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether processes here have glibc's malloc, and it was not told to give back what is freed."""
+    try:
+        is_glibc = os.confstr("CS_GNU_LIBC_VERSION") is not None
+    except (ValueError, OSError):
+        return False
+    told = environment.get("MALLOC_MMAP_THRESHOLD_", "")
+    is_told = told.isdigit() and int(told) <= _GIVES_BACK_BELOW
+    return is_glibc and not is_told and not environment.get("LD_PRELOAD")
+
+
+def kept_by_malloc(
+    arch: Architecture, precision: Precision, batch: Batch, *, activations: float, logits: float
+) -> float:
+    """Return the bytes that are held and in no tensor when the backward pass of `batch` begins.
+
+    `activations` is what the layers keep and `logits` what the head's tiles take, in bytes.
+    """
+    of_mlp = min(activations, arch.layers * batch.size * _MLP_TENSORS * arch.ffn * precision.compute_bytes)
+    by_width = {arch.ffn: of_mlp, arch.hidden: activations - of_mlp}
+    in_heap = sum(
+        size for width, size in by_width.items() if batch.size * width * precision.compute_bytes < _LARGEST_IN_HEAP
+    )
+    tile = _FLOAT32 * min(batch.size, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
+    return _OF_ACTIVATIONS * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)
