@@ -161,6 +161,8 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
 
     What is neither stays what it is. With `values_only` only known values are hidden, as `redacted_values` does.
     """
+    if values_only and not _known_values():
+        return node
     hide = text_hider(values_only=values_only)
 
     def walk(tree: object) -> object:
@@ -247,10 +249,24 @@ def redacted_output() -> Iterator[None]:
         yield
 
 
+_last_known: tuple[dict[object, object], set[str], list[str]] | None = None
+"""The environment, what was remembered, and the texts to hide that these made."""
+
+
 def _known_values() -> list[str]:
-    """Return the texts to hide, in every form in which they are written, the longest first."""
+    """Return the texts to hide, in every form in which they are written, the longest first.
+
+    It is asked many times a step, and the environment is decoded variable by variable: only where it, or what is
+    remembered, is not what it was when this was last asked.
+    """
+    global _last_known
+    as_bytes: object = getattr(os.environ, "_data", None)  # the dict that os.environ decodes; compared in microseconds
+    if _last_known is not None and _last_known[0] == as_bytes and _last_known[1] == _remembered:
+        return _last_known[2]
     of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
-    return _forms(frozenset(_remembered | of_environment))
+    found = _forms(frozenset(_remembered | of_environment))
+    _last_known = (dict(as_bytes), set(_remembered), found) if isinstance(as_bytes, dict) else None
+    return found
 
 
 @lru_cache(maxsize=16)

@@ -201,3 +201,32 @@ def test_no_text_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_SIGNS", ("",))  # which stands in every text
     assert quickly == [redacted(text) for text in texts]
     assert sum(one != text for one, text in zip(quickly, texts, strict=True)) > 2000
+
+
+def test_a_variable_is_seen_whenever_it_is_set_changed_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "first-of-two and second-of-two and third-of-all"
+    assert redacted_values(text) == text
+    monkeypatch.setenv("SOME_API_KEY", "first-of-two")
+    assert redacted_values(text) == "*** and second-of-two and third-of-all"
+    monkeypatch.setenv("SOME_API_KEY", "second-of-two")
+    assert redacted_values(text) == "first-of-two and *** and third-of-all"
+    monkeypatch.delenv("SOME_API_KEY")
+    assert redacted_tree([text], values_only=True) == [text]
+    with forgetting():
+        remember("third-of-all")
+        assert redacted_tree([text], values_only=True) == ["first-of-two and second-of-two and ***"]
+    assert redacted_values(text) == text
+
+
+def test_the_environment_is_read_again_only_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(redaction, "_holds_secret", lambda name, value: bool(looked_at.append(name)))
+    monkeypatch.setenv("ONE_MORE", "a value")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    for _ in range(100):
+        redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    monkeypatch.setenv("ONE_MORE", "another")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 2

@@ -55,6 +55,7 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
@@ -130,7 +131,7 @@ def _train(
 ) -> None:
     refuse_other_world_size(experiment.launch)
     is_main = int(os.environ.get("RANK", "0")) == 0
-    _import_libraries(shown=is_main)
+    _import_libraries(experiment, shown=is_main)
 
     from transformers import PrinterCallback
     from transformers.utils import logging as transformers_logging
@@ -208,12 +209,17 @@ def _train(
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
-def _import_libraries(*, shown: bool) -> None:
+def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
     """Import what takes seconds, before anything of it is used, with a word of it on the terminal where `shown`."""
     from rlhf_cli.screen.training_bar import Spinner
 
-    with Spinner(shown=shown, doing="importing torch and TRL"):
+    uses = {"peft": experiment.model.lora is not None, "vllm": bool(experiment.trainer.args.get("use_vllm"))}
+    needed = [package for package, is_used in uses.items() if is_used]
+    with Spinner(shown=shown, doing="importing torch and TRL"), quick_imports(needed=needed):
         importlib.import_module("rlhf_cli.assemble.trainer")
+        from rlhf_cli.assemble.trainer_class import import_trainer
+
+        import_trainer(experiment.trainer)
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
