@@ -95,9 +95,10 @@ class RowPasses(TrlTrainer):
             return super()._compute_loss(model, inputs)
         advantages = inputs["advantages"]
         is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
-        self._metrics["train"]["passes/zero_advantage_share"].append(
-            self.accelerator.gather(is_zero.double().mean().reshape(1)).mean().item()
-        )
+        counts = inputs["completion_mask"].any(dim=1)  # rows that were left out count nowhere
+        sums = torch.stack([(is_zero & counts).sum(), counts.sum()]).double()
+        num_zero, num_rows = self.accelerator.reduce(sums, reduction="sum").tolist()
+        self._metrics["train"]["passes/zero_advantage_share"].append(num_zero / num_rows if num_rows else torch.nan)
         self._learned = self._with_gradient(is_zero, inputs)
         try:
             return super()._compute_loss(model, inputs)
