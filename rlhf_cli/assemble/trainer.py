@@ -106,6 +106,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,
         truncation=truncation_policy(experiment),
         loss_divisor=experiment.trainer.row.loss_divisor,
+        generation=experiment.trainer.generation,
         sum_up=DuringTraining(folder, stack.components, rows, writes=writes, aggregate=aggregate),
     )
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.tables.generation_modes import GenerationSetting
 from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
 
@@ -17,7 +18,9 @@ class Trainer(Section):
     `name` is what screens and messages call it, `trl` the class in TRL. `class` (`./mine.py:MyGRPO`) is a class of the
     user's that inherits from `trl` and runs in its place; null runs `trl` itself. `args` are fields of TRL's config
     class, and with a critic those of `PpoArgs`. `dense` lets a dense reward act on its own tokens; false sums it to one
-    number a row. `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
+    number a row. `generation` is how completions are generated where vLLM does not: `auto` decodes rows until they
+    end, `plain` is transformers' own loop, which decodes all until the longest ends. `baseline` is what a completion's
+    reward is held against: the others of its prompt, or a critic (PPO).
     """
 
     name: str
@@ -25,6 +28,7 @@ class Trainer(Section):
     own_class: str | None = Field(default=None, alias="class")
     args: dict[str, object] = Field(default_factory=dict)
     dense: bool = False
+    generation: GenerationSetting = "auto"
     baseline: Literal["group", "critic"] = "group"
 
     @property
