@@ -48,7 +48,7 @@ class Generating:
     def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
         """Return what `stock`, a model's `generate`, returns for these arguments, made without dead rows if it can."""
         self.live.take_logps()
-        own = sorted(name for name in _OWN if named.get(name) is not None)
+        own = sorted(name for name in _OWN if named.get(name))
         if self.is_plain:
             self.mode = GenerationMode("plain", _ASKED_FOR)
         elif own:
