@@ -134,6 +134,13 @@ def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.M
     assert not suited.is_in_parts(model)  # every rank has all of them
     monkeypatch.setattr(suited, "is_deepspeed_zero3_enabled", lambda: True)
     assert suited.is_in_parts(model)
+    monkeypatch.undo()
+    monkeypatch.setattr(suited, "is_in_parts", lambda model: True)
+    generating = Generating()
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode is not None
+    assert "several ranks" in generating.mode.why
 
 
 def test_a_failing_model_leaves_no_trace() -> None:
