@@ -126,6 +126,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         truncation=truncation_policy(experiment),
         loss_divisor=experiment.trainer.row.loss_divisor,
         passes=experiment.trainer.passes,
+        generation="plain" if experiment.trainer.passes == "plain" else experiment.trainer.generation,
         sum_up=DuringTraining(folder, stack.components, rows, writes=writes, aggregate=aggregate),
     )
 

@@ -41,7 +41,7 @@ from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.launch.seen_by_worker import seen_of
+from rlhf_cli.launch.seen_by_worker import said_of, seen_of
 from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
@@ -172,12 +172,8 @@ def _train(
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
             print(f"warning: the environment variable {name} is not what it was when the run began")
         add_to_provenance(folder, **seen_of(trainer))
-        passes = getattr(trainer, "passes", None)
-        if passes is not None and passes.mode != "packed" and experiment.trainer.passes == "auto":
-            print(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
-        for lengths in getattr(trainer, "lengths", {}).values():
-            if lengths.dropped or lengths.cut:
-                print(f"warning: {lengths.describe()}")
+        for line in said_of(trainer):
+            print(line)
         recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)

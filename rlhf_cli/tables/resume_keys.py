@@ -65,6 +65,7 @@ _ROWS = (
     ResumeRow("trainer.args.optim_*", "never", "the optimizer's state in the checkpoint is of another kind"),
     ResumeRow("trainer.args", "by name", "it changes what is trained"),
     ResumeRow("trainer.passes", "by name", "rounding changes with the way in which rows go through a model"),
+    ResumeRow("trainer.generation", "by name", "rounding changes with the shape of the batch that is generated"),
     ResumeRow("trainer", "never", "another trainer keeps another state"),
     ResumeRow("seed", "never", "random numbers go on from the checkpoint: a new seed would reach only some of them"),
     ResumeRow("model.trust_remote_code", "taken", "it is asked for anew whenever a run begins or goes on"),

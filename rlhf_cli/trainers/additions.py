@@ -15,6 +15,7 @@ from rlhf_cli.stack.parts import Part
 from rlhf_cli.stack.settling import Rules
 from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
+from rlhf_cli.tables.generation_modes import GenerationSetting
 from rlhf_cli.tables.pass_modes import PassSetting
 from rlhf_cli.tables.policy_losses import Normaliser
 from rlhf_cli.trainers.answers import SumUp
@@ -75,7 +76,7 @@ class RewardParts:
     `is_dense` gives every token an advantage of its own. So many rounds in a row whose advantages are all 0 end the run
     as `no_signal` says, None never. `sum_up` makes metrics of the answers of an evaluation; None leaves TRL's own
     evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where `loss_type` says it.
-    `passes`: how rows go through the models.
+    `passes`: how rows go through the models, `generation`: how completions are generated.
     """
 
     stack: Stack
@@ -86,6 +87,7 @@ class RewardParts:
     sum_up: SumUp | None = None
     loss_divisor: Normaliser | None = None
     passes: PassSetting = "auto"
+    generation: GenerationSetting = "auto"
 
 
 @dataclass(frozen=True)

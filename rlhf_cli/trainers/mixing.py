@@ -7,6 +7,7 @@ from trl import RLOOTrainer
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
 from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
 from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.generation.live_generation import LiveGeneration
 from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.passes.row_passes import RowPasses
@@ -33,7 +34,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
             baseline = (WithCritic,)
         elif issubclass(trl_trainer, RLOOTrainer):
             baseline = (RowPasses, WithLeaveOneOut)
-        ours = (ExactResume, WatchedRounds, WithEvaluation, *baseline)
+        ours = (ExactResume, WatchedRounds, LiveGeneration, WithEvaluation, *baseline)
     if additions.ends_with_eos is not None:
         ours = (WithTextEndings, *ours)
     if additions.measured is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader
     from transformers import (
+        GenerationConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
         TrainerCallback,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         entropy_coef: float
         epsilon_high: float
         epsilon_low: float
+        generation_config: GenerationConfig
         generation_kwargs: dict[str, Any]
         importance_sampling_level: str
         loss_type: str
@@ -94,9 +96,11 @@ if TYPE_CHECKING:
         reward_clip_range: tuple[float, float] | None
         reward_func_names: list[str]
         reward_weights: Tensor
+        temperature: float
         scale_rewards: Literal["group", "batch", "none"]
         top_entropy_quantile: float
         use_adaptive_entropy: bool
+        use_transformers_continuous_batching: bool
         use_vllm: bool
         vllm_generation: object
         _buffered_inputs: list[TrlBatch] | None

@@ -20,7 +20,7 @@ from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
 from rlhf_cli.trainers.passes.chosen_passes import Passes, chosen_passes
-from rlhf_cli.trainers.passes.scored_rows import Forward, Scored
+from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
