@@ -47,11 +47,13 @@ from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import is_run_name
 from rlhf_cli.jobs.typed_run import run_at
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.screen.best_of_n_tables import show_best_of_n, show_made
 from rlhf_cli.screen.generation_bar import generation_bar
 from rlhf_cli.screen.training_bar import Spinner
+from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.usage import Options, read_options
 
 _SAMPLES, _LIMIT = 8, 100
@@ -76,7 +78,7 @@ def run(argv: list[str]) -> int:
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
-    with Spinner(shown=True, doing="importing torch and TRL"):
+    with Spinner(shown=True, doing="importing torch and TRL"), quick_imports():
         from rlhf_cli.evaluate.generation_run import Request, generate, prompts_of
 
     screen = Console(stderr=options.as_json)
@@ -108,7 +110,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
         raise RunError(
             "no run was named",
             expected="a run folder or run:NAME; or a model, and the experiment whose rewards score it",
-            hint="rlhf generate RUN",
+            hint=with_newest("rlhf generate", finished=True),
         )
     words.remove(named)
     is_run = is_run_name(named) or (Path(named) / "config.yaml").is_file()
