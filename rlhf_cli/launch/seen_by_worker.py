@@ -36,19 +36,19 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
 def said_of(trainer: BuiltWhole) -> list[str]:
     """Return the lines that are printed of it: rows that lose something, and a model that cannot go the fast way."""
     said = []
-    rewards = trainer.additions.rewards
-    if rewards is not None and rewards.passes == "auto" and trainer.passes.mode != "packed":
-        said.append(f"note: rows go through the model {trainer.passes.describe()} (docs/passes.md)")
+    rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
+    if rewards is not None and rewards.passes == "auto" and passes is not None and passes.mode != "packed":
+        said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
     lengths = getattr(trainer, "lengths", {}).values()
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
 
 def _ways(trainer: BuiltWhole) -> dict[str, object]:
     """Return how rows go through the models and how completions are generated, of a trainer that does."""
-    if not hasattr(trainer, "passes"):
+    passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
+    if passes is None or generation is None:
         return {}
-    generation = trainer.generation_mode
-    return {"passes": trainer.passes.describe(), "generation": f"{generation.name}: {generation.why}"}
+    return {"passes": passes.describe(), "generation": f"{generation.name}: {generation.why}"}
 
 
 def _computed_with(on_cuda: bool) -> dict[str, object]:
