@@ -24,6 +24,7 @@ from rlhf_cli.plan.checks.row_checks import row_problems
 from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
 from rlhf_cli.plan.longest_rows import longest_rows
 from rlhf_cli.plan.planned_memory import planned_memory
+from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.workload import checkpoints, evaluations, workload
@@ -78,6 +79,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         raise Problems(problems)
     assert known.machine is not None
     lengths = longest_rows(experiment, known)
+    passes = planned_passes(experiment, known)
     return Plan(
         model=known.model,
         data=known.data,
@@ -91,11 +93,12 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
-        memory=planned_memory(experiment, known, lengths),
+        memory=planned_memory(experiment, known, lengths, passes),
         workload=workload(experiment, known, lengths),
         evaluations=evaluations(experiment, known),
         checkpoints=checkpoints(experiment, known),
         num_held_out=known.num_held_out,
+        passes=passes,
     )
 
 
