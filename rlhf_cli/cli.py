@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator
 
 import rlhf_cli
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
 from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
@@ -148,7 +148,7 @@ def _run(verb: str, words: list[str]) -> int:
 def _answered(verb: str, words: list[str]) -> int:
     try:
         # To import a verb takes longer than it may take until somebody wants it stopped.
-        with stopped_early() if verb in _LONG else contextlib.nullcontext():
+        with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
             code: int = module.run(words)
@@ -162,7 +162,8 @@ def _answered(verb: str, words: list[str]) -> int:
         tell(label, f"{error}{notes}")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        by = f" by {interrupt}: nothing was being trained" if isinstance(interrupt, Interrupted) else ""
+        by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
+        by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
         if is_json_alone():
             print_json(problems_json(Preempted(f"stopped{by}")))
         print(f"stopped{by}", file=sys.stderr)

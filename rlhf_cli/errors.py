@@ -27,6 +27,11 @@ EXIT_USER_ERROR = 2
 EXIT_PREEMPTED = 75
 
 
+CTRL_C = "Ctrl-C"
+"""The reason of what somebody stopped at the keyboard, as a status and a message name it."""
+_GOT = "  got:"
+
+
 class RlhfError(Exception):
     """An error raised on purpose; all others derive from it.
 
@@ -62,6 +67,13 @@ class RlhfError(Exception):
             if text is not None:
                 lines.append(f"  {label + ':':<10}" + str(text).replace("\n", "\n" + " " * 12))
         return "\n".join(lines)
+
+
+def in_one_line(message: str) -> str:
+    """Return what is wrong by an error's text, and what was got where it says so: the rest is for who asks for it."""
+    what, *others = message.strip().split("\n")
+    got = next((line.removeprefix(_GOT).strip() for line in others if line.startswith(_GOT)), "")
+    return f"{what}: {got}" if got else what
 
 
 def _rebuild(kind: type[RlhfError], state: dict[str, object]) -> RlhfError:

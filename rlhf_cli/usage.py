@@ -25,7 +25,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import nearest
-from rlhf_cli.tables.words_of_others import FLAGS_OF_OTHERS
+from rlhf_cli.tables.words_of_others import FLAGS_OF_OTHERS, MEANT_FLAGS
 
 JSON = "--json"
 _NAME = r"--?[A-Za-z][A-Za-z0-9-]*"
@@ -182,6 +182,17 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
 
 
+def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | None:
+    """Return the flag of this verb that is meant by another name, with its value; None where none is."""
+    meant = MEANT_FLAGS.get(options.usage.verb, {}).get(name)
+    if meant is None:
+        return None
+    flag = options.usage.flags[meant]
+    if not value and left and (left[0].isdigit() if flag.metavar == "N" else not left[0].startswith("-")):
+        value = left[0]
+    return f"{meant} {value or flag.metavar}"
+
+
 def _take(options: Options, word: str, left: deque[str]) -> None:
     """Note one flag and its value, which may be the next of the words that are left. Raises ConfigError."""
     name, equals, value = word.partition("=")
@@ -190,7 +201,7 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         name, equals, value = name[:2], "=", name[2:]  # -j4
     flag = flags.get(name)
     if flag is None:
-        hint = _of_others(options, name, value, left) or nearest(name, flags)
+        hint = _meant(options, name, value, left) or _of_others(options, name, value, left) or nearest(name, flags)
         if hint is None and equals and "[overrides]" in options.usage.text:
             hint = word.lstrip("-")
         raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)

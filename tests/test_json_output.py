@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,24 @@ def test_an_interrupt_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["doctor", "--json"]) == 75
     said = capsys.readouterr()
     assert json.loads(said.out)["problems"][0]["kind"] == "Preempted"
-    assert said.err == "stopped\n"
+    assert said.err == "stopped by Ctrl-C\n"
+
+
+def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def signalled(_: list[str]) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("rlhf_cli.verbs.doctor.run", signalled)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a verb that leaves it as it is must not end the tests
+    try:
+        assert main(["doctor"]) == 0
+        assert main(["doctor", "--json"]) == 75
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM: nothing was being trained"
+    assert said.err.startswith("stopped by SIGTERM")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")

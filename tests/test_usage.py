@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.tables.words_of_others import MEANT_FLAGS
 from rlhf_cli.usage import JSON, read_options, usage_of
 from rlhf_cli.verbs import VERBS
 
@@ -120,3 +121,30 @@ _WITHOUT_JSON = {"completion"}
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_json(verb: str) -> None:
     assert (JSON in usage_of(verb).flags) == (verb not in _WITHOUT_JSON)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("generate RUN --num 4", "-n 4"),
+        ("generate --num RUN", "-n N"),
+        ("generate RUN --num=4", "-n 4"),
+        ("generate RUN --num_generations 4", "-n 4"),
+        ("eval RUN -n 3", "--samples 3"),
+        ("export RUN --to model", "--out model"),
+    ],
+)
+def test_a_flag_of_the_verbs_own_by_another_name(typed: str, hint: str) -> None:
+    """What is suggested is a flag that the verb has, with the value that was typed."""
+    verb, *words = typed.split()
+    with pytest.raises(UserError) as caught:
+        read_options(usage_of(verb).text, words, verb=verb)
+    assert caught.value.hint == hint
+    assert hint.split()[0] in usage_of(verb).flags
+
+
+def test_every_flag_that_is_meant_is_one_of_the_verb() -> None:
+    for verb, meant in MEANT_FLAGS.items():
+        flags = usage_of(verb).flags
+        assert set(meant.values()) <= set(flags)
+        assert not set(meant) & set(flags)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.comparison.what_differs import Axis, axes
+from rlhf_cli.errors import in_one_line
+from rlhf_cli.runs.run_status import told_state
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,17 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
 
 def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
     if not run.metrics.num_events:
-        return f"{run.state}, nothing was logged" + (f": {run.reason}" if run.reason else "")
+        return _end(run, ", nothing was logged")
     if has_finished and not run.is_finished:
         of = f" of {run.max_steps}" if run.max_steps is not None else ""
-        return f"{run.state} at step {run.step}{of}" + (f": {run.reason}" if run.reason else "")
+        return _end(run, f" at step {run.step}{of}")
     return None
+
+
+def _end(run: LoggedRun, at: str = "") -> str:
+    """Return what became of a run in one line; `rlhf why` has the rest of its last words."""
+    told, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
+    return told + at + (f": {reason}" if reason and told == run.state else "")
 
 
 def _own_seed(run: LoggedRun) -> str:

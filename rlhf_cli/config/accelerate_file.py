@@ -64,6 +64,14 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
     key of `launch` stands for: another machine than GPUs and CPUs, FSDP 1, fp8, an unknown distributed_type.
     """
     tree = _tree(path, where)
+    if tree.get("distributed_type") is False:
+        raise ConfigError(
+            f"{path} says NO without quotes, which is YAML's word for false",
+            where=where,
+            got="distributed_type: false",
+            expected="distributed_type: 'NO', as `accelerate config` writes it",
+            hint=f"put quotes around NO in {path}",
+        )
     kind = str(tree.get("distributed_type", "NO"))
     strategy, offload = _strategy(kind, tree, path, where)
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1

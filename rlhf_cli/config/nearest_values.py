@@ -67,6 +67,7 @@ def _candidates(key: str, value: object, choices: tuple[str, ...]) -> Iterator[o
         yield from _numbers(name, word)
         yield [value]
     elif isinstance(value, bool):
+        yield SPOKEN_VALUES.get(name, {}).get(str(value).lower())
         yield "off" if not value else "auto"
     elif isinstance(value, int | float):
         if not abs(value) < 1e18:  # NaN compares as false

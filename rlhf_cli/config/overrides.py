@@ -2,7 +2,7 @@
 
 Left alone, Hydra wants `+` for what is new and nothing for what is there, which asks the user to know the tree. Here
 every value override becomes `++key=value` (set it, whether or not it is there) and pydantic judges the key afterwards.
-Group choices, deletions (`~key`) and `hydra.*` keep Hydra's own meaning.
+Group choices and deletions (`~key`) keep Hydra's own meaning; what is about Hydra itself (`hydra.*`) is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rlhf_cli.config.shell_words import Groups, not_an_override
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.suggest import did_you_mean, nearest
 from rlhf_cli.tables.former_names import SPOKEN_VALUES
+from rlhf_cli.tables.words_of_others import HYDRA_INSTEAD
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OF_ANY_SHAPE = "expect"
@@ -90,8 +91,7 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
     if match is None:
         return None
     key, value = match["key"].strip(), match["value"]
-    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        return text
+    refuse_hydra(key, text)
     group, at, _ = key.partition("@")
     is_dict = value.startswith("{") and not at  # model={path: x}: values for the section, no choice of an option
     if group in known and not is_dict:
@@ -114,6 +114,20 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
             hint=did_you_mean(group, known),
         )
     return f"++{key}={value}"
+
+
+def refuse_hydra(key: str, text: str) -> None:
+    """Raise ConfigError for a word about Hydra itself, which composes and runs nothing: it would change nothing."""
+    if key != "hydra" and not key.startswith(("hydra.", "hydra/")):
+        return
+    about = key.removeprefix("hydra")[1:].partition(".")[0]
+    raise ConfigError(
+        "this is not Hydra's to run",
+        where="command line",
+        got=text,
+        expected=HYDRA_INSTEAD.get(about, "settings of the experiment alone"),
+        hint="leave it out; docs/sweeps.md says how sweeps are run",
+    )
 
 
 def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_null: bool) -> None:

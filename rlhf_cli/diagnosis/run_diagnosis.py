@@ -11,7 +11,7 @@ from rlhf_cli.diagnosis.run_setup import RunSetup
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 
 _IN_PROGRESS = {CREATED: "has not begun", QUEUED: "is queued and has not begun", RUNNING: "is running"}
 
@@ -33,7 +33,7 @@ class RunDiagnosis:
         of = f" of {status.max_steps}" if status.max_steps is not None and status.max_steps != status.step else ""
         if status.state in (CREATED, QUEUED):
             return _IN_PROGRESS[status.state]
-        return f"{_IN_PROGRESS.get(status.state, status.state)} at step {status.step}{of}"
+        return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{of}"
 
     @property
     def worst(self) -> Finding | None:

@@ -20,7 +20,7 @@ from rlhf_cli.machines.first_machine import run_on_several
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import KILLED, QUEUED, read_status, stopped_by_rule
+from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
 from rlhf_cli.screen.start_panel import show_start
@@ -76,13 +76,19 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         env = run.plan.machine.accelerate_env
         launch = plan_launch(run.prepared.experiment, folder.path, resume=True, accelerate_env=env)
         show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
-        reason = f": {status.reason}" if status.state == KILLED else ""
         if status.state != QUEUED:
-            console.print(f"{folder.label} was {status.state} at step {status.step}{reason}", highlight=False)
+            console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         with holding(gpus_of(launch), folder.shown):
             go_on(console, folder, resume=True)
+
+
+def was_in_words(status: Status) -> str:
+    """Return what became of a run that goes on: `was stopped by Ctrl-C at step 40`, else with why."""
+    was = told_state(status.state, status.reason)
+    reason = f": {status.reason}" if status.reason and was in (KILLED, PREEMPTED) else ""
+    return f"was {was} at step {status.step}{reason}"
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:

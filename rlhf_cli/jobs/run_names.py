@@ -12,6 +12,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
 from rlhf_cli.errors import RunError
+from rlhf_cli.runs.newest_run import newest_run
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
@@ -104,8 +105,11 @@ def _instead(name: str, root: Path) -> str:
     is_known = experiment in known or experiment in there
     if not is_known and (close := nearest(experiment, there)) is not None:
         return f"{_PREFIX}{close}{slash}{run}"
-    if is_known or (close := nearest(experiment, known)) is None:
+    if is_known:
         return f"rlhf train +exp={experiment}"
+    if (close := nearest(experiment, known)) is None:
+        newest = newest_run(root, finished=True)
+        return "rlhf list exp shows what can be trained" if newest is None else newest.shown
     return f"rlhf train +exp={close}, then {_PREFIX}{close}"
 
 

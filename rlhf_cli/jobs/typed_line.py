@@ -23,7 +23,8 @@ class TypedLine:
     @property
     def quote(self) -> str:
         """Return the quote that the last word begins with and that is still open, '' for none."""
-        return self.raw[:1] if self.raw[:1] in _QUOTES and self.raw.count(self.raw[0]) == 1 else ""
+        first = self.raw[:1]
+        return first if first and first in _QUOTES and self.raw.count(first) == 1 else ""
 
 
 def typed_line(line: str) -> TypedLine:

@@ -18,7 +18,16 @@ from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.runs.maker import made_by
 from rlhf_cli.runs.provenance import rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.runs.run_status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, update_status
+from rlhf_cli.runs.run_status import (
+    CREATED,
+    FINISHED,
+    KILLED,
+    QUEUED,
+    RUNNING,
+    read_status,
+    told_state,
+    update_status,
+)
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Names the keys that may hold a local path."""
@@ -61,11 +70,12 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             hint=f"run.name=ANOTHER; `rlhf status {folder.shown}` says whether it still waits",
         )
     if experiment.run.resume == "never":
+        told = told_state(status.state, status.reason)
         say = {
             FINISHED: "it finished",
             KILLED: "it was killed",
             RUNNING: f"process {status.pid} on {status.host} trained it",
-        }.get(status.state, f"it is {status.state}")
+        }.get(status.state, f"it is {status.state}" if told == status.state else f"it was {told}")
         raise RunError(
             f"run {experiment.run.name!r} exists already",
             where=str(folder.path),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO
 
-from rlhf_cli.errors import EXIT_PREEMPTED
-from rlhf_cli.launch.stopping import CTRL_C, handled, say_heard
+from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED
+from rlhf_cli.launch.stopping import handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
 
 PARENT = "RLHF_PARENT_PID"

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from os import _exit  # what stands in its place while rewards run is for rewards
 from types import FrameType
 
-from rlhf_cli.errors import EXIT_PREEMPTED, Interrupted
+from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted
 
 _ONE_WISH_S = 1.0
 """Signals within so short a time are one wish: Slurm tells a rank, and its parent, which hands that on, as well."""
-CTRL_C = "Ctrl-C"
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 

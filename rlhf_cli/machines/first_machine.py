@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.local import conclude, forget_failures, planned
 from rlhf_cli.launch.preemption import preempted
 from rlhf_cli.launch.ranks import started
-from rlhf_cli.launch.stopping import CTRL_C, interrupted_by_signals
+from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.machines.machine_line import EVERY_S, LOST_S, LOST_WHEN_FAILING_S, Line, Meeting, opened
 from rlhf_cli.machines.machine_words import (
     Offer,

@@ -23,6 +23,7 @@ from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argum
 from rlhf_cli.plan.checks.row_checks import row_problems
 from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
 from rlhf_cli.plan.longest_rows import longest_rows
+from rlhf_cli.plan.paths_from_here import from_here
 from rlhf_cli.plan.planned_memory import planned_memory
 from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.plan.reward_components import scored_by
@@ -81,8 +82,8 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     lengths = longest_rows(experiment, known)
     passes = planned_passes(experiment, known)
     return Plan(
-        model=known.model,
-        data=known.data,
+        model=from_here(known.model),
+        data=from_here(known.data),
         columns=known.columns,
         num_rows=known.num_rows,
         rewards={name: scored_by(reward) for name, reward in experiment.rewards.items()},

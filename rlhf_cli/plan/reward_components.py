@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlhf_cli.config.schema import reward_section as schema
+from rlhf_cli.plan.paths_from_here import from_here, function_from_here
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.stack.component import Component
 from rlhf_cli.stack.gates import Gate
@@ -48,8 +49,8 @@ def timeout_of(reward: schema.Reward) -> float | None:
 def scored_by(reward: schema.Reward) -> str:
     """Return what scores, in the words of the start panel: a function, or a reward model and how its texts end."""
     if reward.model is None:
-        return str(reward.fn)
-    text, was = f"reward model {reward.model}", trained_with_eos(reward.model)
+        return function_from_here(str(reward.fn))
+    text, was = from_here(f"reward model {reward.model}"), trained_with_eos(reward.model)
     ends = (was is True) if reward.with_eos == "auto" else reward.with_eos
     unlike = ", unlike in its training" if was not in (None, ends) else ""
     return text + (f", texts end {'with' if ends else 'without'} eos{unlike}" if ends or unlike else "")

@@ -31,6 +31,8 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     measures = comparison.measures[:_MOST_PANELS]
     num_fronts = 1 if comparison.front is not None and len(comparison.front.best) else 0
     num_panels = len(measures) + len(comparison.verdicts) + num_fronts
+    if not num_panels:
+        raise UserError("no run has logged anything that could be drawn")
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
     height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)

@@ -18,6 +18,8 @@ from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
 from rlhf_cli.suggest import nearest
 from rlhf_cli.yaml_loader import SAFE_LOADER
 
+FIRST_RUN = "rlhf train +exp=quickstart"
+"""What makes a run where there is none, in half a minute."""
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
@@ -155,6 +157,8 @@ def _instead(path: Path) -> str:
         return str(folder / close)
     while not folder.is_dir():
         folder = folder.parent
+    if not path.is_absolute() and not root.is_dir():
+        return f"{FIRST_RUN} makes a run"
     return "rlhf status shows what there is" if folder == root else f"ls {os.path.relpath(folder)}"
 
 

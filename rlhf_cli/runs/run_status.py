@@ -10,7 +10,7 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import CTRL_C, RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, overwrite, read_json, unreadable, write_json
@@ -47,6 +47,11 @@ class Status:
     start_ticks: int | None = None
     boot: str | None = None
     updated_at: float = 0.0
+
+
+def told_state(state: str, reason: str | None) -> str:
+    """Return a state in words: what its user stopped is `stopped by Ctrl-C`, and no scheduler took its place."""
+    return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
 
 
 def stopped_by_rule(status: Status) -> str | None:

@@ -15,7 +15,7 @@ _FURTHEST_ORIGIN = 56
 def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:
     """Print the values of a tree. Only a key that was written somewhere has an origin; the rest is our default."""
     lines = list(_lines(tree, origins, "", 0))
-    column = min(_FURTHEST_ORIGIN, max((len(line) for line, _ in lines), default=0) + 2)
+    column = min(_FURTHEST_ORIGIN, max((len(line) for line, origin in lines if origin), default=0) + 2)
     for line, origin in lines:
         if origin:
             line.append(" " * max(2, column - len(line.plain)))
@@ -32,8 +32,14 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
             yield line, ""
             yield from _lines(value, origins, key, depth + 1)
             continue
+        origin = str(origins.by_key.get(key) or "default")
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            yield line, origin
+            for one in value:
+                yield Text(f"{'  ' * (depth + 1)}- {_entry(one)}"), ""
+            continue
         line.append(f" {as_written(value)}")
-        yield line, str(origins.by_key.get(key) or "default")
+        yield line, origin
 
 
 def as_written(value: object) -> str:
@@ -45,6 +51,12 @@ def as_written(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {as_written(below)}" for name, below in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(as_written(one) for one in value) + "]"
+        return "[" + ", ".join(map(_entry, value)) + "]"
     needs_quotes = isinstance(value, str) and (not value or value != value.strip() or "\n" in value)
     return repr(value) if needs_quotes else str(value)
+
+
+def _entry(value: object) -> str:
+    """Return an entry of a list; what it leaves at null was not said, and is not shown."""
+    said = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+    return as_written(said)

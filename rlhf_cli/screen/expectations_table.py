@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.expectations.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
-from rlhf_cli.runs.run_status import FINISHED
+from rlhf_cli.runs.run_status import FINISHED, Status, told_state
 
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
@@ -53,7 +53,7 @@ def at_the_end(verified: Verified, typed: Sequence[str]) -> Group:
 def show_verified(console: Console, runs: Sequence[Verified]) -> None:
     """Print the outcomes of every run, and of several runs how many have met theirs."""
     for run in runs:
-        where = "" if run.status.state == FINISHED else f", which is {run.status.state}"
+        where = "" if run.status.state == FINISHED else f", which {_was(run.status)}"
         at = f" at step {run.status.step}"
         if not run.outcomes:
             console.print(Text.assemble((run.folder.shown, "bold"), f"{where} expects nothing"), soft_wrap=True)
@@ -66,6 +66,11 @@ def show_verified(console: Console, runs: Sequence[Verified]) -> None:
         console.print(outcomes_table(run.outcomes))
     if len(runs) > 1:
         console.print(tally(runs))
+
+
+def _was(status: Status) -> str:
+    told = told_state(status.state, status.reason)
+    return f"is {told}" if told == status.state else f"was {told}"
 
 
 def tally(runs: Sequence[Verified]) -> Text:
@@ -86,4 +91,4 @@ def missed_line(one: Outcome) -> str:
 
 def _may_change_the_result(word: str) -> bool:
     key = word.lstrip("+~").partition("=")[0]
-    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "hydra.", "warn"))
+    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "warn"))

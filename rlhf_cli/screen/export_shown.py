@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +15,13 @@ from rlhf_cli.export.given_away import GivenAway
 _KIB, _MIB = 1024, 1024**2
 
 
-def show_given_away(console: Console, run: str, given: GivenAway, pushed_to: str | None) -> None:
-    """Print where the model lies, what it is, and what to type to use it or to upload it."""
+def show_given_away(
+    console: Console, run: str, given: GivenAway, pushed_to: str | None, *, flags: Sequence[str] = ()
+) -> None:
+    """Print where the model lies, what it is, and what to type to use it or to upload it.
+
+    `flags` are those that say which weights were written, and where.
+    """
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
@@ -26,5 +32,5 @@ def show_given_away(console: Console, run: str, given: GivenAway, pushed_to: str
     if pushed_to is not None:
         console.print(Text(f"  pushed to {pushed_to}"))
     else:
-        command = f"rlhf export {shlex.quote(run)} --out {shlex.quote(place)} --push OWNER/NAME"
+        command = f"rlhf export {shlex.join([run, *flags])} --push OWNER/NAME"
         console.print(Text(f"  {command}  # uploads it, with the card as you leave it"), soft_wrap=True)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rlhf_cli.diagnosis.finding import Evidence, Finding
 from rlhf_cli.diagnosis.run_diagnosis import RunDiagnosis, has_ended_well
+from rlhf_cli.runs.run_status import told_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -36,7 +37,7 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 def show_why(console: Console, run: RunDiagnosis) -> None:
     """Print how a run ended, what was found from the worst on, what is fine, what could not be looked at."""
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
-    if run.status.reason:
+    if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")
         console.print(reason, soft_wrap=True)  # it may hold a command, which is to be copied whole
     for finding in run.diagnosis.findings:

@@ -18,11 +18,12 @@ from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.evaluations import PICTURE, in_training
 from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, reward_spans, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import read_status, stopped_by_rule
+from rlhf_cli.runs.run_status import read_status, stopped_by_rule, told_state
 from rlhf_cli.screen.expectations_table import at_the_end
 from rlhf_cli.screen.failed_rewards import failures_again, rows_failed
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
+from rlhf_cli.screen.next_commands import show_commands
 from rlhf_cli.screen.one_line import one_line
 from rlhf_cli.tracking.where_to_look import where_to_look
 
@@ -62,7 +63,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
         parts += ["", Text(reason, style="bold")]
     if status.warnings:
         parts += ["", Text(f"{status.warnings} warnings are in log.txt", style="dim")]
-    title = f"[bold]{status.state} after {status.step} steps"
+    title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
     console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
     _show_next(console, folder)
 
@@ -151,7 +152,4 @@ def _show_next(console: Console, folder: RunFolder) -> None:
         f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
         "rlhf list": "what else can be put together",
     }
-    for command, why in commands.items():
-        # A command is never broken, so that it can be copied; a comment that has no room beside it is left out.
-        comment = f"  [dim]# {why}[/]" if len(command) + len(why) + 6 <= console.width else ""
-        console.print(f"  [cyan]{command}[/]{comment}", soft_wrap=True, highlight=False)
+    show_commands(console, commands)

@@ -7,6 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.config.schema.expect_section import expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Slurm
 from rlhf_cli.config.truncation_mode import truncation_warnings
@@ -34,6 +35,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.add_row("passes", plan.passes.describe())
     if experiment.rewards:
         facts.add_row("guards", _guards(experiment))
+    if experiment.expect is not None:
+        facts.add_row("expected", _expected(experiment))
     facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
     for name, line in _launch(experiment):
         facts.add_row(name, line)
@@ -117,6 +120,12 @@ def _guards(experiment: Experiment) -> str:
     if any(reward.on_error != "raise" for reward in experiment.rewards.values()) and guards.max_error_share < 1:
         lines.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
     return f"end the run at {', or '.join([*lines, 'NaN or infinity'])}"
+
+
+def _expected(experiment: Experiment) -> str:
+    """Return the numbers that the run is to come to, and where each is read."""
+    expected = expectations_of(experiment.expect).values()
+    return "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
 
 
 def _device(experiment: Experiment) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_STATE_STYLE = {"running": "cyan", "failed": "red", "killed": "red", "preempted": "yellow"}
+_STATE_STYLE = {"running": "cyan", "failed": "red", "killed": "red", "preempted": "yellow", "stopped": "yellow"}
 _FINISHED, _NEVER_BEGUN = "finished", ("created", "missing")
 
 

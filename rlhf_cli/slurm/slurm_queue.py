@@ -11,6 +11,8 @@ _TIMEOUT_S = 20.0
 _FORMAT = "%i|%T|%r|%j|%k"
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _AT_WORK = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
+"""What squeue says where it is installed and nobody has ever told it of a cluster."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Answer:
 def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
     """Return what Slurm knows of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
 
-    Where there is no squeue and nothing was named, the answer is empty and no problem.
+    Where there is no Slurm (no squeue, or one without a cluster) and nothing was named, the answer is empty and no
+    problem.
     """
     if not job_ids and not mine:
         return Answer({})
@@ -58,7 +61,8 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
     listed = _say("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
     if isinstance(listed, str):
         if "Invalid job id" not in listed:
-            return Answer({}, listed)
+            is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
+            return Answer({}, None if is_none else listed)
         listed = []  # it was asked about one job alone, and has forgotten it
     jobs = dict(_job(line) for line in listed if line.count("|") >= 4)
     if forgotten := [job_id for job_id in job_ids if job_id not in jobs]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError, in_one_line
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import ResumeOptions
@@ -17,7 +17,7 @@ from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.pace import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status
+from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
 from rlhf_cli.slurm.slurm_submission import check_slurm
@@ -149,8 +149,9 @@ def _planned(sweep: SweepFolder, one: _Known, options: SweepOptions) -> PlannedJ
         step = checkpoint.name.rpartition("-")[2] if checkpoint is not None else None
         again = "begins" if status.state == CREATED else "begins again"
         what = f"goes on from step {step}" if step is not None else again
-    reason = (status.reason or "").partition("\n")[0] if status.state != FINISHED else ""
-    return PlannedJob(one.job.name, status.state, status.step, status.max_steps, what, reason)
+    reason = in_one_line(status.reason or "") if status.state != FINISHED else ""
+    state, _, _ = told_state(status.state, status.reason).partition(" ")
+    return PlannedJob(one.job.name, state, status.step, status.max_steps, what, reason)
 
 
 def _why_nothing(known: Sequence[_Known], options: SweepOptions) -> str:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
-from rlhf_cli.launch.stopping import CTRL_C, handled
+from rlhf_cli.launch.stopping import handled
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
 from rlhf_cli.screen.sweep_table import PRUNED

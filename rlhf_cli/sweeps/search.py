@@ -12,7 +12,7 @@ from rich.console import Console
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.jobs.resume_options import ResumeOptions
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.search_result import TrialRow, show_found, show_search
 from rlhf_cli.sweeps.checked_jobs import checked, folder_of
@@ -23,7 +23,7 @@ from rlhf_cli.sweeps.search_plan import SearchPlan, few_digits, search_plan, wit
 from rlhf_cli.sweeps.search_space import Numbers, Options, Space
 from rlhf_cli.sweeps.study import JOURNAL, Memory
 from rlhf_cli.sweeps.sweep_end import SweepEnd
-from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep
+from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, begin_sweep, typed_words
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.trials import Trials
 from rlhf_cli.sweeps.watched_metric import refuse_unlogged_watch
@@ -64,8 +64,7 @@ def is_search(folder: Path) -> bool:
 
 def search_of(folder: Path) -> SearchPlan:
     """Return the search in a folder, as it was typed. Raises RunError where the words no longer say the same."""
-    typed = read_json(folder / SWEEP_FILE).get("overrides")
-    plan = search_plan([*map(str, typed)] if isinstance(typed, list) else [])
+    plan = search_plan(typed_words(folder))
     if plan is None:
         raise RunError("the words of this search describe none any more", where=str(folder / SWEEP_FILE))
     return plan

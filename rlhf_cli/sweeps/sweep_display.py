@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
 
+from rlhf_cli.errors import in_one_line
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.metrics_file import start_and_end
-from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status, told_state
 from rlhf_cli.screen.start_panel import show_start
 from rlhf_cli.screen.sweep_table import PRUNED, STARTING, WAITING, SweepRows, sweep_table
 from rlhf_cli.screen.time_spans import span
@@ -91,15 +93,18 @@ class SweepDisplay:
         span_of_values = start_and_end(list(row.values))
         value = f", {watch.shown_metric} {span_of_values[1]:.3f}" if span_of_values is not None else ""
         took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
-        why = f": {status.reason}" if status.reason and status.state != FINISHED else ""
+        told = told_state(status.state, status.reason)
+        reason = in_one_line(status.reason or "")
+        why = f": {reason}" if reason and status.state != FINISHED and told == status.state else ""
         if self._console.is_terminal and status.state == FINISHED:
             return
         left = self.rows().left_s
         to_come = f" (about {span(left)} left)" if left and status.state == FINISHED else ""
-        line = f"[{ended}/{of}] {watch.job.name} {status.state}{took}{value}{to_come}{why}"
+        line = f"[{ended}/{of}] {watch.job.name} {told}{took}{value}{to_come}{why}"
         self._say(line, style=_STYLE.get(status.state))
         if status.state in (FAILED, KILLED):
-            self._say(f"  what it printed: {watch.job.folder.shown}/{watch.job.folder.console.name}")
+            shown = shlex.quote(watch.job.folder.shown)
+            self._say(f"  rlhf why {shown}  # its last words; {watch.job.folder.console.name} there is what it printed")
 
     def say(self, line: str) -> None:
         """Print a line above the table."""

@@ -96,6 +96,12 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP_FILE).is_file()
 
 
+def typed_words(folder: Path) -> list[str]:
+    """Return the words that a sweep was typed with, no flags among them. Raises RunError for an unreadable file."""
+    typed = read_json(folder / SWEEP_FILE).get("overrides")
+    return [*map(str, typed)] if isinstance(typed, list) else []
+
+
 def open_sweep(folder: Path) -> SweepFolder:
     """Return the sweep in a folder. Raises RunError where its sweep.json cannot be read."""
     content = read_json(folder / SWEEP_FILE)

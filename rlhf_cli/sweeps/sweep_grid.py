@@ -11,16 +11,10 @@ from hydra.core.override_parser.types import Glob, Override, ParsedElementType, 
 from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.overrides import quote_paths
+from rlhf_cli.config.overrides import quote_paths, refuse_hydra
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.suggest import did_you_mean
 from rlhf_cli.sweeps.job_names import names_of
-
-_HYDRA_INSTEAD = {
-    "sweeper": "a grid is what -m makes of the values",
-    "launcher": "-j N runs N at a time on this machine, launch=slurm makes an array",
-    "sweep": "run.root and run.name say where a sweep lies",
-}
 
 
 @dataclass(frozen=True)
@@ -110,15 +104,7 @@ def _parsed(text: str) -> Override | None:
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
         return None
-    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        about = key.removeprefix("hydra")[1:].partition(".")[0]
-        raise ConfigError(
-            "a sweep is not Hydra's to run",
-            where="command line",
-            got=text,
-            expected=_HYDRA_INSTEAD.get(about, "settings of the experiment alone"),
-            hint="leave it out; docs/sweeps.md says how sweeps are run",
-        )
+    refuse_hydra(key, text)
     if key in ("run.name", "run.root") and "," in value:
         raise ConfigError(
             f"{key} says where the whole sweep lies, and is not swept over",

@@ -228,7 +228,14 @@ FORMER_NAMES: dict[str, FormerName] = {row.name: row for row in _ROWS}
 
 SPOKEN_VALUES: dict[str, dict[str, str]] = {
     "device": {"gpu": "cuda", "cuda:0": "cuda", "mps": "auto", "none": "auto"},
-    "precision": {"fp32": "float32", "full": "float32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"},
+    "precision": {
+        "fp32": "float32",
+        "full": "float32",
+        "float16": "fp16",
+        "half": "fp16",
+        "bfloat16": "bf16",
+        **{"no": "float32", "none": "float32", "off": "float32", "false": "float32", "32": "float32", "16": "fp16"},
+    },
     "dtype": {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"},
     "strategy": {"fsdp": "fsdp2", "fsdp1": "fsdp2", "dp": "ddp", "deepspeed": "zero2", "zero": "zero2"},
     "quantize": {"int4": "4bit", "nf4": "4bit", "int8": "8bit", "4": "4bit", "8": "8bit"},

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+HYDRA_INSTEAD: dict[str, str] = {
+    "sweeper": "a grid is what -m makes of the values",
+    "launcher": "-j N runs N at a time on this machine, launch=slurm makes an array",
+    "sweep": "run.root and run.name say where a sweep lies",
+    "run": "run.root and run.name say where a run lies",
+    "job": "run.name says what a run is called",
+    "mode": "-m makes a sweep of it",
+    "searchpath": "files in ./conf win over what is shipped",
+    "verbose": "log.txt in the run folder has what libraries said",
+    "job_logging": "log.txt in the run folder has what libraries said",
+}
+"""A part of Hydra's own section -> what says it here: Hydra composes, and runs nothing."""
+
 VERBS_OF_OTHERS: dict[str, str] = {
     "run": "train",
     "start": "train",
@@ -52,6 +65,22 @@ VERBS_OF_OTHERS: dict[str, str] = {
     "version": "--version",
 }
 """A verb of other tools -> what is typed behind `rlhf` instead."""
+
+MEANT_FLAGS: dict[str, dict[str, str]] = {
+    "generate": dict.fromkeys(
+        (
+            *("--num", "--n", "--count", "--samples", "--num-samples", "--num_samples", "--best-of", "--completions"),
+            *("--num-generations", "--num_generations", "--num-completions", "--num_completions"),
+            "--num_return_sequences",
+        ),
+        "-n",
+    ),
+    "train": dict.fromkeys(("--parallel", "--workers", "--n_jobs", "--n-jobs"), "-j"),
+    "eval": {"--num": "--samples", "--n": "--samples", "-n": "--samples", "--limit": "--rows"},
+    "score": {"--file": "--completions", "--input": "--completions"},
+    "export": {"--output": "--out", "--to": "--out", "--hub": "--push", "--repo": "--push"},
+}
+"""A verb -> a flag that is typed for one of its own -> the one that is meant."""
 
 FLAGS_OF_OTHERS: dict[str, str] = {
     # Hydra's

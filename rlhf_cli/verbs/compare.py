@@ -40,6 +40,7 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import section
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import Options, read_options
@@ -125,6 +126,8 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
     num_logged = sum(run.metrics.num_events > 0 for run in runs)
     if num_logged == 1 or (num_logged and in_common(comparison)):
         return
+    if len(runs) > 1 and (shared := set.intersection(*(set(run.metrics) for run in runs))):
+        raise _not_comparable(runs, sorted(shared))
     logged = [f"{run.name} ({run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs[:4]]
     error = RunError(
         "the runs have no metric in common" if len(runs) > 1 else "the run has logged nothing",
@@ -133,6 +136,17 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
         hint="rlhf status shows what has become of them",
     )
     raise Problems([error, *(one for one in problems if isinstance(one, UserError))]) if problems else error
+
+
+def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunError:
+    """Return the error for runs that log the same name and are compared by other numbers: it is no number of both."""
+    by = [f"{run.name} ({run.trainer}): {', '.join(run.weights) or 'its loss'}" for run in runs[:4]]
+    return RunError(
+        f"the runs are compared by different numbers: {' and '.join(shared[:3])} of the one is not that of the other",
+        got="\n".join([*by, *(["..."] if len(runs) > 4 else [])]),
+        expected="runs that are scored by a reward of the same name, or of the same trainer",
+        hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, to see them all the same; or rlhf eval RUN of each",
+    )
 
 
 def _view(runs: Sequence[LoggedRun]) -> str:
@@ -173,7 +187,11 @@ def _parse(argv: list[str]) -> Options:
     """Return what was typed. Raises RunError where no run is named, UserError for two things on one screen."""
     options = read_options(__doc__, argv, verb="compare")
     if not options.words:
-        raise RunError("no run was named", expected="run folders, a sweep, a glob", hint="rlhf compare runs/quickstart")
+        raise RunError(
+            "no run was named",
+            expected="run folders, a sweep, a glob",
+            hint=with_newest("rlhf compare", all_of_it=True),
+        )
     if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
         got = "two of --json, --csv -, --latex"
         raise UserError("one thing at a time goes to the screen", got=got, hint="--csv FILE")

@@ -44,6 +44,7 @@ from rlhf_cli.json_output import print_json
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
@@ -68,7 +69,9 @@ def run(argv: list[str]) -> int:
     named = next((word for word in words if names_a_run(word)), None)
     if named is None:
         raise RunError(
-            "no run was named", expected="a run folder, run:NAME or a reward model's folder", hint="rlhf eval RUN"
+            "no run was named",
+            expected="a run folder, run:NAME or a reward model's folder",
+            hint=with_newest("rlhf eval", finished=True),
         )
     words.remove(named)
     target = _target(named, words)

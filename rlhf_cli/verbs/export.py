@@ -25,6 +25,7 @@ from rlhf_cli.export.given_away import exported_before, give_away
 from rlhf_cli.export.source_model import find_source
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.screen.export_shown import show_given_away
 from rlhf_cli.screen.screen_width import wide_console
@@ -42,7 +43,10 @@ def run(argv: list[str]) -> int:
     if len(options.words) != 1:
         got = " ".join(options.words) or "nothing"
         raise RunError(
-            "one run is exported at a time", got=got, expected="a run folder or run:NAME", hint="rlhf status"
+            "one run is exported at a time",
+            got=got,
+            expected="a run folder or run:NAME",
+            hint=with_newest("rlhf export", finished=True),
         )
     repo = options.text("--push")
     if options.on("--public") and repo is None:
@@ -63,8 +67,15 @@ def run(argv: list[str]) -> int:
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
     else:
-        show_given_away(console, folder.shown, given, pushed_to)
+        show_given_away(console, folder.shown, given, pushed_to, flags=_flags(options))
     return EXIT_OK
+
+
+def _flags(options: Options) -> list[str]:
+    """Return the flags that name the weights and the folder, to be typed again when they are uploaded."""
+    values = [(name, options.text(name)) for name in ("--out", "--checkpoint")]
+    typed = [word for name, value in values if value is not None for word in (name, value)]
+    return [*typed, *(["--critic"] if options.on("--critic") else [])]
 
 
 def _run(word: str) -> RunFolder:

@@ -47,6 +47,7 @@ from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import is_run_name
 from rlhf_cli.jobs.typed_run import run_at
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.screen.best_of_n_tables import show_best_of_n, show_made
@@ -108,7 +109,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
         raise RunError(
             "no run was named",
             expected="a run folder or run:NAME; or a model, and the experiment whose rewards score it",
-            hint="rlhf generate RUN",
+            hint=with_newest("rlhf generate", finished=True),
         )
     words.remove(named)
     is_run = is_run_name(named) or (Path(named) / "config.yaml").is_file()

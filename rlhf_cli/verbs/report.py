@@ -19,6 +19,7 @@ from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import EXIT_OK, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.usage import read_options
 
 _KILOBYTE = 1000
@@ -32,7 +33,11 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="report")
     words = options.words
     if not words:
-        raise RunError("no run was named", expected="runs, sweeps, folders of them", hint="rlhf report runs/quickstart")
+        raise RunError(
+            "no run was named",
+            expected="runs, sweeps, folders of them",
+            hint=with_newest("rlhf report", all_of_it=True),
+        )
     runs, problems = read_by_words(words, wanted=None, where="rlhf report")
     folder = _folder_of(words, runs)
     out = options.path("--out") or folder / "report.html"

@@ -21,7 +21,9 @@ from rlhf_cli.expectations.same_again import SameAgain, compare_again
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.one_run import show_run_folder
 from rlhf_cli.jobs.reproducing import reproduction_of, run_again
+from rlhf_cli.jobs.typed_run import run_at
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.screen.same_again_shown import show_same_again
 from rlhf_cli.screen.screen_width import wide_console
@@ -36,9 +38,11 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="reproduce")
     named = [word for word in options.words if names_a_run(word)]
     if len(named) != 1:
-        raise RunError("one run is run again at a time", got=" ".join(named) or "nothing", hint="rlhf reproduce RUN")
+        raise RunError(
+            "one run is run again at a time", got=" ".join(named) or "nothing", hint=with_newest("rlhf reproduce")
+        )
     words = [word for word in options.words if word != named[0]]
-    earlier, steps = open_run(Path(named[0])), options.number("--steps")
+    earlier, steps = run_at(named[0], words, where="rlhf reproduce"), options.number("--steps")
     other = options.text("--against")
     if other is not None and words:
         raise ConfigError(

@@ -30,7 +30,9 @@ from rlhf_cli.jobs.one_run import resume_once, say_finished
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import ResumeOptions, resume_options
 from rlhf_cli.jobs.resuming import resumed
+from rlhf_cli.jobs.run_names import is_run_name
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import newest_run, with_newest
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_result import run_result
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, own_job_id, read_status
@@ -64,8 +66,12 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
     """Go on with one run and return its folder."""
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
-        raise RunError("one run is resumed at a time", got=" ".join(named) or "nothing", hint="rlhf resume RUN")
+        raise RunError(
+            "one run is resumed at a time", got=" ".join(named) or "nothing", hint=with_newest("rlhf resume")
+        )
     words.remove(named[0])
+    if is_run_name(named[0]):
+        raise _by_name(named[0])
     folder = open_run(Path(named[0]))
     refuse_of_sweeps(options, "rlhf resume SWEEP")
     status = read_status(folder)
@@ -82,3 +88,14 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
     refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
     resume_once(console, resumed(folder, prepare_from(folder, words), how.allowed), take_over=how.take_over)
     return folder
+
+
+def _by_name(word: str) -> RunError:
+    """Return the error that says which run may be meant by `run:NAME`, which everywhere else is one that is done."""
+    newest = newest_run(Path("runs", word.partition(":")[2]))
+    return RunError(
+        "run:NAME is a run that has finished, and there is nothing to go on with",
+        got=word,
+        expected="the folder of a run that was interrupted",
+        hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),
+    )

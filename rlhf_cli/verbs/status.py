@@ -16,6 +16,7 @@ from rlhf_cli.jobs.run_states import overview
 from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.found_runs import runs_below
+from rlhf_cli.runs.run_folder import FIRST_RUN
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.screen.status_table import show_overview
 from rlhf_cli.usage import read_options
@@ -38,5 +39,5 @@ def run(argv: list[str]) -> int:
     if seen.rows:
         show_overview(console, seen)
     else:
-        console.print("no runs under runs/, and none in Slurm's line")
+        console.print(f"no runs under runs/, and none in Slurm's line; {FIRST_RUN} makes one")
     return EXIT_OK

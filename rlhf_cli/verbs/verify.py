@@ -13,6 +13,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Problems, RunError, UserError
 from rlhf_cli.expectations.met_or_missed import MET, MISSED, OPEN, Verified, verify
 from rlhf_cli.jobs.runs_by_words import folders_of
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.screen.expectations_table import show_verified
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
@@ -25,9 +26,7 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="verify")
     if not options.words:
-        raise RunError(
-            "no run was named", expected="a run folder, or a sweep's", hint="rlhf status shows what there is"
-        )
+        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf verify"))
     runs = _verified(options.words)
     states = [one.state for one in runs if one.state is not None]
     if not states:

@@ -27,6 +27,7 @@ from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.screen.screen_width import wide_console
@@ -75,7 +76,7 @@ def _folder(words: list[str]) -> RunFolder:
             "which run?" if not named else "one run at a time",
             got=" ".join(named) or None,
             expected="a run folder, or run:NAME, and what would be different",
-            hint="rlhf whatif runs/quickstart/RUN rewards.brevity.weight=0.3",
+            hint=with_newest("rlhf whatif", " rewards.NAME.weight=0.3"),
         )
     words.remove(named[0])
     if is_run_name(named[0]):

@@ -12,6 +12,7 @@ from rlhf_cli.diagnosis.run_diagnosis import diagnose, diagnose_readable
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.runs_by_words import folders_of
 from rlhf_cli.json_output import print_json
+from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.screen.findings_panel import show_why, show_worst
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import read_options
@@ -25,9 +26,7 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="why")
     words = options.words
     if not words:
-        raise RunError(
-            "no run was named", expected="a run folder, or a sweep's", hint="rlhf status shows what there is"
-        )
+        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf why"))
     folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
     if len(folders) == 1:
         one = diagnose(folders[0])

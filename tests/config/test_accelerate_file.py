@@ -87,6 +87,7 @@ def test_the_strategy_of_a_file_is_held_against_the_table(refused: Refused, writ
     ("text", "what"),
     [
         ("distributed_type: MEGATRON_LM\n", "wants what rlhf does not start"),
+        ("distributed_type: NO\n", "says NO without quotes"),
         ("distributed_type: XLA\n", "wants what rlhf does not start"),
         ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", "wants what rlhf does not start"),
         ("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "a precision that TRL's arguments do not have"),

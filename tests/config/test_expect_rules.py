@@ -8,6 +8,8 @@ from rlhf_cli.config.schema.expect_section import Expectation, checked_expectati
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 
+EVALUATE = "; or evaluate while it trains: data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
+
 
 def refused(*words: str, exp: str = "quickstart") -> UserError:
     with pytest.raises(UserError) as caught:
@@ -90,7 +92,10 @@ def test_everything_wrong_is_said_at_once() -> None:
         ("{metric: corect, at_least: 1}", "metric: correct"),
         ("{metric: rewards/corect/mean, at_least: 1}", "metric: rewards/correct/mean"),
         ("{metric: ppo/value_loss, at_most: 1}", "expect=null on the command line, to expect nothing"),
-        ("{metric: eval_reward, at_least: 1}", "expect=null on the command line, to expect nothing"),
+        ("{metric: eval_reward, at_least: 1}", f"metric: reward{EVALUATE}"),
+        ("{metric: eval_correct, at_least: 1}", f"metric: correct{EVALUATE}"),
+        ("{metric: eval/total, at_least: 1}", f"metric: total{EVALUATE}"),
+        ("{metric: eval_corect, at_least: 1}", f"metric: correct{EVALUATE}"),
     ],
 )
 def test_a_metric_that_nobody_logs(one: str, hint: str) -> None:
@@ -140,3 +145,18 @@ def test_a_debug_run_expects_nothing() -> None:
     word = "expect=[{metric: correct, at_least: 0.5}]"
     assert prepare(["+exp=quickstart", word]).experiment.expect
     assert prepare(["+exp=quickstart", "debug=one_step"]).experiment.expect is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("eval_correct", "eval_rewards/correct/mean"),
+        ("eval/total", "eval_reward"),
+        ("eval_rewards/corect/mean", "eval_rewards/correct/mean"),
+    ],
+)
+def test_an_evaluation_is_named_as_it_is_logged(metric: str, hint: str) -> None:
+    """TRL logs an evaluation's rewards as `eval_rewards/NAME/mean` and their total as `eval_reward`."""
+    evaluated = ("trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1")
+    assert refused(*evaluated, f"expect={{metric: {metric}, at_least: 1}}").hint == f"expect.metric={hint}"
+    prepare(["+exp=quickstart", *evaluated, f"expect={{metric: {hint}, at_least: 1}}"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
 from rlhf_cli.config.nearest_values import first_taken, meant_inside, meant_value
+from rlhf_cli.errors import UserError
+from rlhf_cli.jobs.prepare import prepare
 
 
 class Sample(BaseModel):
@@ -70,3 +73,20 @@ def test_a_section_says_which_of_its_keys_takes_it() -> None:
 def test_what_is_not_taken_is_not_suggested() -> None:
     assert first_taken("a", "7", lambda value: False) is None
     assert first_taken("a", "7", lambda value: value == 7) == "a=7"
+
+
+@pytest.mark.parametrize("typed", ["no", "fp32", "off", "32"])
+def test_the_precision_that_accelerate_calls_no(place: Path, typed: str) -> None:
+    """accelerate's `mixed_precision: no` is float32 here; YAML 1.1 makes a boolean of a bare `no`."""
+    with pytest.raises(UserError) as caught:
+        prepare(["+exp=quickstart", f"launch.precision={typed}"])
+    assert caught.value.hint == "launch.precision=float32"
+
+
+def test_a_bare_no_in_a_file_is_that_too(place: Path) -> None:
+    (place / "conf" / "exp").mkdir(parents=True)
+    header = "# @package _global_\ndefaults: [quickstart, _self_]\n"
+    (place / "conf" / "exp" / "mine.yaml").write_text(header + "launch: {precision: no}\n")
+    with pytest.raises(UserError) as caught:
+        prepare(["+exp=mine"])
+    assert caught.value.hint == "launch.precision=float32"

@@ -34,8 +34,6 @@ Write = Callable[[str, str], Path]
         ("model={path: x}", "++model={path: x}"),
         ("~rewards.format", "~rewards.format"),
         ("~rewards", "~rewards"),
-        ("hydra.verbose=true", "hydra.verbose=true"),
-        ("hydra/launcher=joblib", "hydra/launcher=joblib"),
         ("reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
         ("+reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
     ],
@@ -103,3 +101,24 @@ def test_an_option_of_the_users_own_is_known(write: Write) -> None:
         rewrite(["model=mine"])
     write("conf/model/mine.yaml", "# mine\npath: a/b\n")
     assert rewrite(["model=mine"]) == ["model=mine"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        ("hydra.run.dir=mine", "run.root and run.name say where a run lies"),
+        ("hydra/launcher=joblib", "-j N runs N at a time"),
+        ("+hydra.sweeper.n_trials=3", "-m makes of the values"),
+        ("hydra.mode=MULTIRUN", "-m makes a sweep"),
+    ],
+)
+def test_words_about_hydra_itself_are_refused_on_one_run(typed: str, instead: str) -> None:
+    """Nothing of ours reads them: taken in silence they would seem to have been obeyed."""
+    with pytest.raises(ConfigError, match="Hydra's to run") as caught:
+        rewrite(["+exp=quickstart", typed])
+    assert caught.value.got == typed
+    assert instead in str(caught.value.expected)
+
+
+def test_negative_control_a_key_that_begins_alike(place: Path) -> None:
+    assert rewrite(["hydrant.x=1"]) == ["++hydrant.x=1"]

@@ -1,4 +1,4 @@
-"""Finds the commands that documents quote: lines of fenced blocks that begin with `rlhf `, or with `$ rlhf `."""
+"""Finds the commands that documents quote: lines of fenced blocks that begin with `rlhf `, and those in sentences."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_IN_A_SENTENCE = re.compile(r"`rlhf ([^`]+)`")
 _COMMENT = re.compile(r"(?:\s{2,}\S.*|\s+# .*)$")
 _ENDS = {"|", ">", "2>", "&&", ";", "&", "2>&1", "||"}
 
@@ -33,6 +34,18 @@ def quoted_commands() -> list[Quoted]:
     return [one for document in documents() for one in _commands(document)]
 
 
+def commands_in_sentences() -> list[Quoted]:
+    """Every command that stands in backticks in a text, each once: often with a name for what the reader puts there."""
+    found: dict[str, str] = {}
+    for document in documents():
+        text = document.read_text(encoding="utf-8")
+        sentences = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+        for command in _IN_A_SENTENCE.finditer(sentences):
+            place = f"{document.relative_to(ROOT)}:{sentences[: command.start()].count(chr(10)) + 1}"
+            found.setdefault(" ".join(command[1].split()), place)
+    return [Quoted(place, tuple(shlex.split(words))) for words, place in found.items()]
+
+
 def _commands(document: Path) -> Iterator[Quoted]:
     text = document.read_text(encoding="utf-8")
     for fence in _FENCE.finditer(text):
@@ -47,6 +60,20 @@ def _commands(document: Path) -> Iterator[Quoted]:
                 command = command[:-1].rstrip() + " " + lines[offset].strip()
             is_refused = offset + 1 < len(lines) and lines[offset + 1].strip().startswith("error:")
             yield Quoted(f"{document.relative_to(ROOT)}:{line_number + offset}", _words(command), is_refused)
+
+
+def explained(line: str) -> str:
+    """Return a quoted command without its prompt and without what explains it behind two blanks or a `#`."""
+    return _COMMENT.sub("", line.strip().removeprefix("$ "))
+
+
+def typed_line(line: str, *, is_shell: bool, has_prompts: bool) -> str | None:
+    """Return what is typed of a line of a block, or None where it is something that is printed."""
+    if is_shell:
+        return line
+    if has_prompts:
+        return line.removeprefix("$ ") if line.startswith("$ ") else None
+    return explained(line) if line.startswith("rlhf ") else None
 
 
 def _words(command: str) -> tuple[str, ...]:

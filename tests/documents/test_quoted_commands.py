@@ -12,13 +12,16 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.usage import read_options, usage_of
 from rlhf_cli.verbs import VERBS
-from tests.documents.quoted_commands import Quoted, quoted_commands
+from tests.documents.quoted_commands import Quoted, commands_in_sentences, quoted_commands
 
 pytestmark = pytest.mark.usefixtures("place")
 COMPOSE = ("train", "check", "show", "audit", "score")
 _STAND_IN = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|…")
 OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
 """Experiments that the documents have the reader write."""
+ON_PURPOSE = ("tarin", "diff", "--cfg", "rewards.brevity.wieght=0.5")
+"""Words that the documents say are answered with the right ones."""
+IN_SENTENCES = commands_in_sentences()
 COMMANDS = list({one.words: one for one in quoted_commands()}.values())
 
 
@@ -44,6 +47,17 @@ def test_it_can_be_typed(command: Quoted) -> None:
             prepared = prepare(overrides, keep_run_names=True)
             if command.is_refused:
                 preflight(prepared.experiment, prepared.composed)
+
+
+@pytest.mark.parametrize("command", IN_SENTENCES, ids=[" ".join(one.words) for one in IN_SENTENCES])
+def test_so_can_what_a_sentence_names(command: Quoted) -> None:
+    """A flag may be named without its value."""
+    if set(ON_PURPOSE) & set(command.words):
+        return
+    verb, last = command.words[0], command.words[-1]
+    takes_a_value = verb in VERBS and re.search(rf"^ *(-\w, )?{last} [A-Zab]", usage_of(verb).text, re.MULTILINE)
+    words = (*command.words, "1") if last.startswith("--") and takes_a_value else command.words
+    test_it_can_be_typed(Quoted(command.place, words))
 
 
 def test_negative_control() -> None:

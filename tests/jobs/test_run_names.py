@@ -52,7 +52,7 @@ def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeyp
     [
         ("run:quikstart", "rlhf train +exp=quickstart, then run:quickstart"),
         ("run:quickstart", "rlhf train +exp=quickstart"),
-        ("run:wombat", "rlhf train +exp=wombat"),
+        ("run:wombat", "rlhf list exp shows what can be trained"),
     ],
 )
 def test_where_none_is_there_with_the_experiment_that_makes_one(

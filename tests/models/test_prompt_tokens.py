@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.prompt_tokens import PromptTokens
@@ -53,3 +54,13 @@ def test_half_a_character_is_left_out_where_its_mark_would_fit() -> None:
 
     tokenizer: Any = Letters()
     assert PromptTokens(tokenizer).last("abhc", 2) == "c"
+
+
+@pytest.mark.parametrize("around", [1, 2])
+def test_tokens_around_a_text_count(around: int) -> None:
+    """Llama's tokenizer begins every text with a token, others end it with one as well."""
+    tokenizer = byte_tokenizer(512)
+    mark, special = tokenizer.eos_token, (tokenizer.eos_token, tokenizer.eos_token_id)
+    single = f"{mark} $A" if around == 1 else f"{mark} $A {mark}"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[special])
+    assert PromptTokens(tokenizer).longer_than(20, ["a" * 20, "a" * (20 - around)]) == {0: 20 + around}

@@ -153,3 +153,22 @@ class TestTokenizer:
         error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
         assert error.where == "model.path (command line)"
         assert name in str(error.got)
+
+
+class TestTokensAroundATextCount:
+    """A tokenizer that begins every text with a token of its own, as Llama's does: 496 bytes are 497 tokens."""
+
+    @staticmethod
+    def beginning_with(number: int) -> dict[str, object]:
+        mark = {"SpecialToken": {"id": "<pad>", "type_id": 0}}
+        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        special = {"<pad>": {"id": "<pad>", "ids": [0], "tokens": ["<pad>"]}}
+        single = [*[mark] * number, first]
+        return {"type": "TemplateProcessing", "single": single, "pair": [*single, second], "special_tokens": special}
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_a_text_that_fits_without_them(self, place, write: Write, refused: Refused, number: int) -> None:
+        model_copy(place / "model", tokenizer={"post_processor": self.beginning_with(number)})
+        write("rows.jsonl", ROWS + one_of(ROOM - number) + one_of(ROOM))
+        error = refused(*MINE, *MODEL)
+        assert error.got == f"1 of 22 prompts are longer, the longest has {ROOM + number} tokens"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder, expand, open_run, read_json, write_json
+from rlhf_cli.runs.found_runs import runs_in
+from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 
 MakeRun = Callable[..., RunFolder]
 
@@ -57,30 +58,34 @@ class TestLastCheckpoint:
         assert folder.last_checkpoint() == whole
 
 
-class TestExpand:
+class TestRunsOfAPath:
     def test_a_run_is_itself(self, make_run: MakeRun) -> None:
         one = make_run("runs/exp/one")
-        assert expand([one.path]) == [RunFolder(one.path.resolve())]
+        assert runs_in(one.path) == [RunFolder(one.path.resolve())]
 
     def test_a_folder_of_runs_is_all_of_them_in_order(self, make_run: MakeRun) -> None:
         two, one = make_run("runs/exp/two"), make_run("runs/exp/one")
         (two.path.parent / "notes").mkdir()
-        assert [run.path for run in expand([one.path.parent])] == [one.path.resolve(), two.path.resolve()]
-
-    def test_several_in_the_order_typed(self, make_run: MakeRun) -> None:
-        two, one = make_run("runs/a/two"), make_run("runs/b/one")
-        assert [run.path.name for run in expand([two.path, one.path.parent])] == ["two", "one"]
+        assert [run.path for run in runs_in(one.path.parent)] == [one.path.resolve(), two.path.resolve()]
 
     def test_a_sweep_folder_is_its_jobs(self, make_run: MakeRun) -> None:
         jobs = [make_run(f"runs/exp/sweep/{number}") for number in range(2)]
         (jobs[0].path.parent / "sweep.json").write_text("{}")
-        assert [run.path.name for run in expand([jobs[0].path.parent])] == ["0", "1"]
+        assert [run.path.name for run in runs_in(jobs[0].path.parent)] == ["0", "1"]
 
+    @pytest.mark.parametrize(("name", "said"), [("gone", "is not a run folder"), ("runs", "no run lies below")])
+    def test_none(self, tmp_path: Path, name: str, said: str) -> None:
+        (tmp_path / "runs").mkdir()
+        with pytest.raises(RunError, match=said):
+            runs_in(tmp_path / name)
+
+
+class TestOpenRun:
     @pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("runs", "no config.yaml in it")])
     def test_no_run(self, tmp_path: Path, name: str, got: str) -> None:
         (tmp_path / "runs").mkdir()
         with pytest.raises(RunError, match="is not a run folder") as caught:
-            expand([tmp_path / name])
+            open_run(tmp_path / name)
         assert caught.value.got == got
         assert caught.value.expected is not None
 

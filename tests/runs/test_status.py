@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FINISHED, RUNNING, Status, claim, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, RUNNING, Status, claim, read_status, told_state, update_status
 
 MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()
@@ -95,3 +95,10 @@ def test_claim_forgets_the_last_attempt(make_run: MakeRun) -> None:
     status = read_status(folder)
     assert (status.state, status.pid, status.host) == ("running", os.getpid(), HERE)
     assert (status.reason, status.failing_rank, status.warnings, status.step) == (None, None, 0, 9)
+
+
+def test_who_stopped_a_run_at_the_keyboard_is_told_so() -> None:
+    """The state stays `preempted` for programs; only Ctrl-C is put in other words."""
+    assert told_state("preempted", "Ctrl-C") == "stopped by Ctrl-C"
+    assert told_state("preempted", "SIGTERM") == "preempted"
+    assert told_state("failed", "Ctrl-C") == "failed"

@@ -1,6 +1,7 @@
 """What a project's README.md and AGENTS.md name is typed in it, and works.
 
-In the fast tests the runs are cut to two steps and the sweeps left out; the slow ones type every line as it stands.
+In the fast test the runs are cut to two steps and the sweeps left out. In the slow ones every line is typed: as it
+stands for a training by rewards and one on demonstrations, and with runs of two steps for the others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,13 @@ SHORT = [
     *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=8", "data.select=60"),
     *("launch=cpu", "track=none"),
 ]
+
+AS_IT_STANDS = [
+    *((name, "README.md") for name in ("grpo", "sft")),
+    ("grpo", "AGENTS.md"),
+]
+EVERY_DOCUMENT = [(name, document) for name in TRAININGS for document in ("README.md", "AGENTS.md")]
+CUT_SHORT = [one for one in EVERY_DOCUMENT if one not in AS_IT_STANDS]
 
 
 def commands_of(document: str) -> list[list[str]]:
@@ -57,32 +66,45 @@ def test_only_verbs_that_there_are_and_folders_that_were_made(name: str, place: 
         assert any("-m" in words for words in commands if words[:2] == ["rlhf", "train"])
 
 
-@pytest.mark.parametrize(
-    ("name", "document"), [("grpo", "AGENTS.md"), pytest.param("reward", "README.md", marks=pytest.mark.slow)]
-)
-def test_a_document_works_line_by_line(
-    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", "my project", "--trains", name]) == 0
+def type_all(document: str, capsys: pytest.CaptureFixture[str], small: Sequence[str] = (), *, sweeps: bool) -> None:
+    """Type every command of a document of the current folder, trainings with the words of `small` beside.
+
+    Without `sweeps` they are left out, and what comes after them.
+    """
+    for words in commands_of(Path(document).read_text()):
+        if sweeps or not any(word.endswith(("sweep", "trials")) for word in words):
+            typed([*words, *small] if words[:2] == ["rlhf", "train"] else words, capsys)
+
+
+def short(name: str) -> list[str]:
+    """Words that cut a training to two steps."""
+    return [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
+
+
+def test_a_document_works_line_by_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "my project", "--trains", "grpo"]) == 0
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workplace / "my project")
-        small = [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
-        for words in commands_of(Path(document).read_text()):
-            if any(word.endswith(("sweep", "trials")) for word in words):
-                continue  # a sweep, or what comes after it
-            typed([*words, *small] if words[:2] == ["rlhf", "train"] else words, capsys)
-        runs = {path.parent.name for path in Path("runs/first").glob("*/config.yaml")}
-        assert runs == ({"trial", "plain"} if document == "AGENTS.md" else {"base", "longer"})
+        type_all("AGENTS.md", capsys, short("grpo"), sweeps=False)
+        assert {path.parent.name for path in Path("runs/first").glob("*/config.yaml")} == {"trial", "plain"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["README.md", "AGENTS.md"])
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(("name", "document"), AS_IT_STANDS)
 def test_every_line_works_as_it_stands(
-    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--trains", name]) == 0
     capsys.readouterr()
-    for words in commands_of((workplace / document).read_text()):
-        typed(words, capsys)
+    type_all(document, capsys, sweeps=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "document"), CUT_SHORT)
+def test_every_line_works_in_two_steps(
+    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--trains", name]) == 0
+    capsys.readouterr()
+    type_all(document, capsys, short(name), sweeps=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -113,3 +114,19 @@ def test_a_reward_models_stage(place: Path) -> None:
     asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
     shown = printed(lambda console: show_start(console, asked, plan, title="pairs", folder=None), 120)
     assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)
+
+
+def test_what_the_run_is_expected_to_come_to(place: Path) -> None:
+    typed = "expect=[{metric: correct, at: last-5, at_least: 0.75}, {metric: total, at_most: 2}]"
+    assert read(typed)["expected"] == "correct at least 0.75 at last-5; total at most 2 at the end"
+    assert "expected" not in read("expect=null")
+
+
+def test_a_frozen_path_is_shown_as_it_would_be_typed_here(place: Path) -> None:
+    """A run that goes on has absolute paths in its config.yaml; one elsewhere is shown as it is."""
+    (place / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0] * len(completions)\n")
+    for typed in ("./rewards.py:short", f"{place}/rewards.py:short"):
+        assert read(f"+rewards.short.fn={typed}")["short"] == "1  ./rewards.py:short"
+    (place / "below").mkdir()
+    os.chdir(place / "below")
+    assert read(f"+rewards.short.fn={place}/rewards.py:short")["short"].startswith(f"1  {place}"[:40])

@@ -198,3 +198,19 @@ def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -
     code, _, err = compare(sweep, "--png", "a.gif")
     assert code == 2
     assert "try:      --png a.gif.png" in err
+
+
+def test_runs_of_trainers_that_are_compared_by_different_numbers(place: Path, compare) -> None:
+    """Both log a loss, each its own: GRPO's is compared by its rewards, DPO's by its loss."""
+    write_run(place / "grpo", configured(), {**CURVES, "loss": [0.1] * 10})
+    write_run(place / "dpo", configured(trainer="dpo", rewards={}), {"loss": [0.7] * 10})
+    code, _, err = compare("grpo", "dpo")
+    assert code == 2
+    assert "no metric in common" not in err
+    assert "loss of the one is not that of the other" in err
+    assert "(grpo): correct, brevity" in err
+    assert "(dpo): its loss" in err
+    assert "--metrics loss" in err
+    assert compare("grpo", "dpo", "--metrics", "loss")[0] == 0
+    write_run(place / "other", configured(), {"entropy": [0.1] * 10})
+    assert "no metric in common" in compare("other", "dpo")[2]

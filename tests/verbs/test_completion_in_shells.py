@@ -51,6 +51,12 @@ def test_two_tabs_show_what_there_is(shell: TypedShell) -> None:
     assert {"bootstrap", "eos_penalty", "exclude", "none", "soft_overlong"} <= set(shown)
 
 
+def test_two_tabs_behind_a_blank_show_what_may_come(shell: TypedShell) -> None:
+    """Nothing of the word is typed yet: what somebody presses first who knows the program's name alone."""
+    shell.line("rlhf ", tabs=2)
+    assert {"init", "train", "check", "why"} <= set(shell.shown.split())
+
+
 def test_files_and_runs_are_both_offered(shell: TypedShell) -> None:
     shell.line("rlhf compare run", tabs=2)
     assert {"run:", "runs/"} <= set(shell.shown.split())

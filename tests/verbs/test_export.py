@@ -79,3 +79,12 @@ def test_refusals(words: list[str], said: str, run: RunFolder, capsys: pytest.Ca
     assert main(["export", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (run.path / "export").exists()
+
+
+def test_the_upload_that_is_offered_is_what_was_typed_and_no_more(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "runs/mine/one"]) == 0
+    assert "  rlhf export runs/mine/one --push OWNER/NAME  #" in capsys.readouterr().out
+    assert main(["export", "runs/mine/one", "--out", "my model"]) == 0
+    assert "  rlhf export runs/mine/one --out 'my model' --push OWNER/NAME  #" in capsys.readouterr().out

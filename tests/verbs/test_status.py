@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.jobs.one_run import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_state import Overview, RunState
-from rlhf_cli.runs.run_status import update_status
+from rlhf_cli.runs.run_status import read_status, update_status
 from rlhf_cli.screen.status_table import show_overview
 from tests.support.terminal import printed
 
@@ -141,3 +142,36 @@ def test_the_table_fits_a_terminal_and_leaves_empty_columns_out() -> None:
 def test_times_are_read_at_a_glance(seconds: float, shown: str) -> None:
     row = RunState(run="one", state="running", time_left_s=seconds)
     assert shown in printed(lambda console: show_overview(console, Overview([row], None)))[1]
+
+
+def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "mine", state="preempted", reason="Ctrl-C", step=3, max_steps=9)
+    make_run(place, "slurms", state="preempted", reason="SIGTERM", step=3, max_steps=9)
+    assert {row["state"] for row in rows(capsys).values()} == {"preempted"}
+    assert main(["status"]) == 0
+    said = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert said["runs/exp/mine"] == ["stopped", "3/9", "Ctrl-C"]
+    assert said["runs/exp/slurms"] == ["preempted", "3/9", "SIGTERM"]
+    main(["why", "runs/exp/mine"])
+    why = capsys.readouterr().out
+    assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in why
+    assert why.count("Ctrl-C") == 1
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
+
+
+def test_a_reason_that_would_tear_the_names_of_runs_stands_below() -> None:
+    """At 80 columns `runs/quickstart/dd` was shown as `runs/quickstart/d` and `d` for the sake of another's reason."""
+    reason = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: the server said no"
+    both = [
+        RunState(run="runs/quickstart/weight=0.1", state="failed", step=3, max_steps=120, reason=reason),
+        RunState(run="runs/quickstart/weight=0.2", state="finished", step=120, max_steps=120, s_per_step=0.25),
+    ]
+    narrow = printed(lambda console: show_overview(console, Overview(both, None)))
+    assert narrow[0].split() == ["run", "state", "step", "s/step"]
+    assert narrow[1].split() == ["runs/quickstart/weight=0.1", "failed", "3/120"]
+    below = " ".join(narrow[3:])
+    assert below == "runs/quickstart/weight=0.1: reward 'bad' failed on row 0: ValueError: the server said no"
+    wide = printed(lambda console: show_overview(console, Overview(both, None)), 200)
+    assert wide[0].split()[-1] == "reason"
+    assert len(wide) == 3

@@ -105,7 +105,7 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
         (UserError("wrong"), 2, "error: wrong\n"),
         (RankFailed("rank 1 failed"), 1, "error: rank 1 failed\n"),
         (Preempted("the run was interrupted"), 75, "stopped: the run was interrupted\n"),
-        (KeyboardInterrupt(), 75, "stopped\n"),
+        (KeyboardInterrupt(), 75, "stopped by Ctrl-C\n"),
         (ZeroDivisionError("a bug"), 1, "Traceback (most recent call last):\n"),
     ],
 )

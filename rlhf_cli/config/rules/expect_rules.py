@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.stop_rules import logged_name, not_logged
+from rlhf_cli.config.rules.stop_rules import evaluates, is_of_evaluation, logged_name, meant_metric, not_logged
 from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.suggest import nearest
 
+_EVALUATE = "; or evaluate while it trains: data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
 _NOTHING = "expect=null on the command line, to expect nothing"
 
 
@@ -22,14 +22,17 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
         where, key = _place(experiment, origins, name)
         if (told := not_logged(one.metric, experiment)) is not None:
             what, valid = told
-            close = nearest(one.metric, valid)
+            close = meant_metric(one.metric, experiment, valid)
+            not_yet = is_of_evaluation(one.metric) and not evaluates(experiment)
             yield ConfigError(
                 f"{one.metric!r} is expected to come to something: {what}",
                 where=where,
                 got=f"metric: {one.metric}",
                 expected="a metric that is logged (docs/metrics.md), such as "
                 + ", ".join(_examples(experiment, valid)),
-                hint=(f"{key}.metric={close}" if key else f"metric: {close}") if close else _NOTHING,
+                hint=(f"{key}.metric={close}" if key else f"metric: {close}") + (_EVALUATE if not_yet else "")
+                if close
+                else _NOTHING,
             )
         last_step = experiment.trainer.args.get("max_steps")
         if isinstance(one.at, int) and isinstance(last_step, int) and 0 < last_step < one.at:

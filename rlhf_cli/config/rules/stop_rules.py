@@ -15,6 +15,8 @@ from rlhf_cli.tables import logged_metrics
 STEP = "step"
 """What a rule may wait for beside metrics: the number of the step."""
 _EVAL = "eval_"
+_EVAL_BY_TRACKERS = "eval/"
+"""How trackers write what transformers logs as `eval_...`."""
 _TOTAL = "total"
 _SHORT = 4
 """Words of so many letters are like too many others."""
@@ -29,7 +31,7 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         told = None if rule.metric == STEP else not_logged(rule.metric, experiment)
         if told is not None:
             what, valid = told
-            close = nearest_metric(rule.metric, valid)
+            close = meant_metric(rule.metric, experiment, valid)
             # A part of a list's entry cannot be typed alone.
             instead = rule.when.replace(rule.metric, close, 1) if close else None
             is_typed = not isinstance(experiment.stop, list)
@@ -64,9 +66,11 @@ def known_metrics_of_every_run() -> tuple[str, ...]:
 def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
     """Return what is wrong with a name and the names it may be meant for; None where it may come."""
     known = _known(experiment)
-    plain, is_eval = metric.removeprefix(_EVAL), metric.startswith(_EVAL)
-    if is_eval and not _evaluates(experiment):
+    is_eval, plain = is_of_evaluation(metric), _plain(metric)
+    if is_eval and not evaluates(experiment):
         return "nothing is evaluated while it trains", []
+    if metric.startswith(_EVAL_BY_TRACKERS):
+        return "there is no such metric", [*experiment.rewards, *known]
     if is_eval and plain.startswith(_OF_POLICY_EVALUATIONS):
         return None
     if plain in known or (metric in (*experiment.rewards, _TOTAL) and experiment.rewards):
@@ -88,6 +92,31 @@ def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | N
     if (close is not None and _is_slip(plain, close)) or ("/" not in plain and _by_word(plain, names) is not None):
         return "there is no such metric", names
     return None
+
+
+def meant_metric(typed: str, experiment: Experiment, valid: list[str]) -> str | None:
+    """Return the metric that was most likely meant, None where nothing comes close.
+
+    Of evaluations it is the name that they log, `eval_rewards/NAME/mean` for a reward; where nothing is evaluated it is
+    that of the training.
+    """
+    if not is_of_evaluation(typed):
+        return nearest_metric(typed, valid)
+    plain = _plain(typed)
+    names = [*experiment.rewards, *((_TOTAL,) if experiment.rewards else ()), *_known(experiment)]
+    close = plain if plain in names else nearest_metric(plain, names)
+    if close is None or not evaluates(experiment):
+        return close
+    return _EVAL + logged_name(close, experiment.rewards)
+
+
+def is_of_evaluation(metric: str) -> bool:
+    """Return whether a name is that of an evaluation's metric, here or as trackers write it."""
+    return metric.startswith((_EVAL, _EVAL_BY_TRACKERS))
+
+
+def _plain(metric: str) -> str:
+    return metric.removeprefix(_EVAL).removeprefix(_EVAL_BY_TRACKERS)
 
 
 def nearest_metric(typed: str, valid: list[str]) -> str | None:
@@ -123,7 +152,8 @@ def _known(experiment: Experiment) -> list[str]:
     return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
 
 
-def _evaluates(experiment: Experiment) -> bool:
+def evaluates(experiment: Experiment) -> bool:
+    """Return whether anything is evaluated while it trains."""
     args = experiment.trainer.args
     return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
 

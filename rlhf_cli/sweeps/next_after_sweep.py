@@ -1,0 +1,42 @@
+"""Says what to type after a grid has been run: seeds where there is one alone, the best setting's model, every run."""
+
+from __future__ import annotations
+
+import shlex
+
+from rlhf_cli.comparison.comparison import Comparison
+from rlhf_cli.comparison.settings import Setting
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, typed_words
+
+_SEEDS = "seed=range(0,5)"
+_NOT_AGAIN = ("run.name", "seed")
+"""Keys of a command that is typed once more with other seeds: a folder of that name is there by now."""
+
+
+def next_commands(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
+    """Return command -> what it is for; `comparison` is None where no run could be read."""
+    shown = shlex.quote(RunFolder(sweep.path).shown)
+    commands: dict[str, str] = {}
+    logged = comparison is not None and any(run.metrics.num_events for run in comparison.runs)
+    if comparison is not None and logged:
+        settings = comparison.grouped.settings
+        if len(settings) > 1 and all(len(setting.by_seed) == 1 for setting in settings):
+            words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
+            commands[f"rlhf train -m {shlex.join([*words, _SEEDS])}"] = "five seeds a setting: intervals, and a verdict"
+        if (best := _best(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
+            commands[f"rlhf eval {shlex.quote(folder.shown)}"] = f"the model of {best.name}, measured"
+        commands[f"rlhf compare {shown} --runs"] = "a line a run; --on METRIC gives a verdict on it"
+    commands[f"rlhf why {shown}"] = "what the logs say, the worst of each run"
+    return commands
+
+
+def _best(comparison: Comparison) -> Setting | None:
+    """Return the setting that a verdict calls the better one, else the one that no other comes near; None without."""
+    settings = comparison.grouped.settings
+    for verdict in comparison.verdicts:
+        won = [setting for setting in settings if setting.values.get(verdict.key) == verdict.winner]
+        if verdict.winner is not None and len(won) == 1:
+            return won[0]
+    alone = comparison.front.best if comparison.front is not None and len(settings) > 1 else ()
+    return next((setting for setting in settings if (setting.name,) == tuple(alone)), None)

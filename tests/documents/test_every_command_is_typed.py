@@ -1,0 +1,105 @@
+"""Every command that a page quotes is typed by `test_typed_pages`, or the page says what a laptop lacks for it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.documents.quoted_commands import ROOT
+from tests.documents.typed_pages import REASONS, blocks, pages, script_of
+
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages()}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_is_typed_or_says_what_it_needs(name: str) -> None:
+    found = blocks(PAGES[name], name)
+    assert [line for block in found for line in block.unread] == [], "these lines look like commands: typed or text?"
+    reasons = {reason for block in found for _, reason in block.needs}
+    assert {reason for reason in reasons if not REASONS.fullmatch(reason)} == set()
+
+
+def test_most_are_typed() -> None:
+    """A mark is for what a laptop cannot do: far fewer are marked than typed."""
+    found = [block for name, text in PAGES.items() for block in blocks(text, name)]
+    typed, marked = (sum(map(len, column)) for column in zip(*((b.commands, b.needs) for b in found), strict=True))
+    assert typed > 150
+    assert marked < typed / 3
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_shell_can_read_it(name: str) -> None:
+    done = subprocess.run(
+        ["bash", "-n"], input=script_of(blocks(PAGES[name], name)), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+PAGE = """
+<!-- before: small +exp=quickstart -->
+<!-- smaller: trainer.args.max_steps=2 -->
+```sh
+cd there
+rlhf train +exp=a   # a run
+rlhf train +exp=b   # many; needs 8 GPUs
+```
+
+```
+$ rlhf check +exp=a b=1 \\
+    c=2
+error: no
+  try:  rlhf why
+```
+
+```
+rlhf list           all there is
+rlhf show +exp=a
+```
+
+```text
+  rlhf train printed
+```
+
+```sh title="needs Slurm"
+rlhf train launch=slurm
+```
+
+```yaml title="conf/a.yaml"
+seed: 1
+```
+"""
+
+
+def test_a_page_is_read_as_it_is_meant() -> None:
+    shell, refused, listed, printed, marked, file = blocks(PAGE, "page")
+    assert (shell.before, shell.smaller) == ("small +exp=quickstart", "trainer.args.max_steps=2")
+    assert shell.text == "cd there\nrlhf train +exp=a   # a run\n"
+    assert shell.needs == (("rlhf train +exp=b", "8 GPUs"),)
+    assert (refused.commands, refused.exits) == (("rlhf check +exp=a b=1      c=2",), 2)
+    assert refused.text == "rlhf check +exp=a b=1 \\\n    c=2\n"
+    assert listed.commands == ("rlhf list", "rlhf show +exp=a")
+    assert (printed.text, printed.unread) == ("", ())
+    assert (marked.text, marked.needs) == ("", (("rlhf train launch=slurm", "Slurm"),))
+    assert (file.file, file.text) == ("conf/a.yaml", "seed: 1\n")
+
+
+def test_negative_control_what_is_neither_typed_nor_marked_is_seen() -> None:
+    (block,) = blocks("```\ngpu1$ rlhf train +exp=a\n  rlhf join gpu1:1\n```\n", "page")
+    assert len(block.unread) == 2
+    (block,) = blocks("```\n$ rlhf list\nrlhf show +exp=a\n```\n", "page")
+    assert block.unread == ("rlhf show +exp=a",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- befor: small -->\n```sh\nrlhf list\n```\n",
+        "```sh\nrlhf list\n```\n<!-- exits: 2 -->\n",
+        "<!-- exits: 2 -->\n```yaml\nseed: 1\n```\n",
+        "<!-- a remark -->\n```sh\nrlhf list\n```\n",
+    ],
+)
+def test_a_comment_that_does_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="page"):
+        blocks(text, "page")

@@ -1,0 +1,64 @@
+"""Types every command of every page, each page in one shell in an empty folder, where nothing is asked of the network.
+
+What a page means by its blocks is in `typed_pages`. All commands of a page are typed, also behind one that ends in
+another way than the page says; the test then names every one of these with what it printed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.documents.quoted_commands import ROOT
+from tests.documents.typed_pages import Block, blocks, pages, script_of
+from tests.documents.typed_script import type_script
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 1200
+AT_HAND = ROOT / "tests" / "documents" / "at_hand.sh"
+_SHELL = """
+rlhf() {
+  local - code=0 words=() word
+  set -f  # a `[` in a word is no glob
+  if [ "$1" = train ]; then
+    for word in $smaller; do
+      if [[ $word != sweep.* || " $*" = *" sweep="* ]]; then words+=("$word"); fi
+    done
+  fi
+  timeout "$limit_s" "$PYTHON" -m rlhf_cli "$@" "${words[@]}" > "$said/out" 2> "$said/err" || code=$?
+  cat "$said/out"; cat "$said/err" >&2
+  [[ $at = before* ]] || echo x >> "$said/typed"
+  if [ "$code" != "$exits" ]; then
+    { echo "$at: exit code $code, not $exits: rlhf $*"; tail -n 40 "$said/out" "$said/err"; } >> "$said/otherwise"
+  fi
+}
+python() { "$PYTHON" "$@"; }
+trap '[ $? = 0 ] || echo "the page ends at $at" >&2' EXIT
+"""
+
+
+def typed_pages() -> dict[str, list[Block]]:
+    """Return the pages in which something is typed, by name."""
+    read = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages()}
+    found = {name: blocks(text, name) for name, text in read.items()}
+    return {name: page for name, page in found.items() if any(block.commands for block in page)}
+
+
+PAGES = typed_pages()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_ends_as_the_page_says(name: str, tmp_path: Path) -> None:
+    said, place = tmp_path / "said", tmp_path / "place"
+    said.mkdir()
+    place.mkdir()
+    for file in ("otherwise", "typed"):
+        (said / file).touch()
+    variables = {"WANDB_MODE": "offline", "HOME": str(tmp_path), "said": str(said), "limit_s": str(LIMIT_S)}
+    done = type_script(_SHELL + AT_HAND.read_text(encoding="utf-8") + script_of(PAGES[name]), place, **variables)
+    otherwise = (said / "otherwise").read_text(encoding="utf-8")
+    assert not otherwise, otherwise
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    typed = len((said / "typed").read_text().split())
+    assert typed >= sum(len(block.commands) for block in PAGES[name]), "some commands of the page were never reached"

@@ -1,0 +1,135 @@
+"""Reads what a page has its reader type: shell blocks, what they need at hand, how they end, or why nobody types them.
+
+A block is typed where its fence says `sh`, line by line as it stands; of any other fence those lines are typed that
+begin with `$ `, or, where none does, with `rlhf `, without what explains them behind two blanks; of `text`, which is
+what something printed, none. A fence with the title `needs ...` is not typed, nor is a line that ends in `# needs ...`:
+the reader sees both. A fence whose title is the name of a file is that file. What the reader does not see are comments
+of the page's source:
+
+    <!-- before: words of a shell -->  typed first, for the blocks below: runs, files, folders that they name; what
+                                       many pages need is a function of at_hand.sh
+    <!-- smaller: words -->            the trainings of the next block are typed with these words behind them (`sweep.`
+                                       ones where a `sweep=` is)
+    <!-- exits: 2 -->                  the commands of the next block end so (where `error:` is shown, 2 needs no word)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.documents.quoted_commands import ROOT, explained, typed_line
+
+_PIECE = re.compile(
+    r"^<!-- (?P<word>\w+):\s(?P<said>.*?)\s?-->|^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
+_TITLE = re.compile(r'title="([^"]*)"')
+_NEEDS_HERE = re.compile(r"#(?: .*[;,])? needs ([^;,]+?)\s*$")
+_COMMAND = re.compile(r"\s*(?:\S*\$ )?rlhf \S")
+REASONS = re.compile(
+    r"a GPU|GPUs|\d+ GPUs|two machines|Slurm|vLLM|a model server|a login(?: and a network)?|a network|a service manager"
+)
+"""Why a command cannot be typed on a laptop without a network."""
+WORDS = ("before", "smaller", "exits")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fence of a page, and the comments above it.
+
+    `text` is what a shell is given of it, `commands` its lines that begin with `rlhf`, as they are quoted; `unread` are
+    lines that look like commands and are neither typed nor marked.
+    """
+
+    place: str
+    text: str = ""
+    commands: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+    before: str = ""
+    smaller: str = ""
+    exits: int = 0
+    file: str = ""
+
+
+def pages() -> list[Path]:
+    """Every document that a user reads but AGENTS.md, whose commands another test types and reads what they print."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(text: str, name: str) -> list[Block]:
+    """Return the blocks of a page in their order.
+
+    Raises ValueError for a comment that is none of the three, or that stands above no block.
+    """
+    found, said = [], {}
+    for piece in _PIECE.finditer(text):
+        place = f"{name}:{text[: piece.start()].count(chr(10)) + 1}"
+        if (word := piece["word"]) is not None:
+            if word not in WORDS or word in said:
+                raise ValueError(f"{place}: <!-- {word}: is none of {', '.join(WORDS)}, or was said twice")
+            said[word] = piece["said"].strip()
+            continue
+        block = _block(place, piece["info"], piece["body"], said)
+        if block.commands or block.file or said:
+            if said and not block.commands:
+                raise ValueError(f"{place}: nothing is typed in the block below {', '.join(said)}")
+            said = {}
+        found.append(block)
+    if said or text.count("<!--") != sum(piece["word"] is not None for piece in _PIECE.finditer(text)):
+        raise ValueError(f"{name}: a comment is none of {', '.join(WORDS)}, or stands above no block")
+    return found
+
+
+def _block(place: str, info: str, body: str, said: dict[str, str]) -> Block:
+    title = (_TITLE.search(info) or ["", ""])[1]
+    if title and not title.startswith("needs "):
+        return Block(place, text=body, file=title)
+    lines = body.replace("\\\n", "\\\0").splitlines()
+    if info.strip() == "text":
+        return Block(place)
+    if title:
+        whole = [explained(line.replace("\\\0", " ")) for line in lines if _COMMAND.match(line)]
+        return Block(place, needs=tuple((command, title.removeprefix("needs ")) for command in whole))
+    is_shell = info.strip() == "sh"
+    has_prompts = any(line.startswith("$ ") for line in lines)
+    typed, commands, needs, unread = [], [], [], []
+    for line in lines:
+        reason = _NEEDS_HERE.search(line)
+        command = typed_line(line, is_shell=is_shell, has_prompts=has_prompts)
+        if reason:
+            needs.append((explained(line), reason[1]))
+        elif command is not None:
+            typed.append(command.replace("\\\0", "\\\n"))
+            if command.startswith("rlhf "):
+                commands.append(command.replace("\\\0", " "))
+        elif _COMMAND.match(line) and not (has_prompts and line.startswith(" ")):
+            unread.append(line)
+    exits = int(said.get("exits", 2 if any(line.startswith("error:") for line in lines) else 0))
+    return Block(
+        place,
+        "\n".join(typed) + "\n" if commands or is_shell else "",
+        tuple(commands),
+        tuple(needs),
+        tuple(unread),
+        said.get("before", ""),
+        said.get("smaller", ""),
+        exits,
+    )
+
+
+def script_of(page: list[Block]) -> str:
+    """Return what is typed in the page's shell: every block below what it needs, files as they are shown."""
+    parts = []
+    for block in page:
+        if block.file:
+            file = shlex.quote(block.file)
+            parts.append(f"mkdir -p $(dirname {file})\ncat > {file} <<'END_OF_FILE'\n{block.text}END_OF_FILE\n")
+        if block.before:
+            parts.append(f"at='before {block.place}' exits=0 smaller=\n{block.before}\n")
+        if block.text and not block.file:
+            parts.append(f"at={block.place} exits={block.exits} smaller={shlex.quote(block.smaller)}\n{block.text}")
+    return "".join(parts)

@@ -1,0 +1,104 @@
+"""Which way a model's rows go, and what is said of it: by its configuration, and by trying."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.packing import row_attention
+from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.trainers.passes.chosen_passes import Passes, chosen_passes
+from tests.support.same_rollouts import policy, trained
+
+SHAPE: dict[str, Any] = {
+    **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2},
+}
+WINDOWS = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+def eager() -> Any:
+    model = policy()
+    model.set_attn_implementation("eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (policy, None),
+        (lambda: get_peft_model(policy(), LoraConfig(target_modules=["q_proj"])), None),
+        (lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)), None),
+        (lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)), None),
+        (lambda: MistralForCausalLM(MistralConfig(**SHAPE)), "its attention has a sliding window of 4096 tokens"),
+        (lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **WINDOWS)), "it has layers of sliding_attention"),
+        (lambda: policy(rope_parameters=DYNAMIC), "its rotary embeddings (dynamic) change with the longest row"),
+        (lambda: GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2)), "its positions are learned, not rotary"),
+        (eager, "its attention is eager; packed are sdpa"),
+        (
+            lambda: get_peft_model(policy(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")),
+            "virtual tokens stand before every prompt",
+        ),
+    ],
+)
+def test_why_not_packed(model: Any, why: str | None) -> None:
+    assert why_not_packed(model()) == why
+
+
+def trainer_of(**changed: Any) -> Any:
+    unwrapped = SimpleNamespace(unwrap_model=lambda model: model)
+    given: dict[str, Any] = {"model": policy(), "ref_model": None, "aux_loss_enabled": False, "accelerator": unwrapped}
+    return SimpleNamespace(**given | {"args": SimpleNamespace(torch_compile=False)} | changed)
+
+
+def test_the_fastest_way_is_taken() -> None:
+    assert chosen_passes(trainer_of(), "auto") == Passes("packed")
+
+
+@pytest.mark.parametrize("setting", ["trimmed", "plain"])
+def test_another_way_is_taken_where_it_is_asked_for(setting: Any) -> None:
+    assert chosen_passes(trainer_of(), setting).mode == setting
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ref_model": eager()}, "trimmed: its attention is eager; packed are sdpa"),
+        ({"model": policy(attention_dropout=0.1)}, "trimmed: it drops at random in training, each row for itself"),
+        ({"args": SimpleNamespace(torch_compile=True)}, "trimmed: it is compiled for rows of one shape"),
+        ({"aux_loss_enabled": True}, "plain: the loss of the experts' balance counts padding"),
+    ],
+)
+def test_what_keeps_a_trainer_from_it_is_said(changed: dict[str, Any], said: str) -> None:
+    assert chosen_passes(trainer_of(**changed), "auto").describe() == said
+    with pytest.raises(ModelError, match="the policy's rows cannot be packed") as caught:
+        chosen_passes(trainer_of(**changed), "packed")
+    assert caught.value.where == "trainer.passes"
+    assert said.partition(": ")[2] in str(caught.value)
+
+
+def test_a_model_that_computes_something_else_packed_goes_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one would that does not hand arguments down to its attention: all rows see each other then."""
+    monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
+    expected, _ = trained(tmp_path / "trl", None)
+    found, ours = trained(tmp_path / "ours", "auto")
+    assert ours.passes.mode == "trimmed"
+    assert ours.passes.why.startswith("packed, its log-probabilities were ")
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
