@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 
 
 def most_prompts(rows: int, group: int) -> int:
-    """Return how many prompts `rows` rows that follow each other have at most, where each has `group` of them.
+    """Return how many prompts a part of a list of whole groups has at most, which is cut into parts of `rows` rows.
 
-    Parts of a list of whole groups, of equal lengths, begin with a group or hold no end of one; any other part may
-    begin and end in the middle of a group.
+    A part begins at a multiple of the greatest common divisor of both, at most that far from a group's end.
     """
-    if rows % group == 0:
-        return rows // group
-    return 1 if group % rows == 0 else (rows - 2) // group + 2
+    latest = group - math.gcd(rows, group)
+    return -(-(latest + rows) // group)
 
 
 def prompts_learned_from(experiment: Experiment, micro_batch: int, completions: int) -> int:
@@ -30,7 +30,10 @@ def prompts_learned_from(experiment: Experiment, micro_batch: int, completions: 
     micro_batches = max(1, completions // micro_batch)
     in_round = most_prompts(completions, group) if completions else micro_batch
     is_sorted = micro_batches == 1 or (accumulation % micro_batches == 0 and _may_reorder(experiment))
-    return min(in_round, most_prompts(micro_batch, group) if is_sorted else micro_batch)
+    if not is_sorted:
+        return min(in_round, micro_batch)
+    edges = 2 if completions % group else 0  # groups that another process has the rest of
+    return min(in_round, micro_batch, most_prompts(micro_batch, group) + edges)
 
 
 def entropy_learns(experiment: Experiment) -> bool:
