@@ -205,7 +205,8 @@ class Estimate:
             return {}
         batch = self._learned(model)
         sizes = {"activations": parts["activations"], "logits": parts.get("logits", 0.0)}
-        held = kept_by_malloc(model.architecture, model.precision, batch, **sizes)
+        scored = self._head.scored(batch.rows)
+        held = kept_by_malloc(model.architecture, model.precision, batch, scored=scored, **sizes)
         return {"kept by malloc": held}
 
     def _of_a_layer(self, model: Loaded) -> float:

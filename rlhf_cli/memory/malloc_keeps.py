@@ -40,16 +40,16 @@ def malloc_keeps(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def kept_by_malloc(
-    arch: Architecture, precision: Precision, batch: Batch, *, activations: float, logits: float
+    arch: Architecture, precision: Precision, batch: Batch, *, activations: float, logits: float, scored: int
 ) -> float:
     """Return the bytes that are held and in no tensor when the backward pass of `batch` begins.
 
-    `activations` is what the layers keep and `logits` what the head's tiles take, in bytes.
+    `activations` is what the layers keep and `logits` what the head's tiles of `scored` tokens take, in bytes.
     """
     of_mlp = min(activations, arch.layers * batch.size * _MLP_TENSORS * arch.ffn * precision.compute_bytes)
     by_width = {arch.ffn: of_mlp, arch.hidden: activations - of_mlp}
     in_heap = sum(
         size for width, size in by_width.items() if batch.size * width * precision.compute_bytes < _LARGEST_IN_HEAP
     )
-    tile = _FLOAT32 * min(batch.size, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
+    tile = _FLOAT32 * min(scored, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
     return _OF_ACTIVATIONS * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)

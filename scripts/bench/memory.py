@@ -57,7 +57,7 @@ SERIES: dict[str, list[str]] = {
     "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
     "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
 }  # fmt: skip
-ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=3",
+ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=2",
           "trainer.args.save_strategy=no", "trainer.args.logging_steps=1"]  # fmt: skip
 WORDS = {name: [*words, *ALWAYS] for name, words in SERIES.items()}
 

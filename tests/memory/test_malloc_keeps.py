@@ -58,7 +58,7 @@ def test_a_share_of_what_lies_in_the_heap() -> None:
 
     def kept(rows: int, activations: float, logits: float = 0.0) -> float:
         batch = Batch(rows, 1024, padded=False)
-        return kept_by_malloc(ARCH, FLOAT32, batch, activations=activations, logits=logits)
+        return kept_by_malloc(ARCH, FLOAT32, batch, activations=activations, logits=logits, scored=rows * 1024)
 
     whole = kept(5, 2000 * MIB)
     assert 0 < whole < 2000 * MIB
