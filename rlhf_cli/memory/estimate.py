@@ -206,7 +206,14 @@ class Estimate:
         batch = self._learned(model)
         sizes = {"activations": parts["activations"], "logits": parts.get("logits", 0.0)}
         scored = self._head.scored(batch.rows)
-        held = kept_by_malloc(model.architecture, model.precision, batch, scored=scored, **sizes)
+        held = kept_by_malloc(
+            model.architecture,
+            model.precision,
+            batch,
+            scored=scored,
+            trains_adapter=model.adapter is not None,
+            **sizes,
+        )
         return {"kept by malloc": held}
 
     def _of_a_layer(self, model: Loaded) -> float:

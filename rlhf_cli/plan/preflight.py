@@ -16,7 +16,7 @@ from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problem
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, sandbox_problems, tracker_problems
-from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
+from rlhf_cli.plan.checks.model_checks import critic_problems, passes_problems, policy_problems
 from rlhf_cli.plan.checks.package_checks import package_problems
 from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokenizer_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
@@ -43,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     class_file_problems,
     reward_problems,
     aggregate_problems,
+    passes_problems,
     critic_problems,
     column_problems,
     missing_argument_problems,

@@ -56,12 +56,21 @@ def test_a_share_of_what_lies_in_the_heap() -> None:
     in the heap, of 6 the MLP's 12 x 4 x 36 MiB are not, of 17 nothing is (34 MiB).
     """
 
-    def kept(rows: int, activations: float, logits: float = 0.0) -> float:
+    def kept(rows: int, activations: float, logits: float = 0.0, *, trains_adapter: bool = False) -> float:
         batch = Batch(rows, 1024, padded=False)
-        return kept_by_malloc(ARCH, FLOAT32, batch, activations=activations, logits=logits, scored=rows * 1024)
+        return kept_by_malloc(
+            ARCH,
+            FLOAT32,
+            batch,
+            activations=activations,
+            logits=logits,
+            scored=rows * 1024,
+            trains_adapter=trains_adapter,
+        )
 
     whole = kept(5, 2000 * MIB)
     assert 0 < whole < 2000 * MIB
+    assert whole < kept(5, 2000 * MIB, trains_adapter=True) < 2000 * MIB  # no gradients that fill the gaps
     assert kept(5, 4000 * MIB) == pytest.approx(2 * whole)
     assert kept(6, 2000 * MIB) == pytest.approx(whole * (2000 - 12 * 4 * 36) / 2000)
     assert kept(17, 9000 * MIB) == 0

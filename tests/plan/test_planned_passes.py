@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.packing.packable import why_not_packed
 from rlhf_cli.plan.checks.known import nothing_known
@@ -16,6 +17,7 @@ from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed
 from rlhf_cli.tables.pass_modes import Passes
 from rlhf_cli.trainers.dropout import drops
+from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 SHAPE: dict[str, Any] = {
@@ -89,6 +91,15 @@ def test_dropout_counts_where_it_is_not_switched_off() -> None:
     assert (passes(*lora), passes(*lora, off)) == (dropping, Passes("packed"))
     assert (of(attention), of(attention, off)) == (dropping, dropping)
     assert of(attention, *PPO_SMALL) == passes(*PPO_SMALL, *lora) == Passes("packed")
+
+
+def test_a_check_refuses_what_the_run_would(place: Path) -> None:
+    """In the words of the run (tests/trainers/passes/test_chosen_passes.py); what can go is not refused."""
+    asked = [*SMALL, "trainer.passes=packed"]
+    with pytest.raises(ModelError, match="the policy's rows cannot be packed") as caught:
+        planned(*asked, "trainer.args.torch_compile=true")
+    assert "packed, and it is compiled for rows of one shape" in str(caught.value)
+    assert planned(*asked).passes == Passes("packed")
 
 
 def test_what_is_asked_for_and_what_cannot_be_known() -> None:

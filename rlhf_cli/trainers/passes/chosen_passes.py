@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_cli.errors import ModelError
 from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.packing.row_attention import register
 from rlhf_cli.tables.pass_modes import Passes, PassSetting
 from rlhf_cli.trainers.dropout import drops
@@ -28,13 +28,7 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
             why = "it is compiled for rows of one shape"
         found = Passes("packed") if why is None else Passes("trimmed", why)
     if setting == "packed" and found.mode != "packed":
-        raise ModelError(
-            "the policy's rows cannot be packed",
-            where="trainer.passes",
-            got=f"packed, and {found.why}",
-            expected="auto: the fastest way that it can go",
-            hint="trainer.passes=auto",
-        )
+        raise refused_packing(found, where="trainer.passes")
     if found.mode == "packed":
         register()
     return found
