@@ -211,6 +211,7 @@ class Estimate:
             model.precision,
             batch,
             scored=scored,
+            gradients=(self._critic_held if model is self.critic else self._held).gradients,
             trains_adapter=model.adapter is not None,
             **sizes,
         )
