@@ -56,9 +56,14 @@ def main(argv: list[str] | None = None) -> int:
     with forgetting(), redacted_output():
         remember_typed(words)
         code = _dispatch(words)
-    if argv is None and threading.active_count() == 1 and "torch" not in sys.modules:
-        leave(_written(code))  # to take some six hundred modules down again costs as much as to compose an experiment
+    if argv is None and not _is_waited_for():
+        leave(_written(code))  # to take six hundred modules down again, or four thousand, costs as much as to compose
     return code
+
+
+def _is_waited_for() -> bool:
+    """Return whether a thread is still at work that Python would wait for before it ends."""
+    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
 def _written(code: int) -> int:

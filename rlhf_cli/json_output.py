@@ -6,15 +6,13 @@ Other processes that are started meanwhile inherit the same: their stdout is our
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TextIO
 
 from rlhf_cli.errors import Problems, RlhfError
-from rlhf_cli.json_values import finite_or_none
-from rlhf_cli.redaction import redacted_tree
+from rlhf_cli.json_text import write_json
 
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []
@@ -55,17 +53,10 @@ def _is_real(stream: TextIO) -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print a value that JSON can hold to stdout, without secrets; NaN and infinity, which JSON has not, are null."""
-    text = json.dumps(redacted_tree(_finite(value)), indent=2, ensure_ascii=False, default=str, allow_nan=False)
-    print(text, file=_kept[-1] if _kept else None, flush=True)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return finite_or_none(value)
+    """Print a value to stdout as `json_text.write_json` writes it: without secrets, an iterator as a list."""
+    stream = _kept[-1] if _kept else sys.stdout
+    write_json(value, stream.write)
+    print(file=stream, flush=True)
 
 
 def problems_json(error: BaseException) -> dict[str, object]:

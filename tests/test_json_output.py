@@ -84,12 +84,11 @@ def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr("rlhf_cli.verbs.doctor.run", signalled)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a verb that leaves it as it is must not end the tests
     try:
-        assert main(["doctor"]) == 0
         assert main(["doctor", "--json"]) == 75
     finally:
         signal.signal(signal.SIGTERM, before)
     said = capsys.readouterr()
-    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM: nothing was being trained"
+    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM"
     assert said.err.startswith("stopped by SIGTERM")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import time
 
 import pytest
 
+from rlhf_cli import redaction
 from rlhf_cli.redaction import (
     RedactedStream,
     forgetting,
@@ -167,3 +169,64 @@ def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.Capture
     assert capsys.readouterr().out == "***\n"
     print("known-value")
     assert capsys.readouterr().out == "known-value\n"
+
+
+def test_no_text_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most texts are told from those that may hold a secret by a look for a few words: never one that has one.
+
+    Drawn of pieces of secrets in all cases, those among them that `re.IGNORECASE` takes for an i, an s or a k.
+    """
+    pieces = [*SHAPED, "AUTHORIZATION: abcdefghi", "authorızation=abcdefghi", "paſſword: abcdefgh", "To\u212aen"]
+    pieces += [
+        "PASSWD='abcdefgh'",
+        "hub_token: abcdefgh",
+        "ACCESS_TOKEN=abcdefgh",
+        "AUTH_TOKEN:abcdefgh",
+        "ApiKey: abcd",
+    ]
+    pieces += [
+        "?\u212aey=abc",
+        "&SIG=1",
+        "&ſig=1",
+        "?signature=a",
+        "?auth=b",
+        "?Password=c",
+        "bearer abcdefghijklmnopq",
+    ]
+    pieces += ["api_key=", "=", ":", "?", "abcdefgh", " ", "secret", "ſecret: abcdefgh", "ASIAIOSFODNN7EXAMPLE", "://"]
+    pieces += [prefix + "0" * 36 for prefix in ("gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "sk-", "xoxp-")]
+    chance = random.Random(0)
+    texts = ["".join(chance.choices(pieces, k=chance.randint(1, 4))) for _ in range(4000)]
+    quickly = [redacted(text) for text in texts]
+    monkeypatch.setattr(redaction, "_SIGNS", ("",))  # which stands in every text
+    assert quickly == [redacted(text) for text in texts]
+    assert sum(one != text for one, text in zip(quickly, texts, strict=True)) > 2000
+
+
+def test_a_variable_is_seen_whenever_it_is_set_changed_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "first-of-two and second-of-two and third-of-all"
+    assert redacted_values(text) == text
+    monkeypatch.setenv("SOME_API_KEY", "first-of-two")
+    assert redacted_values(text) == "*** and second-of-two and third-of-all"
+    monkeypatch.setenv("SOME_API_KEY", "second-of-two")
+    assert redacted_values(text) == "first-of-two and *** and third-of-all"
+    monkeypatch.delenv("SOME_API_KEY")
+    assert redacted_tree([text], values_only=True) == [text]
+    with forgetting():
+        remember("third-of-all")
+        assert redacted_tree([text], values_only=True) == ["first-of-two and second-of-two and ***"]
+    assert redacted_values(text) == text
+
+
+def test_the_environment_is_read_again_only_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(redaction, "_holds_secret", lambda name, value: bool(looked_at.append(name)))
+    monkeypatch.setenv("ONE_MORE", "a value")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    for _ in range(100):
+        redacted("a text")
+    assert looked_at.count("ONE_MORE") == 1
+    monkeypatch.setenv("ONE_MORE", "another")
+    redacted("a text")
+    assert looked_at.count("ONE_MORE") == 2

@@ -29,6 +29,7 @@ from rlhf_cli.models.heads import restore_head_dtype
 from rlhf_cli.models.loaded_whole import loaded_whole
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
@@ -37,6 +38,8 @@ from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.mixing import built_whole
 from rlhf_cli.trainers.reward_samples import RewardSamples
+from rlhf_cli.trainers.step_profile import StepProfile
+from rlhf_cli.trainers.token_slots import TokenSlots
 
 OnPairs = Callable[[list[ScoredPair]], None]
 """Shows the pairs that a reward model in training was asked to score."""
@@ -49,8 +52,10 @@ def assemble(
     on_progress: OnProgress,
     on_pairs: OnPairs,
     pulse: Pulse,
+    profiled: tuple[PhaseClock, TokenSlots] | None = None,
 ) -> BuiltWhole:
     """Return the trainer that runs `experiment` in `folder`, its data and models loaded; it tells `pulse` what it does.
+    It logs what the clock and the counter that it is `profiled` by say; None for neither.
 
     Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
     """
@@ -58,7 +63,7 @@ def assemble(
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
     with loaded_whole(args):
-        stack = _guarded(experiment, args, folder, pulse) if row.generates else None
+        stack = _guarded(experiment, args, folder, pulse, profiled) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -76,6 +81,9 @@ def assemble(
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         may_lose_state=experiment.run.resume_weights_only,
         pulse=pulse,
+        profile=None
+        if profiled is None
+        else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
         rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
         ppo=ppo,
     )
@@ -91,9 +99,20 @@ def assemble(
     return trainer
 
 
-def _guarded(experiment: Experiment, args: TrainingArguments, folder: RunFolder, pulse: Pulse) -> RewardStack:
+def _guarded(
+    experiment: Experiment,
+    args: TrainingArguments,
+    folder: RunFolder,
+    pulse: Pulse,
+    profiled: tuple[PhaseClock, TokenSlots] | None,
+) -> RewardStack:
+    def hear(names: list[str]) -> None:
+        pulse.beat()
+        if profiled is not None:
+            profiled[0].run_rewards(names)
+
     rank = args.process_index
-    running = RunningReward(folder.path, rank, on_change=pulse.beat)
+    running = RunningReward(folder.path, rank, on_change=hear)
     return guarded_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
@@ -107,6 +126,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         truncation=truncation_policy(experiment),
         loss_divisor=experiment.trainer.row.loss_divisor,
         passes=experiment.trainer.passes,
+        generation="plain" if experiment.trainer.passes == "plain" else experiment.trainer.generation,
         sum_up=DuringTraining(folder, stack.components, rows, writes=writes, aggregate=aggregate),
     )
 

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 _KEY = "trainer.class"
 
 
+def import_trainer(section: Trainer) -> None:
+    """Import TRL's trainer and the dataclass of its arguments: TRL itself imports them when they are asked for."""
+    module = _module(section)
+    for name in (section.row.config_class, section.trl):
+        getattr(module, name)
+
+
 def trainer_class_of(section: Trainer) -> type:
     """Return the trainer's class. Raises ConfigError where the user's does not inherit from the one it stands for."""
     trl_class: type = getattr(_module(section), section.trl)

@@ -1,31 +1,29 @@
-"""Builds one `datasets.Dataset` from sources, as the trainer gets it. Nothing else in this room needs `datasets`."""
+"""Builds one `datasets.Dataset` from sources, as the trainer gets it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import datasets
 
 from rlhf_cli.data import worlds
+from rlhf_cli.data.arrow_tables import Unlike, features_of, table_of_files
 from rlhf_cli.data.columns import renamed
 from rlhf_cli.data.data_files import find_files, is_hub
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
-from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf, Record
-from rlhf_cli.data.peeking import scan
+from rlhf_cli.data.scanning import scan
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import Template, missing_column, render, template_columns
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
 
 # Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
-_READER_REVISION = 1
-_ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
-_Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, _Feature]"
+_READER_REVISION = 2
 
 
 def load_split(
@@ -80,13 +78,18 @@ def _read_files(source: Source) -> datasets.Dataset:
         head(paths, 1)  # names the file that is none, and columns that differ
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset(format_name, data_files=files, split="train")
-    scanned = scan(paths, format_name, texts=source.texts)
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    if FORMATS[format_name].blocks is not None:
+        key = repr((_READER_REVISION, format_name, stamps))
+        dataset = _by_blocks(paths, format_name, hashlib.sha256(key.encode()).hexdigest()[:32])
+        if dataset is not None:
+            return dataset
+    scanned = scan(paths, format_name, texts=source.texts)
     key = repr((_READER_REVISION, format_name, stamps, scanned.kinds))
     try:
         return datasets.Dataset.from_generator(
             _rows,
-            features=datasets.Features(**{column: _feature(kind) for column, kind in scanned.kinds.items()}),
+            features=features_of(scanned.kinds),
             # A tuple: a list would be taken for shards to be dealt out to processes.
             gen_kwargs={
                 **{"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
@@ -101,19 +104,27 @@ def _read_files(source: Source) -> datasets.Dataset:
         ) from error
 
 
+def _by_blocks(paths: Sequence[Path], format_name: str, fingerprint: str) -> datasets.Dataset | None:
+    """Return the rows of files that are read many at a time; None where they have to be looked at one by one.
+
+    That is where something is wrong with one, which is then said, or where what a column holds has no type of Arrow's.
+    """
+    names = tuple(map(str, paths))
+    with contextlib.suppress(datasets.exceptions.DatasetGenerationError, DataError):
+        try:
+            return table_of_files(names, format_name, None, fingerprint)
+        except datasets.exceptions.DatasetGenerationError as error:
+            if not isinstance(error.__cause__, Unlike):
+                return None
+        # A column is of another kind further down. What kind that is, the whole file says.
+        return table_of_files(names, format_name, scan(paths, format_name).kinds, fingerprint)
+    return None
+
+
 def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[Row]:
     for path in paths:
         for _, row in rows_of(format_name, Path(path), texts):
             yield {column: row.get(column) for column in columns}
-
-
-def _feature(kind: Kind) -> _Feature:
-    if isinstance(kind, ListOf):
-        return datasets.List(_feature(kind.item))
-    if isinstance(kind, Record):
-        return {name: _feature(field) for name, field in kind.fields.items()}
-    # Mixed below the top of a column is left as JSON: message contents that are text here and a list there.
-    return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
 
 
 def _read_hub(source: Source) -> datasets.Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from rlhf_cli.diagnosis import critic_findings, outcome_findings, policy_findings, reward_findings
+from rlhf_cli.diagnosis import critic_findings, outcome_findings, policy_findings, reward_findings, time_findings
 from rlhf_cli.diagnosis.finding import Finding, Fine, Seen, Unseen, worst_first
 from rlhf_cli.diagnosis.logged import Log
 from rlhf_cli.diagnosis.run_setup import RunSetup
@@ -28,10 +28,11 @@ LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[Seen]]] = {
     "clipping": policy_findings.clipping,
     "explained_variance": critic_findings.explained_variance,
     "value_loss": critic_findings.value_loss,
+    "time": time_findings.time_spent,
 }
 """Kind -> the function that looks for it. It yields at least one thing: found, fine, or not to be seen."""
 
-_OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning"}
+_OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning", "time"}
 """Kinds that mean nothing where a trainer learns from rows and not from rewards."""
 
 

@@ -14,7 +14,8 @@ _DEFAULT_LIMIT = 256
 @dataclass(frozen=True)
 class RunSetup:
     """What a run was asked to do. `gated` maps a reward to the rewards its gates read, `weights` to its weight where
-    that is one number; `args` are TRL's arguments as given.
+    that is one number; `args` are TRL's arguments as given, `rewards` the rewards as they are configured.
+    `may_use_vllm`: the model itself generates, and nothing keeps the run from a GPU.
     """
 
     trainer: str = ""
@@ -22,8 +23,10 @@ class RunSetup:
     weights: Mapping[str, float] = field(default_factory=dict)
     gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     args: JsonTree = field(default_factory=dict)
+    rewards: Mapping[str, JsonTree] = field(default_factory=dict)
     truncation: str = "none"
     kl_coef: float | None = None
+    may_use_vllm: bool = False
 
     @classmethod
     def of(cls, config: JsonTree) -> RunSetup:
@@ -31,13 +34,16 @@ class RunSetup:
         rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
         trainer = section(config, "trainer")
         coefficient = section(config, "kl").get("coef")
+        launch = section(config, "launch")
         return cls(
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
             weights={name: _weight(entry) for name, entry in rewards.items() if _weight(entry) is not None},  # type: ignore[misc]
             gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
             args=section(trainer, "args"),
+            rewards=rewards,
             truncation=str(section(config, "truncation").get("policy") or "none"),
+            may_use_vllm=launch.get("rollout") == "hf" and launch.get("device") != "cpu",
             kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
         )
 

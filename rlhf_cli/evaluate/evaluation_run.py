@@ -146,9 +146,12 @@ def _policy(
     from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
     end = end_of_run(target)  # a schedule is at its end when the run is
-    policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
+    generation = experiment.trainer.generation
+    policy = Policy(target.model, dtype=experiment.model.dtype, device=device, generation=generation)
     rival = asked.against
-    against = Opponent(Policy(rival.model, device=device), rival.label) if rival is not None else None
+    against = None
+    if rival is not None:
+        against = Opponent(Policy(rival.model, device=device, generation=generation), rival.label)
     total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0

@@ -13,7 +13,9 @@ import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.decoding.generating import Generating
 from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.tables.generation_modes import GenerationSetting
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
@@ -40,8 +42,16 @@ class Policy:
     Raises ModelError for a folder that cannot be loaded.
     """
 
-    def __init__(self, path: Path, *, dtype: str = "auto", device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "auto",
+        device: torch.device | str = "cpu",
+        generation: GenerationSetting = "auto",
+    ) -> None:
         self.path, self.device = path, torch.device(device)
+        self._generating = Generating(is_plain=generation == "plain")
         try:
             # cast: transformers wraps `to` so that mypy takes the device for the model.
             self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype))
@@ -128,7 +138,8 @@ class Policy:
         for row, ids in enumerate(rows):
             input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
             attention_mask[row, width - len(ids) :] = 1
-        output = self._model.generate(
+        output = self._generating.generate(
+            self._model.generate,
             input_ids=input_ids.to(self.device),
             attention_mask=attention_mask.to(self.device),
             generation_config=config,

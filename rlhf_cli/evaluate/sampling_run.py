@@ -50,7 +50,8 @@ def sample(
     """
     transformers_logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
-    policy = Policy(target.model, dtype=experiment.model.dtype, device=device)
+    generation = experiment.trainer.generation
+    policy = Policy(target.model, dtype=experiment.model.dtype, device=device, generation=generation)
     settings = sampling_settings(experiment.trainer)
     repeated = [row for row in rows for _ in range(num_samples)]
     completions = policy.complete(

@@ -143,15 +143,17 @@ def _scores(
     aggregate: Aggregate,
     running: Mapping[str, RunningDeviation],
 ) -> CompletionScores:
-    outcomes = stack.outcomes
-    raw = [[outcomes[name].raw[row] for name in stack.names] for row in range(num_rows)]
-    fixed = [[outcomes[name].fixed[row] for name in stack.names] for row in range(num_rows)]
+    outcomes = {name: stack.outcomes[name] for name in stack.names}
+    raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
+    fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
 
     def scored(row: int, name: str, reward: SettledReward) -> ScoredReward:
         outcome = outcomes[name]
         parts = stack.parts(name, row)
         return ScoredReward(
-            **vars(reward),
+            reward.raw,
+            reward.effective,
+            reward.weighted,
             open=outcome.closed_by[row] is None,
             error=outcome.errors[row],
             parts=None if parts is None else [ScoredPart(one.start, one.end, one.text, one.reward) for one in parts],
@@ -176,7 +178,7 @@ def _scores(
             errors=outcomes[name].num_errors,
             calls=outcomes[name].calls,
         )
-        for name in stack.names
+        for name in outcomes
     }
     return CompletionScores(rows, summary, settled.no_total)
 

@@ -27,10 +27,28 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": _starting_model(trainer),
-        **({"passes": trainer.passes.describe()} if hasattr(trainer, "passes") else {}),
+        **_ways(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
+
+
+def said_of(trainer: BuiltWhole) -> list[str]:
+    """Return the lines that are printed of it: rows that lose something, and a model that cannot go the fast way."""
+    said = []
+    rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
+    if rewards is not None and rewards.passes == "auto" and passes is not None and passes.mode != "packed":
+        said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
+    lengths = getattr(trainer, "lengths", {}).values()
+    return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
+
+
+def _ways(trainer: BuiltWhole) -> dict[str, object]:
+    """Return how rows go through the models and how completions are generated, of a trainer that does."""
+    passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
+    if passes is None or generation is None:
+        return {}
+    return {"passes": passes.describe(), "generation": f"{generation.name}: {generation.why}"}
 
 
 def _computed_with(on_cuda: bool) -> dict[str, object]:

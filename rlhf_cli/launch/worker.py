@@ -41,9 +41,10 @@ from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.launch.seen_by_worker import seen_of
+from rlhf_cli.launch.seen_by_worker import said_of, seen_of
 from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
+from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
@@ -54,6 +55,7 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
@@ -86,8 +88,9 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             with _stoppable(folder, experiment.launch, rank) as stopping, watched(folder, experiment, rank) as pulse:
                 if rank == 0:
                     claim(folder)
-                with naming_full_disk(folder), naming_full_memory(experiment, pulse):
-                    _train(folder, experiment, stopping, pulse, resume=resume)
+                full = naming_full_disk(folder), naming_full_memory(experiment, pulse)
+                with full[0], full[1], timed_phases(experiment, pulse) as profiled:
+                    _train(folder, experiment, stopping, pulse, profiled, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
                 reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
@@ -117,10 +120,18 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
         yield stopping
 
 
-def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse: Pulse, *, resume: bool) -> None:
+def _train(
+    folder: RunFolder,
+    experiment: Experiment,
+    stopping: Stopping,
+    pulse: Pulse,
+    profiled: Profiled | None,
+    *,
+    resume: bool,
+) -> None:
     refuse_other_world_size(experiment.launch)
     is_main = int(os.environ.get("RANK", "0")) == 0
-    _import_libraries(shown=is_main)
+    _import_libraries(experiment, shown=is_main)
 
     from transformers import PrinterCallback
     from transformers.utils import logging as transformers_logging
@@ -132,6 +143,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     from rlhf_cli.launch.mirror_callback import MirrorCompletions
     from rlhf_cli.launch.pulse_callback import KeepPulse
     from rlhf_cli.launch.said_findings import SayFindings
+    from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
     from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
     from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.screen.training_bar import Spinner, TrainingBar
@@ -148,7 +160,8 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     bar = TrainingBar(folder.path)
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with Spinner(shown=is_main) as spinner:
-        trainer = assemble(experiment, folder, on_progress=spinner.update, on_pairs=show_pairs, pulse=pulse)
+        say, pairs = spinner.update, show_pairs
+        trainer = assemble(experiment, folder, on_progress=say, on_pairs=pairs, pulse=pulse, profiled=profiled)
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
     for kept in (ShortHistory(), KeepPulse(pulse)):
@@ -159,19 +172,17 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
             print(f"warning: the environment variable {name} is not what it was when the run began")
         add_to_provenance(folder, **seen_of(trainer))
-        passes = getattr(trainer, "passes", None)
-        if passes is not None and passes.mode != "packed" and experiment.trainer.passes == "auto":
-            print(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
-        for lengths in getattr(trainer, "lengths", {}).values():
-            if lengths.dropped or lengths.cut:
-                print(f"warning: {lengths.describe()}")
+        for line in said_of(trainer):
+            print(line)
         recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
-        say = SayFindings(folder, bar, experiment.warn.kinds)
+        findings = SayFindings(folder, bar, experiment.warn.kinds)
         mirrored = MirrorCompletions(mirror)
-        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, say, mirrored, prune):
+        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, findings, mirrored, prune):
             trainer.add_callback(shown)
+        if experiment.profile == "trace":
+            trainer.add_callback(TraceSteps(folder, pulse, every=steps_a_generation(trainer), say=bar.print))
     rules = rules_of(experiment.stop)
     by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
     if rules:
@@ -179,6 +190,7 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
     stop = StopBetweenSteps(stopping)
     trainer.add_callback(stop)
     with (
+        timed_on_device(trainer, profiled),
         profiled_calls(wanted=is_main and track.profiling) as calls,
         tracked(mirror, folder, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
     ):
@@ -193,12 +205,17 @@ def _train(folder: RunFolder, experiment: Experiment, stopping: Stopping, pulse:
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
-def _import_libraries(*, shown: bool) -> None:
+def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
     """Import what takes seconds, before anything of it is used, with a word of it on the terminal where `shown`."""
     from rlhf_cli.screen.training_bar import Spinner
 
-    with Spinner(shown=shown, doing="importing torch and TRL"):
+    uses = {"peft": experiment.model.lora is not None, "vllm": bool(experiment.trainer.args.get("use_vllm"))}
+    needed = [package for package, is_used in uses.items() if is_used]
+    with Spinner(shown=shown, doing="importing torch and TRL"), quick_imports(needed=needed):
         importlib.import_module("rlhf_cli.assemble.trainer")
+        from rlhf_cli.assemble.trainer_class import import_trainer
+
+        import_trainer(experiment.trainer)
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:

@@ -33,15 +33,19 @@ class ScoreBench:
     against: TwoWeightings | None
 
     def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
-        """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics."""
-        content = scores.as_json()
-        scored = content["rows"]
-        assert isinstance(scored, list)
+        """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics.
+
+        `rows` is an iterator, which makes each as it is written: all of them at once are a gigabyte before they are a
+        text.
+        """
         named = {"prompt": "prompt", "completion": "completion", **({"label": self.label} if self.label else {})}
-        content["rows"] = [
-            {**{name: row.get(column) for name, column in named.items()}, **one}
-            for row, one in zip(rows, scored, strict=True)
-        ]
+        content: dict[str, object] = {
+            "rows": (
+                {**{name: row.get(column) for name, column in named.items()}, **one.as_json()}
+                for row, one in zip(rows, scores.rows, strict=True)
+            ),
+            **scores.as_json(),
+        }
         content["distributions"] = {name: one.as_json() for name, one in self.distributions.items()}
         content["correlations"] = [asdict(one) for one in self.correlations]
         if self.label is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SettledReward:
     """Holds one reward of one row: as scored, after its rules, and times its weight; None where there is none."""
 
@@ -15,7 +15,7 @@ class SettledReward:
     weighted: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SettledRow:
     """Holds one row's rewards by name and the total that the aggregate makes of them.
 
@@ -34,7 +34,7 @@ class SettledRows:
     no_total: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScoredPart:
     """Holds a part of a completion, its characters [start, end), and the reward that it was given by itself."""
 
@@ -44,7 +44,7 @@ class ScoredPart:
     reward: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScoredReward(SettledReward):
     """Holds one reward of one row and how it came about: whether its gate was open, and the error where it failed.
 
@@ -55,12 +55,27 @@ class ScoredReward(SettledReward):
     error: str | None
     parts: list[ScoredPart] | None = None
 
+    def as_json(self) -> dict[str, object]:
+        """Return the object that stands in JSON, field by field; `parts` where there are any."""
+        content: dict[str, object] = {
+            "raw": self.raw,
+            "effective": self.effective,
+            "weighted": self.weighted,
+            "open": self.open,
+            "error": self.error,
+        }
+        return content if self.parts is None else {**content, "parts": [asdict(part) for part in self.parts]}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class ScoredRow(SettledRow):
     """Holds one row of `rlhf score`."""
 
     rewards: Mapping[str, ScoredReward]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that stands in JSON. `asdict` would take most of a large table's time."""
+        return {"total": self.total, "rewards": {name: one.as_json() for name, one in self.rewards.items()}}
 
 
 @dataclass(frozen=True)
@@ -92,12 +107,6 @@ class CompletionScores:
     no_total: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that `rlhf score --json` prints; `no_total` and `parts` are in it where there are any."""
-        content = asdict(self)
-        if self.no_total is None:
-            del content["no_total"]
-        for row in content["rows"]:
-            for reward in row["rewards"].values():
-                if reward["parts"] is None:
-                    del reward["parts"]
-        return content
+        """Return the object that `rlhf score --json` prints but its rows; `no_total` is in it where there is one."""
+        content: dict[str, object] = {"summary": {name: asdict(one) for name, one in self.summary.items()}}
+        return content if self.no_total is None else {**content, "no_total": self.no_total}

@@ -14,7 +14,18 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_section import Lora
 from rlhf_cli.config.trl_args import setting, trainer
 from rlhf_cli.memory.moments import Part
-from rlhf_cli.runs.pulse import ENDING, EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING
+from rlhf_cli.runs.pulse import (
+    ENDING,
+    EVALUATION,
+    GENERATION,
+    LOADING,
+    LOSS,
+    OPTIMIZER,
+    REWARDS,
+    ROLLOUT,
+    SAVING,
+    whole_phases,
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,7 @@ def memory_advice(
     `rewards` are the names of those that ran, where that is known.
     """
     found = _Advisor(experiment, world_size, on_gpu)
+    phases = whole_phases(phases)
     phase = phases[-1] if phases else LOADING
     kinds = {
         LOADING: (found.rollout_engine, found.smaller_weights, found.reward_models, found.adapter, found.sharding),

@@ -8,7 +8,7 @@ Everything here takes time linear in the text, because a policy sends very odd o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 # ASCII classes on purpose: in `答案是18` the character before the number is a letter to \w and no reason to skip it.
@@ -36,6 +36,9 @@ _LATEX = (
     (re.compile(r"[$€£]"), " "),
 )
 
+_TO_REPLACE = re.compile(r"[\\{$€£\N{MINUS SIGN}]")
+"""Where none of these stands, no pattern above finds anything."""
+
 # The number has to follow the mark at once, but for signs, currency and emphasis: `#### Step 2` is a heading, and so
 # is `#### 2. Add them up`.
 _HEADING = r"[^A-Za-z0-9\n#]*[0-9]+[.):][ \t]+[A-Za-z]"
@@ -45,25 +48,27 @@ _BRACE = re.compile(r"\\[{}]|(?P<boxed>\\boxed\s*\{)|[{}]")
 
 def last_number(text: str) -> Fraction | None:
     """Return the last number of a text, or None."""
-    values = list(_values(text))
-    return values[-1] if values else None
+    return next(_values(reversed(list(_matches(text)))), None)
 
 
 def only_number(text: str) -> Fraction | None:
     """Return the number of a text that holds exactly one, with or without a unit; None for none or several."""
-    values = list(_values(text))
-    return values[0] if len(values) == 1 else None
+    values = _values(_matches(text))
+    only = next(values, None)
+    return only if next(values, None) is None else None
 
 
 def last_marked(text: str) -> str | None:
     """Return what follows the last `####` that a number follows, up to the end of its line; None without it."""
-    marked = _MARKED.findall(text)
+    marked = _MARKED.findall(text) if "####" in text else []
     return str(marked[-1]) if marked else None
 
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{...}`, braces balanced; the outer one if nested. Else None."""
     content: str | None = None
+    if "\\boxed" not in text:
+        return content
     opened: list[int | None] = []  # where the content of a \boxed starts; None for any other brace
     for brace in _BRACE.finditer(text):
         if brace["boxed"]:
@@ -77,18 +82,30 @@ def last_boxed(text: str) -> str | None:
     return content
 
 
-def _values(text: str) -> Iterator[Fraction]:
-    for pattern, replacement in _LATEX:
-        text = pattern.sub(replacement, text)
-    for match in _NUMBER.finditer(text):
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    """Yield what is written like a number; LaTeX, currency and the typographic minus are read as what they mean."""
+    if _TO_REPLACE.search(text):
+        for pattern, replacement in _LATEX:
+            text = pattern.sub(replacement, text)
+    return _NUMBER.finditer(text)
+
+
+def _values(matches: Iterable[re.Match[str]]) -> Iterator[Fraction]:
+    """Yield the values of matches, one by one as they are asked for; what is no number, such as 1/0, is passed over."""
+    for match in matches:
         if len(match[0]) > _MAX_CHARACTERS:
             continue
-        value, bottom = _exact(match["top"]), _exact(match["bottom"] or "1")
-        if bottom == 0:
-            continue
-        value = value / bottom + int(match["whole"] or 0)
+        value = _exact(match["top"])
+        if match["bottom"] is not None:
+            bottom = _exact(match["bottom"])
+            if bottom == 0:
+                continue
+            value /= bottom
+        if match["whole"] is not None:
+            value += int(match["whole"])
         yield -value if match["sign"] == "-" else value
 
 
 def _exact(digits: str) -> Fraction:
-    return Fraction(digits.replace(",", ""))
+    digits = digits.replace(",", "")
+    return Fraction(int(digits) if digits.isdigit() else digits)

@@ -68,8 +68,10 @@ def score_numeric(text: str, gold: Fraction, *, tolerance: float = 0.0, fallback
             "a tolerance below zero accepts nothing", where="args.tolerance", got=tolerance, expected="0 or more"
         )
     value = answer_in(text, fallback=fallback)
+    if value is None or tolerance == 0:
+        return float(value == gold)
     # By way of str: a YAML 0.01 means one hundredth, not the binary float next to it.
-    return float(value is not None and abs(value - gold) <= Fraction(str(tolerance)))
+    return float(abs(value - gold) <= Fraction(str(tolerance)))
 
 
 def numeric_answer(

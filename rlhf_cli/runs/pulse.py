@@ -11,7 +11,8 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,12 @@ LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"
 LOSS, OPTIMIZER = "loss and gradient", "optimizer step"
 EVALUATION, SAVING = "evaluation", "saving"
+DATA, FORWARD, CHECKS, CLIPPING = "data", "forward pass", "checks of numbers", "gradient clipping"
+LOGGING = "logging"
+OLD_LOGPS, REFERENCE_LOGPS = "old log-probabilities", "reference log-probabilities"
+VALUES, CRITIC = "values", "update of the critic"
+PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
+"""Parts of the phases above: they are timed (phase_clock.py), and who is told of a phase is told of the whole."""
 
 _BYTES = 512
 _PATTERN = "pulse-rank*"
@@ -66,6 +73,8 @@ class Pulse:
         """What it is doing, the innermost last. Where an error is raised this stays, and says during what."""
         self.on_watched: Callable[[], object] = bool
         """Called whenever it begins to be watched, by whoever watches."""
+        self.listeners: list[Callable[[tuple[str, ...]], object]] = []
+        """Called with what is being done from now on, whenever that changes."""
         self._write()
 
     def beat(self) -> None:
@@ -78,17 +87,28 @@ class Pulse:
         begins = is_watched and not self._is_watched
         self.phases, self._is_watched, self._waits = phases, is_watched, False
         self._seams += 1
+        for listen in self.listeners:
+            listen(phases)
         self._write()
         if begins:
             self.on_watched()
 
-    @contextlib.contextmanager
-    def during(self, phase: str, *, is_watched: bool = True) -> Iterator[None]:
+    def during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
         """Open a context in which this is being done, within whatever else is. An error leaves it as it is."""
+        return _Part(self, phase) if phase in PARTS else self._during(phase, is_watched=is_watched)
+
+    @contextlib.contextmanager
+    def _during(self, phase: str, *, is_watched: bool) -> Iterator[None]:
         before, was_watched = self.phases, self._is_watched
         self.enter(*before, phase, is_watched=is_watched and was_watched)
         yield
         self.enter(*before, is_watched=was_watched)
+
+    def enter_part(self, phases: tuple[str, ...]) -> None:
+        """Go on with these phases, of which the whole ones are those of before: nobody but listeners is told."""
+        self.phases = phases
+        for listen in self.listeners:
+            listen(phases)
 
     def say_waits(self) -> None:
         """Say that all this rank does is wait for others; no sign of life."""
@@ -117,8 +137,36 @@ class Pulse:
         self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
 
 
+class _Part:
+    """A context in which a part of a phase is being done: of the many in a step, each is to cost next to nothing."""
+
+    __slots__ = ("_before", "_phase", "_pulse")
+
+    def __init__(self, pulse: Pulse, phase: str) -> None:
+        self._pulse, self._phase = pulse, phase
+
+    def __enter__(self) -> None:
+        self._before = self._pulse.phases
+        self._pulse.enter_part((*self._before, self._phase))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._pulse.enter_part(self._before)
+
+
+def during(pulse: Pulse | None, phase: str) -> AbstractContextManager[None]:
+    """Open a context in which `phase` is being done, as far as there is a pulse to tell."""
+    return contextlib.nullcontext() if pulse is None else pulse.during(phase)
+
+
+def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
+    """Return the phases without those that are parts of others."""
+    return tuple(phase for phase in phases if phase not in PARTS)
+
+
 def in_words(phases: tuple[str, ...]) -> str:
-    """Return what is being done, the innermost alone; of an evaluation that is said as well."""
+    """Return what is being done, the innermost whole phase alone; of an evaluation that is said as well."""
+    phases = whole_phases(phases)
     innermost = phases[-1] if phases else ""
     return f"{innermost} of an evaluation" if EVALUATION in phases[:-1] else innermost
 

@@ -75,6 +75,11 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def traces(self) -> Path:
+        """Return the folder of what torch's profiler saw of a few steps, which only a run with `profile=trace` has."""
+        return self.path / "profile"
+
+    @property
     def log(self) -> Path:
         """Return the path of what libraries logged and warned."""
         return self.path / "log.txt"

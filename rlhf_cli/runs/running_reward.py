@@ -30,10 +30,10 @@ class Running:
 class RunningReward:
     """A record of the rewards that run on one rank at this moment; several may at once.
 
-    `on_change` is called when one begins or ends.
+    `on_change` is called with the names of those that run when one begins or ends.
     """
 
-    def __init__(self, folder: Path, rank: int, *, on_change: Callable[[], object] = bool) -> None:
+    def __init__(self, folder: Path, rank: int, *, on_change: Callable[[list[str]], object] = bool) -> None:
         self._on_change = on_change
         self._file = folder / _PATTERN.replace("*", str(rank))
         self._file.write_bytes(bytes(_BYTES))
@@ -63,7 +63,7 @@ class RunningReward:
         self._file.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self._on_change()
+        self._on_change([name for name, _ in self._running])
         if self._mapped.closed:
             return  # a thread that is left behind; nobody looks any more
         lines = "".join(f"{began_at:.1f} {name}\n" for name, began_at in self._running)

@@ -25,6 +25,7 @@ from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.next_commands import show_commands
 from rlhf_cli.screen.one_line import one_line
+from rlhf_cli.screen.time_table import time_went
 from rlhf_cli.tracking.where_to_look import where_to_look
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 12
@@ -48,6 +49,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
         parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values, console.width - 4))]
     if (evaluations := held_out(events, _best_step(folder))) is not None:
         parts += ["", evaluations]
+    if (times := time_went(events)) is not None:
+        parts += ["", times]
     samples = _samples(folder)
     if samples is not None:
         parts += ["", samples]

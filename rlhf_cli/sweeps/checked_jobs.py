@@ -17,6 +17,9 @@ from rlhf_cli.sweeps.sweep_grid import Job
 
 _FEW = 3
 
+Known = dict[tuple[str, ...], Prepared]
+"""Words of a job -> what they came to where they have been composed, unadjusted, before."""
+
 
 @dataclass(frozen=True)
 class CheckedJob:
@@ -65,11 +68,16 @@ class _OfSome(ConfigError):
 
 
 def checked(
-    jobs: Sequence[Job], progress: Callable[[int], object] = lambda done: None, *, adjust: Adjust | None = None
+    jobs: Sequence[Job],
+    progress: Callable[[int], object] = lambda done: None,
+    *,
+    adjust: Adjust | None = None,
+    known: Known | None = None,
 ) -> list[CheckedJob]:
     """Return the jobs, each checked as a run of its own would be; `progress` is told how many are done.
 
-    `adjust` changes each composed tree before it is judged, None for no change. Raises Problems, or the one UserError
+    `adjust` changes each composed tree before it is judged, None for no change; what is `known` without one is not
+    composed again. Raises Problems, or the one UserError
     there is, each problem once with the jobs it is of. Nothing is written.
     """
     found: list[CheckedJob] = []
@@ -77,7 +85,7 @@ def checked(
     with composing():  # all of them look where the first looks
         for done, job in enumerate(jobs, start=1):
             try:
-                prepared = prepare(list(job.words), adjust=adjust)
+                prepared = (known or {}).get(job.words) or prepare(list(job.words), adjust=adjust)
                 found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
             except UserError as error:
                 problems.add(error, job.name)

@@ -12,10 +12,11 @@ from rlhf_cli.config.schema.sweep_section import Sweep
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.json_values import JsonTree
+from rlhf_cli.sweeps.checked_jobs import Known
 from rlhf_cli.sweeps.job_names import names_of
 from rlhf_cli.sweeps.objective import Objective, read_objective
 from rlhf_cli.sweeps.search_space import Space, from_section, refuse_seeds, split_words
-from rlhf_cli.sweeps.sweep_grid import Job
+from rlhf_cli.sweeps.sweep_grid import Job, grid_of
 
 SECTION = "sweep"
 _TOTAL = "reward"
@@ -49,29 +50,33 @@ class SearchPlan:
         return [Job(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
 
 
-def search_plan(typed: list[str]) -> SearchPlan | None:
+def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | None:
     """Return the search that the words describe; None where they describe a grid: no `sweep` section says what to find.
+
+    What had to be composed to see that is put into `known`: of a grid it is the first job.
 
     Raises what `prepare` raises where a search is asked for and something is wrong with it, and ConfigError for a
     space that is empty, that holds the seed, or that the objective moves with.
     """
     fixed, from_words = split_words(typed) if _is_typed(typed) else _of_a_grid(typed)
+    words = _first_of_a_grid(typed) or [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
     try:
-        experiment = prepare(
-            [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
-        ).experiment
+        prepared = prepare(words)
     except UserError:
         if _is_typed(typed):
             raise
         return None  # the grid says what is wrong with which of its jobs
+    if known is not None:
+        known[tuple(words)] = prepared
+    experiment = prepared.experiment
     sweep = experiment.sweep
     if sweep is None:
         return None
     space = {**_from_section(sweep, experiment, fixed), **from_words}
     _refuse(space, sweep, experiment)
-    words = tuple(word for word in fixed if not _is_of_section(word))
+    kept = tuple(word for word in fixed if not _is_of_section(word))
     objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
-    return SearchPlan(sweep, objectives, space, words, experiment.seed)
+    return SearchPlan(sweep, objectives, space, kept, experiment.seed)
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:
@@ -87,6 +92,16 @@ def _of_a_grid(typed: list[str]) -> tuple[list[str], Space]:
         return split_words(typed)
     except ConfigError:
         return list(typed), {}
+
+
+def _first_of_a_grid(typed: list[str]) -> list[str]:
+    """Return the words of the first job where these are a grid's; none where they are not, or not yet in order."""
+    if _is_typed(typed):
+        return []
+    try:
+        return list(grid_of(typed).jobs[0].words)
+    except UserError:
+        return []
 
 
 def _from_section(sweep: Sweep, experiment: Experiment, fixed: Sequence[str]) -> Space:

@@ -16,7 +16,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.sweep_heading import show_sweep
 from rlhf_cli.slurm.slurm_submission import check_slurm
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, checked, folder_of
+from rlhf_cli.sweeps.checked_jobs import CheckedJob, Known, checked, folder_of
 from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
 from rlhf_cli.sweeps.outcome import say_folder, show_outcome, way_on
 from rlhf_cli.sweeps.ready_job import ReadyJob
@@ -40,11 +40,12 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     for any of the jobs.
     """
     console = Console()
-    if (plan := search_plan(typed)) is not None:
+    known: Known = {}
+    if (plan := search_plan(typed, known)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
-        jobs = checked(grid.jobs, tell)
+        jobs = checked(grid.jobs, tell, known=known)
     refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
     folder = folder_of(jobs)

@@ -25,6 +25,9 @@ class ClockRow:
 
 CLOCK_METRICS: tuple[ClockRow, ...] = (
     ClockRow("time_s", "seconds of training up to the log event"),
+    ClockRow("time/elapsed_s", "seconds since the last log event"),
+    ClockRow("time/share/*", "share of the seconds that a phase took"),
+    ClockRow("time/share/reward/*", "share of the seconds that a reward took"),
     ClockRow("step_time", "seconds of a step, TRL's"),
     ClockRow("rewards/*/seconds", "seconds that a reward took"),
     *(ClockRow(f"{which}_runtime", "seconds of a whole call, transformers'") for which in ("train", "eval")),

@@ -19,5 +19,6 @@ FINDING_KINDS: dict[str, str] = {
     "clipping": "updates are neither clipped away nor too small to be",
     "explained_variance": "the critic foresees more than a constant would",
     "value_loss": "the critic's loss does not grow",
+    "time": "no phase takes most of the time that a change would win back",
 }
 """Kind -> what holds where there is no such finding. The order is that in which they are looked for."""

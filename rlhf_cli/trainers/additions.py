@@ -15,12 +15,14 @@ from rlhf_cli.stack.parts import Part
 from rlhf_cli.stack.settling import Rules
 from rlhf_cli.stack.token_offsets import Decode
 from rlhf_cli.stack.truncation import Truncation
+from rlhf_cli.tables.generation_modes import GenerationSetting
 from rlhf_cli.tables.pass_modes import PassSetting
 from rlhf_cli.tables.policy_losses import Normaliser
 from rlhf_cli.trainers.answers import SumUp
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
 from rlhf_cli.trainers.ppo.rollout import PpoSettings
+from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class RewardParts:
     `is_dense` gives every token an advantage of its own. So many rounds in a row whose advantages are all 0 end the run
     as `no_signal` says, None never. `sum_up` makes metrics of the answers of an evaluation; None leaves TRL's own
     evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where `loss_type` says it.
-    `passes`: how rows go through the models.
+    `passes`: how rows go through the models, `generation`: how completions are generated.
     """
 
     stack: Stack
@@ -85,6 +87,7 @@ class RewardParts:
     sum_up: SumUp | None = None
     loss_divisor: Normaliser | None = None
     passes: PassSetting = "auto"
+    generation: GenerationSetting = "auto"
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Additions:
     name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
     with the end-of-sequence token; None where none is trained. `may_lose_state`: a checkpoint without its optimizer,
     schedule or random state is gone on from by its weights alone, and refused otherwise. `pulse` is told what is being
-    done.
+    done, and `profile` says where the time went; None where nobody asks.
     """
 
     table_log: Path | None = None
@@ -117,6 +120,7 @@ class Additions:
     ends_with_eos: bool | None = None
     may_lose_state: bool = False
     pulse: Pulse | None = None
+    profile: StepProfile | None = None
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None
 

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from rlhf_cli.errors import GuardStopped
 from rlhf_cli.runs.checkpoint_folders import newest_whole
+from rlhf_cli.runs.pulse import CHECKS, during
+from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.bad_batch import write_batch
 from rlhf_cli.trainers.sharded_parameters import own_shard
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
@@ -30,6 +32,7 @@ _FOUND = ("the loss", "the gradient", "a weight")
 class FiniteSteps(TrlTrainer):
     """Mixed in next to any TRL trainer, it raises GuardStopped before a step or a save that is not finite."""
 
+    additions: Additions
     _window: list[tuple[TrlBatch, Tensor]]
     """The micro-batches of the latest optimizer step, and their losses."""
     _is_window_over: bool = False
@@ -72,7 +75,16 @@ class FiniteSteps(TrlTrainer):
         losses: () each, of the micro-batches of one step. trained: frozen parameters among them are passed over.
         Costs a reduction of three numbers over the ranks, and a pass over gradient and weights.
         """
-        parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
+        with during(self.additions.pulse, CHECKS):
+            parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
+            found = self._not_finite(losses, parameters, with_gradient=with_gradient)
+        if found:
+            self.stop(found, _described(found, losses, parameters))
+
+    def _not_finite(
+        self, losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]], *, with_gradient: bool
+    ) -> list[str]:
+        """Return what is not finite on any rank."""
         # Under fp16 an overflow in the gradient is part of the method: the scaler skips that step and scales less.
         reads_gradient = with_gradient and self.accelerator.scaler is None
         gradients = [parameter.grad for _, parameter in parameters if parameter.grad is not None and reads_gradient]
@@ -83,9 +95,7 @@ class FiniteSteps(TrlTrainer):
         ]
         own = torch.tensor([float(one) for one in is_bad], device=self.accelerator.device)
         everyones = self.accelerator.reduce(own, reduction="sum")
-        found = [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
-        if found:
-            self.stop(found, _described(found, losses, parameters))
+        return [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
 
     def stop(
         self, found: Sequence[str], details: Sequence[str], *, cause: BaseException | None = None, alone: bool = False

@@ -1,6 +1,7 @@
-"""Say what a trainer is doing, so that a run that fails or hangs can say during what.
+"""Say what a trainer is doing, so that a run that fails or hangs can say during what, and where the time of a run goes.
 
-Nothing here changes what is done. While it loads and saves a trainer is not watched: the time that takes is the disk's.
+Nothing here changes what is done. A phase that begins within another one interrupts it. While it loads and saves a
+trainer is not watched: the time that takes is the disk's.
 """
 
 from __future__ import annotations
@@ -10,14 +11,31 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from rlhf_cli.runs.pulse import EVALUATION, GENERATION, LOSS, REWARDS, ROLLOUT, SAVING
+from rlhf_cli.runs.pulse import (
+    CLIPPING,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    GENERATION,
+    LOGGING,
+    LOSS,
+    OLD_LOGPS,
+    REFERENCE_LOGPS,
+    REWARDS,
+    ROLLOUT,
+    SAVING,
+)
 from rlhf_cli.trainers.additions import BuiltWhole
+from rlhf_cli.trainers.step_profile import is_reference
+from rlhf_cli.trainers.token_slots import uncounted
 
 if TYPE_CHECKING:
+    from rlhf_cli.runs.pulse import Pulse
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
@@ -27,6 +45,40 @@ class InPhases(BuiltWhole):
     def _during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
         pulse = self.additions.pulse
         return nullcontext() if pulse is None else pulse.during(phase, is_watched=is_watched)
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        reference = getattr(self, "ref_model", None)  # a trainer of rows asks it within its loss
+        if reference is not None and self.additions.pulse is not None:
+            told = _Told(self.additions.pulse, REFERENCE_LOGPS)
+            reference.register_forward_pre_hook(told.begin)
+            reference.register_forward_hook(told.end)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Say that rows are read."""
+        with self._during(DATA):
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
+        with self._during(DATA):
+            return super()._prepare_inputs(inputs)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """Say that a model goes forward."""
+        with self._during(FORWARD):
+            return super().compute_loss(model, inputs, *args, **named)
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        with self._during(CLIPPING):
+            return super()._clip_grad_norm(model)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Say that something is logged, and log with it where the time went."""
+        with self._during(LOGGING):
+            profile = self.additions.profile
+            is_of_training = "loss" in logs or "train_runtime" in logs
+            measured = profile.taken(self.accelerator) if profile is not None and is_of_training else {}
+            super().log({**logs, **measured}, start_time)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
         """Say that a micro-batch's loss and gradient are computed."""
@@ -42,7 +94,7 @@ class InPhases(BuiltWhole):
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
         """Say that rows are evaluated."""
-        with self._during(EVALUATION):
+        with self._during(EVALUATION), uncounted():
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
@@ -78,6 +130,22 @@ class InRolloutPhases(InPhases):
         with self._during(REWARDS):
             return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        given = (model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy)
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(*given, **others)
+        with self._during(REFERENCE_LOGPS if is_reference(model, self.ref_model) else OLD_LOGPS):
+            return super()._get_per_token_logps_and_entropies(*given, **others)
+
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:
         pulse = self.additions.pulse
@@ -91,3 +159,20 @@ class InRolloutPhases(InPhases):
             yield
         finally:
             hook.remove()
+
+
+class _Told:
+    """Tells of a phase by two hooks, which a module calls before and after its forward pass."""
+
+    def __init__(self, pulse: Pulse, phase: str) -> None:
+        self._pulse, self._phase = pulse, phase
+        self._before: list[tuple[str, ...]] = []
+
+    def begin(self, *_: object) -> None:
+        """Say that the phase begins."""
+        self._before.append(self._pulse.phases)
+        self._pulse.enter_part((*self._pulse.phases, self._phase))
+
+    def end(self, *_: object) -> None:
+        """Say that what was done before goes on."""
+        self._pulse.enter_part(self._before.pop())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from trl import RLOOTrainer
 
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
+from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
 from rlhf_cli.trainers.exact_resume import ExactResume
+from rlhf_cli.trainers.generation.live_generation import LiveGeneration
 from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.passes.row_passes import RowPasses
@@ -32,7 +34,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
             baseline = (WithCritic,)
         elif issubclass(trl_trainer, RLOOTrainer):
             baseline = (RowPasses, WithLeaveOneOut)
-        ours = (ExactResume, WatchedRounds, WithEvaluation, *baseline)
+        ours = (ExactResume, WatchedRounds, LiveGeneration, WithEvaluation, *baseline)
     if additions.ends_with_eos is not None:
         ours = (WithTextEndings, *ours)
     if additions.measured is not None:
@@ -40,7 +42,10 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
     # Outside of all is what says what is being done.
     said = InPhases if additions.rewards is None else InRolloutPhases
-    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, trl_trainer)
+    counted: tuple[type, ...] = ()
+    if additions.profile is not None:  # directly above TRL, whose passes are those that are left to it
+        counted = (CountedRows,) if additions.rewards is None else (CountedLogps,)
+    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, *counted, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 

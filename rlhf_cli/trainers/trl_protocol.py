@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader
     from transformers import (
+        GenerationConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
         TrainerCallback,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         entropy_coef: float
         epsilon_high: float
         epsilon_low: float
+        generation_config: GenerationConfig
         generation_kwargs: dict[str, Any]
         importance_sampling_level: str
         loss_type: str
@@ -94,9 +96,11 @@ if TYPE_CHECKING:
         reward_clip_range: tuple[float, float] | None
         reward_func_names: list[str]
         reward_weights: Tensor
+        temperature: float
         scale_rewards: Literal["group", "batch", "none"]
         top_entropy_quantile: float
         use_adaptive_entropy: bool
+        use_transformers_continuous_batching: bool
         use_vllm: bool
         vllm_generation: object
         _buffered_inputs: list[TrlBatch] | None
@@ -121,6 +125,7 @@ if TYPE_CHECKING:
             ignore_keys: list[str] | None = None,
             metric_key_prefix: str = "eval",
         ) -> EvaluationOutput: ...
+        def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any: ...
         def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]: ...
         def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]: ...
         def is_world_process_zero(self) -> bool: ...
@@ -129,6 +134,7 @@ if TYPE_CHECKING:
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None: ...
         def train(self, resume_from_checkpoint: str | None = None) -> object: ...
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor: ...
+        def _clip_grad_norm(self, model: Any) -> Any: ...
         def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool: ...
         def _get_output_dir(self, trial: Any) -> str: ...
         def _get_train_sampler(self, dataset: Any = None) -> RepeatSampler | None: ...

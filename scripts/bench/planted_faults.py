@@ -89,6 +89,11 @@ FAULTS: dict[str, tuple[str, World]] = {
         "value_loss",
         replace(PPO, loss_of_critic=lambda t: 0.1 + 2 * max(0.0, t - 0.6)),
     ),
+    "a reward takes 60 % of the time": ("time", replace(GRPO, seconds={**GRPO.seconds, "reward/correct": 15.0})),
+    "saving takes 20 % of the time": ("time", replace(GRPO, seconds={**GRPO.seconds, "saving": 2.5})),
+    "generation takes 90 % of the time": ("time", replace(PPO, seconds={**PPO.seconds, "generation": 45.0})),
+    "evaluation takes half of the time": ("time", replace(PPO, seconds={**PPO.seconds, "evaluation": 10.0})),
+    "a rank waits for the others": ("time", replace(GRPO, seconds={**GRPO.seconds, "waiting": 4.0})),
 }
 """Name -> (the kind that is to be found, the run it is planted in)."""
 

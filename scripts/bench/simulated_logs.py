@@ -47,6 +47,8 @@ class World:
     errors: float = 0.0
     timeouts: float = 0.0
     nulls_of_loss: tuple[int, ...] = ()
+    seconds: dict[str, float] = field(default_factory=lambda: {"generation": 5.0, "forward": 1.5, "backward": 3.0})
+    """Phase, as docs/profile.md has them -> the seconds that it takes between two log events."""
     wander: float = 0.15
     """The deviation, in logits, of the slow noise in how often the policy is right; its memory is a tenth of a run."""
 
@@ -109,6 +111,10 @@ def _event(world: World, rng: np.random.Generator, number: int, slow: np.ndarray
     event["entropy"] = max(1e-4, world.entropy(t) * float(np.exp(0.05 * rng.standard_normal())))
     event["clip_ratio/region_mean"] = 0.0
     event["learning_rate"] = 1e-3 * (1 - t)
+    clock = np.random.default_rng(number)  # of its own: how long a step takes changes nothing of what is drawn
+    took = {key: seconds * float(np.exp(0.1 * clock.standard_normal())) for key, seconds in world.seconds.items()}
+    event["time/elapsed_s"] = sum(took.values())
+    event |= {f"time/share/{key}": seconds / event["time/elapsed_s"] for key, seconds in took.items()}
     if world.is_ppo:
         far = world.divergence(t)
         event["kl/k1_policy_ref"] = far * float(np.exp(0.1 * rng.standard_normal()))

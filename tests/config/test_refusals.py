@@ -79,8 +79,8 @@ def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     error = refused("exp=quickstart", "xyzzy=3")
     assert error.hint is None
     assert error.expected == (
-        "one of aggregate, critic, data, expect, guards, kl, launch, model, primary, reward_model, rewards, run, seed, "
-        "stop, sweep, track, trainer, truncation, warn"
+        "one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, reward_model, rewards, "
+        "run, seed, stop, sweep, track, trainer, truncation, warn"
     )
 
 

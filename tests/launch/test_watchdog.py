@@ -41,7 +41,7 @@ rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_S
 if world_size == 1:
     claim(folder)
 pulse = Pulse(folder.path, rank)
-running = RunningReward(folder.path, rank, on_change=pulse.beat)
+running = RunningReward(folder.path, rank, on_change=lambda _: pulse.beat())
 
 
 def meet():

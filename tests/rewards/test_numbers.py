@@ -142,3 +142,12 @@ def test_odd_texts_take_linear_time(piece: str) -> None:
     last_number(text), last_marked(text), last_boxed(text)
     # 0.1 s at most here; a quadratic pattern that this test once caught took 9 s.
     assert time.perf_counter() - started < 3
+
+
+def test_what_has_nothing_to_replace_is_told_apart_rightly() -> None:
+    """Texts are searched for LaTeX and currency only where one sign of either stands: each pattern needs one."""
+    for text, value in {"−5": -5, "$5": 5, "€5": 5, "£5": 5, "{}1{,}234": 1234, r"\frac{3}{4}": Fraction(3, 4)}.items():
+        assert last_number(text) == value
+    assert last_number("5 and 1/0") == 5  # the last that is a number
+    assert only_number("5 and 1/0") == 5
+    assert only_number("5 and 6") is None

@@ -16,7 +16,7 @@ from rlhf_cli.config.schema.model_section import Model
 from rlhf_cli.config.schema.ppo_sections import Critic, Kl
 from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.config.schema.reward_section import Gate, Reward
-from rlhf_cli.config.schema.run_sections import Guards, Run, Track
+from rlhf_cli.config.schema.run_sections import Guards, Profile, Run, Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.stop_section import StopRules, checked_rules
 from rlhf_cli.config.schema.sweep_section import Sweep
@@ -30,8 +30,10 @@ class Experiment(Section):
 
     `seed` begins every random number of the run. `rewards` maps names to rewards. `primary` gates every other reward,
     null for none. `aggregate` says how rewards become one total: `sum`, `normalize_then_sum` or a function of the
-    user's. The sections `critic`, `kl` and `reward_model` are null where the trainer reads no such section; `sweep` is
-    null where `rlhf train -m` makes a grid and no search, and in every run of a sweep.
+    user's. `profile` says what is measured of where the time goes: `phases`, the share of each phase in every log
+    event; `trace`, with that a few steps as torch's profiler sees them; `off`, nothing. The sections `critic`, `kl` and
+    `reward_model` are null where the trainer reads no such section; `sweep` is null where `rlhf train -m` makes a grid
+    and no search, and in every run of a sweep.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -49,6 +51,7 @@ class Experiment(Section):
     stop: Annotated[StopRules, BeforeValidator(checked_rules)] = None
     expect: Annotated[Expectations, BeforeValidator(checked_expectations)] = None
     warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
+    profile: Profile = "phases"
     launch: Launch
     track: Track
     run: Run

@@ -1,4 +1,4 @@
-"""Defines `track`, `guards`, `run`: who watches an experiment, what ends it, where it is kept."""
+"""Defines `track`, `guards`, `profile`, `run`: who watches an experiment, what ends it, where it is kept."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ class Guards(Section):
     no_signal: Annotated[int | Literal["off"], BeforeValidator(_rounds)] = 5
     max_error_share: float = Field(default=0.2, ge=0, le=1)
     error_window: int = Field(default=100, gt=0)
+
+
+def _profile(value: object) -> object:
+    """Return what is profiled; YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+Profile = Annotated[Literal["phases", "trace", "off"], BeforeValidator(_profile)]
+"""`phases`: the share of the time that each phase takes; `trace`: with torch's profiler on a few steps; `off`."""
 
 
 class KeepCompletions(Section):

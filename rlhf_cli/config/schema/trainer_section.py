@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.config.schema.section import Section
+from rlhf_cli.tables.generation_modes import GenerationSetting
 from rlhf_cli.tables.pass_modes import PassSetting
 from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
@@ -20,7 +21,10 @@ class Trainer(Section):
     class, and with a critic those of `PpoArgs`. `dense` lets a dense reward act on its own tokens; false sums it to one
     number a row. `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
     `passes` is how rows go through the models of a trainer that generates: `auto` is the fastest way that they can go
-    (`packed`: no padding, each prompt once; `trimmed`: sorted by length, less padding), `plain` is TRL's own.
+    (`packed`: no padding, each prompt once; `trimmed`: sorted by length, less padding), `plain` is TRL's own, and so is
+    its generation.
+    `generation` is how completions are generated where vLLM does not: `auto` decodes rows until they end, `plain` is
+    transformers' own loop, which decodes all until the longest ends.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Trainer(Section):
     own_class: str | None = Field(default=None, alias="class")
     args: dict[str, object] = Field(default_factory=dict)
     dense: bool = False
+    generation: GenerationSetting = "auto"
     baseline: Literal["group", "critic"] = "group"
     passes: PassSetting = "auto"
 

@@ -55,6 +55,7 @@ class Warn(Section):
     clipping: Switch = True
     explained_variance: Switch = True
     value_loss: Switch = True
+    time: Switch = True
 
     @property
     def kinds(self) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.data.formats import csv_table, json_lines, json_list, parquet
+from rlhf_cli.data.formats import csv_table, json_blocks, json_lines, json_list, parquet
 
 Row = dict[str, object]
 
@@ -21,7 +21,8 @@ class Format:
 
     `read` yields `(place, row)`: the place as `file:line` for messages, the row as a dict. `head` returns
     `(columns, first rows, number of rows)` of several files; the rest of a table is read by the `datasets` library
-    under the format's name. Exactly one of the two is there. `suffixes` are the endings of such files. `is_untyped`:
+    under the format's name. Exactly one of the two is there. `blocks`, of some
+    of the former, yields the same rows many at a time. `suffixes` are the endings of such files. `is_untyped`:
     its cells are typed by what they look like, and `read` takes as a second argument the columns that stay text.
     """
 
@@ -29,11 +30,12 @@ class Format:
     suffixes: tuple[str, ...]
     read: Callable[..., Iterator[tuple[str, Row]]] | None = None
     head: Callable[[Sequence[Path], int], tuple[tuple[str, ...], list[Row], int]] | None = None
+    blocks: Callable[[Path], Iterator[json_blocks.Block]] | None = None
     is_untyped: bool = False
 
 
 _ROWS = (
-    Format("jsonl", (".jsonl", ".jsonl.gz"), read=json_lines.read),
+    Format("jsonl", (".jsonl", ".jsonl.gz"), read=json_lines.read, blocks=json_blocks.read_blocks),
     Format("json", (".json", ".json.gz"), read=json_list.read),
     Format("csv", (".csv", ".csv.gz"), read=csv_table.read, is_untyped=True),
     Format("parquet", (".parquet",), head=parquet.head),

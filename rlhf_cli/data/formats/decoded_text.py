@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -19,16 +20,44 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises DataError on bytes that are not UTF-8, on broken gzip and on a file that cannot be read.
     """
     number = 0
+    with _opened(path, lambda: number + 1) as stream:
+        for number, raw in enumerate(stream, 1):
+            yield number, _decode(raw.removeprefix(_BOM) if number == 1 else raw, f"{path}:{number}")
+
+
+def blocks(path: Path, first: int, then: int) -> Iterator[tuple[int, bytes]]:
+    """Yield `(number of its first line, whole lines)` of about `first` bytes, then of about `then` bytes each.
+
+    Raises DataError as `numbered_lines` does, but for what is not UTF-8: it is not looked at.
+    """
+    number = 1
+    with _opened(path, lambda: number) as stream:
+        size = first
+        while content := stream.read(size):
+            content += stream.readline()
+            yield number, content.removeprefix(_BOM) if number == 1 else content
+            number += content.count(b"\n")
+            size = then
+
+
+def decoded_lines(path: Path, first: int, lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
+    """Yield lines of a file with their numbers, which begin at `first`. Raises DataError on what is not UTF-8."""
+    for number, raw in enumerate(lines, first):
+        yield number, _decode(raw, f"{path}:{number}")
+
+
+@contextmanager
+def _opened(path: Path, line: Callable[[], int]) -> Iterator[IO[bytes]]:
+    """Open a file, plain or gzip; what goes wrong with it while it is read is said of the line that `line` returns."""
     try:
         with _open(path) as stream:
-            for number, raw in enumerate(stream, 1):
-                yield number, _decode(raw.removeprefix(_BOM) if number == 1 else raw, f"{path}:{number}")
+            yield stream
     except EOFError:
         raise DataError(
-            "the gzip file is cut off", where=f"{path}:{number + 1}", hint="copy or download it again"
+            "the gzip file is cut off", where=f"{path}:{line()}", hint="copy or download it again"
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
+        raise DataError("the gzip file is damaged", where=f"{path}:{line()}", got=error) from None
     except OSError as error:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 

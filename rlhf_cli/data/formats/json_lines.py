@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
@@ -12,7 +12,12 @@ from rlhf_cli.errors import DataError
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the rows of a JSONL file with their `file:line`. Raises DataError at the first line that is no object."""
-    for number, line in numbered_lines(path):
+    yield from parsed(path, numbered_lines(path))
+
+
+def parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the rows of numbered lines of a file, as `read` does."""
+    for number, line in lines:
         if line.strip():
             where = f"{path}:{number}"
             yield where, _parse(line, where)

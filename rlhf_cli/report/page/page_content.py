@@ -20,6 +20,7 @@ from rlhf_cli.report.page.palette import colours
 from rlhf_cli.report.page.plotted_curves import Plot, plots_of
 from rlhf_cli.report.page.plotted_metrics import HEALTH, SHARES, plotted_metrics
 from rlhf_cli.report.page.setting_table import SettingTable, setting_table, shown_name
+from rlhf_cli.report.page.time_by_setting import TimeBySetting, time_by_setting
 from rlhf_cli.report.page.trade_offs import front_of, parallel_of
 from rlhf_cli.report.page.verdict_lines import VerdictLine, verdict_lines
 
@@ -55,6 +56,7 @@ class PageContent:
     front: dict[str, object] | str
     parallel: dict[str, object] | str
     evaluations: list[EvaluationTable]
+    times: TimeBySetting | None
     noticed: list[Noticed]
     completions: CompletionPages
     configurations: Configurations
@@ -131,6 +133,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         front=front_of(comparison),
         parallel=parallel_of(comparison),
         evaluations=evaluations,
+        times=time_by_setting(comparison.grouped.settings),
         noticed=noticed(runs),
         completions=completions,
         configurations=configurations(runs),

@@ -21,7 +21,7 @@ from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
 from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
-from rlhf_cli.trainers.passes.scored_rows import Forward, Scored
+from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
@@ -96,9 +96,10 @@ class RowPasses(TrlTrainer):
             return super()._compute_loss(model, inputs)
         advantages = inputs["advantages"]
         is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
-        self._metrics["train"]["passes/zero_advantage_share"].append(
-            self.accelerator.gather(is_zero.double().mean().reshape(1)).mean().item()
-        )
+        counts = inputs["completion_mask"].any(dim=1)  # rows that were left out count nowhere
+        sums = torch.stack([(is_zero & counts).sum(), counts.sum()]).double()
+        num_zero, num_rows = self.accelerator.reduce(sums, reduction="sum").tolist()
+        self._metrics["train"]["passes/zero_advantage_share"].append(num_zero / num_rows if num_rows else torch.nan)
         self._learned = self._with_gradient(is_zero, inputs)
         try:
             return super()._compute_loss(model, inputs)
@@ -182,7 +183,6 @@ class RowPasses(TrlTrainer):
             inner=cast(PreTrainedModel, inner),
             autocast=self.accelerator.autocast,
             may_move=self._may_move,
-            count=lambda slots, tokens: None,
         )
 
     def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:

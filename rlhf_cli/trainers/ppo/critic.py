@@ -26,6 +26,7 @@ from rlhf_cli.packing.packable import has_relative_positions, why_not_packed
 from rlhf_cli.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.packing.row_attention import model_inputs, register
 from rlhf_cli.trainers.dropout import drops
+from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trim import by_length, used_columns
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
@@ -190,10 +191,12 @@ class Critic:
         counts = mask[:, -num_completion:].sum(dim=1)
         is_state = torch.arange(num_completion + 1, device=ids.device) <= counts.unsqueeze(1)
         if rows is not None:
+            count(rows.input_ids.shape[1], mask.sum())
             found = self._every_value(model_inputs(rows), autocast)[0, rows.states_around()]
             return found.new_zeros(is_state.shape).masked_scatter(is_state, found)
         columns = used_columns(mask, num_completion, may_move=self.may_move)
         inputs = {"input_ids": ids[:, columns], "attention_mask": mask[:, columns]}
+        count(inputs["input_ids"].numel(), mask.sum())
         before_first = ids.shape[1] - num_completion - 1 - columns.start
         found = self._every_value(inputs, autocast)[:, before_first:]
         found = torch.nn.functional.pad(found, (0, num_completion + 1 - found.shape[1]))

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from rlhf_cli.numerics.kl_estimators import k3
 from rlhf_cli.numerics.value_loss import value_losses
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.runs.pulse import CRITIC, VALUES, during
 from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
@@ -88,7 +89,8 @@ class WithCritic(RowPasses, WithRewardStack):
                     self.model, ids, mask, num_completion, batch_size=batch_size
                 )
             output["old_per_token_logps"] = logps
-        values = self.critic.rollout_values(ids, mask, num_completion, batch_size, self.accelerator.autocast)
+        with during(self.additions.pulse, VALUES):
+            values = self.critic.rollout_values(ids, mask, num_completion, batch_size, self.accelerator.autocast)
         lengths = output["completion_mask"].sum(dim=1)
         is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows]
         is_action = _action_mask(output)
@@ -149,6 +151,15 @@ class WithCritic(RowPasses, WithRewardStack):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
         """Take TRL's step, then the critic's; the policy stands still while the critic is warmed up."""
         loss = super().training_step(model, inputs, num_items_in_batch)
+        with during(self.additions.pulse, CRITIC):
+            self._train_critic()
+        if self.state.global_step < self.critic.settings.warmup_steps:
+            for parameter in self.critic.not_mine(model):
+                parameter.grad = None  # the policy's optimizer passes over what has no gradient
+        return loss
+
+    def _train_critic(self) -> None:
+        """Take the critic backward on the latest micro-batch, and a step where the policy is to take one."""
         if not self.critic.shares_backward:
             is_last = self.accelerator.sync_gradients
             self.critic.backward(self._value_loss(self._micro_batch), is_last=is_last)
@@ -158,10 +169,6 @@ class WithCritic(RowPasses, WithRewardStack):
             metrics = self._metrics["train"]
             metrics["critic/learning_rate"].append(self.critic.learning_rate)
             metrics["critic/grad_norm"].append(self.critic.step())
-        if self.state.global_step < self.critic.settings.warmup_steps:
-            for parameter in self.critic.not_mine(model):
-                parameter.grad = None  # the policy's optimizer passes over what has no gradient
-        return loss
 
     def _value_loss(self, inputs: TrlBatch) -> Tensor:
         """Return () the critic's loss on a micro-batch, normalised as the policy's, so that accumulation changes

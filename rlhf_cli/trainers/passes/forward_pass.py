@@ -18,6 +18,7 @@ from rlhf_cli.packing.one_pass_head import one_pass_head
 from rlhf_cli.packing.packed_rows import packed_rows
 from rlhf_cli.packing.row_attention import model_inputs
 from rlhf_cli.packing.scored_states import only_states
+from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trim import used_columns
 
 Scored = tuple[Tensor, Tensor | None]
@@ -29,21 +30,19 @@ class Forward:
     """Hold what a pass needs of a trainer.
 
     `model` is called, wrapped as it is; `inner` is the language model in it. `may_move`: rows may be moved to the left.
-    `count` is told how many token slots went through the model, and how many tokens the rows have.
     """
 
     model: Callable[..., FusedCausalLMOutput]
     inner: PreTrainedModel
     autocast: Callable[[], AbstractContextManager[None]]
     may_move: bool
-    count: Callable[[int, int], None]
 
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) laid into one flat row; as `trimmed` where they cannot be."""
         rows = packed_rows(ids, mask, num_completion)
         if rows is None:
             return self.trimmed(ids, mask, num_completion, has_entropy=has_entropy)
-        self.count(rows.input_ids.shape[1], int(mask.sum()))
+        count(rows.input_ids.shape[1], mask.sum())
         is_token = mask[:, -num_completion:].bool()
         labels = ids[:, -num_completion:][is_token]
         return self._scored(model_inputs(rows), rows.states_before(), labels, is_token, has_entropy)
@@ -53,7 +52,7 @@ class Forward:
         num_prompt = ids.shape[1] - num_completion
         columns = used_columns(mask, num_completion, may_move=self.may_move)
         ids_cut, mask_cut = ids[:, columns], mask[:, columns]
-        self.count(ids_cut.numel(), int(mask.sum()))
+        count(ids_cut.numel(), mask.sum())
         is_token = mask[:, num_prompt:].bool()
         places = torch.arange(ids_cut.numel(), device=ids.device).view_as(ids_cut)
         before = places[:, num_prompt - columns.start - 1 : -1][is_token[:, : columns.stop - num_prompt]]

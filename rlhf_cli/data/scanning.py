@@ -1,0 +1,108 @@
+"""Reads a text table to its end and judges it: the kind of every column, its first rows, how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_cli.data.formats import FORMATS, Row, rows_of
+from rlhf_cli.data.formats.decoded_text import shorten
+from rlhf_cli.data.formats.json_blocks import arrow_schema
+from rlhf_cli.data.kinds import MIXED, NULL, Kind, kind_of, label, merge
+from rlhf_cli.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WORTH_ARROW_BYTES = 8 << 20
+"""Smaller files are read by Python before Arrow is imported."""
+
+
+@dataclass
+class Scan:
+    """A text table that was read to its end: the kind of every column, its first rows, the number of rows.
+
+    `seen` is where each column first held something, and what.
+    """
+
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    num_rows: int = 0
+    seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def add(self, rows: Iterable[tuple[str, Row]], limit: int) -> None:
+        """Take `(place, row)` pairs in, and hold them until there are `limit`.
+
+        Raises DataError for a column that holds two kinds of value.
+        """
+        for where, row in rows:
+            self.num_rows += 1
+            if len(self.rows) < limit:
+                self.rows.append(row)
+            for column, value in row.items():
+                kind = kind_of(value)
+                known = self.kinds.get(column, NULL)
+                merged = merge(known, kind)
+                if merged == MIXED:
+                    raise _mixed(column, where, value, kind, self.seen.get(column, ("?", "?")), known)
+                self.kinds[column] = merged
+                if value is not None and column not in self.seen:
+                    self.seen[column] = (where, shorten(str(value), width=40))
+
+
+def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Collection[str] = ()) -> Scan:
+    """Read JSONL, JSON or CSV files to their end, holding at most `limit` rows; of a CSV the columns `texts` are text.
+
+    Raises DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
+    """
+    if FORMATS[format_name].blocks is not None and sum(path.stat().st_size for path in paths) > _WORTH_ARROW_BYTES:
+        try:
+            return _by_blocks(paths, format_name, limit)
+        except DataError:
+            pass  # what is wrong, and where it was right before, is said by whoever looks at each row
+    found = Scan()
+    for path in paths:
+        before = found.num_rows
+        found.add(rows_of(format_name, path, texts), limit)
+        if found.num_rows == before or not found.kinds:
+            raise no_rows(path)
+    return found
+
+
+def _by_blocks(paths: Sequence[Path], format_name: str, limit: int) -> Scan:
+    """Read many lines at a time; by Python only those that are held, or teach something of a column's kind."""
+    read = FORMATS[format_name].blocks
+    assert read is not None, f"{format_name} has no blocks"
+    found = Scan()
+    schema: pa.Schema | None = None
+    for path in paths:
+        before = found.num_rows
+        for block in read(path):
+            table = None if schema is None or len(found.rows) < limit else block.table(schema)
+            if table is None:
+                found.add(block.rows(), limit)
+                schema = arrow_schema(found.kinds) if found.kinds else None
+            else:
+                found.num_rows += table.num_rows
+        if found.num_rows == before or not found.kinds:
+            raise no_rows(path)
+    return found
+
+
+def _mixed(column: str, where: str, value: object, kind: Kind, first: tuple[str, str], known: Kind) -> DataError:
+    return DataError(
+        f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another",
+        where=where,
+        got=f"{shorten(str(value), width=40)} ({label(kind)})",
+        expected=f"{label(known)}, as {first[1]} in {first[0]}",
+        hint="write every row of a column as one type; numbers that are labels or answers are best written as text",
+    )
+
+
+def no_rows(path: Path) -> DataError:
+    """Return what is said of a file without rows."""
+    return DataError(
+        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", hint="was the file written to its end?"
+    )

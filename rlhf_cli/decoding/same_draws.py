@@ -1,0 +1,51 @@
+"""Draw tokens for some rows of a batch with the random numbers that all its rows would have been drawn with.
+
+`torch.multinomial` of one sample a row draws an exponential number for every probability, row by row, and takes the
+largest quotient (the exponential race: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir"). A
+row that is gone draws nothing, so the rows behind it would be given its numbers. Here they are drawn past: every
+row gets what it would have got in the whole batch, and the generator ends where it would have ended.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return (N,) tokens drawn from (N, V) float32 `probabilities`, of the rows `rows` (N,), ascending, of `num_rows`.
+
+    Raises RuntimeError, torch's own, where a probability is not finite.
+    """
+    if not probabilities.sum().isfinite():
+        return torch.multinomial(probabilities, num_samples=1).squeeze(1)  # which says so
+    races = probabilities.div(_exponential(probabilities, rows, num_rows))
+    return races.argmax(dim=-1)
+
+
+def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return (N, V) exponential numbers: the rows `rows` of (num_rows, V) drawn at once."""
+    num_tokens = like.shape[1]
+    if like.device.type != "cpu":  # an accelerator draws them all in less time than it is told which
+        return like.new_empty(num_rows, num_tokens).exponential_()[rows]
+    numbers = torch.empty_like(like)
+    drawn, passed = 0, 0  # rows of `numbers` that are filled, rows of the batch that are behind us
+    for start, length in _runs(rows.tolist()):
+        _pass_over((start - passed) * num_tokens)
+        numbers[drawn : drawn + length].exponential_()
+        drawn, passed = drawn + length, start + length
+    _pass_over((num_rows - passed) * num_tokens)
+    return numbers
+
+
+def _pass_over(count: int) -> None:
+    """Take the generator past `count` exponential numbers: an int64 takes 64 bits as each of them, but no logarithm."""
+    if count:
+        torch.empty(count, dtype=torch.int64).random_()
+
+
+def _runs(rows: list[int]) -> list[tuple[int, int]]:
+    """Return (first, number) of every run of consecutive rows."""
+    starts = [row for place, row in enumerate(rows) if place == 0 or rows[place - 1] != row - 1]
+    ends = [row for place, row in enumerate(rows) if place == len(rows) - 1 or rows[place + 1] != row + 1]
+    return [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]

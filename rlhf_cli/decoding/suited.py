@@ -1,0 +1,115 @@
+"""Say where finished rows cannot leave a batch that generates: a reason in words, or None where they can.
+
+Whoever leaves must be missed by nobody. A row is asked about by the cache, by what changes the scores, by what stops a
+row, and, where weights lie in parts on several ranks, by the other ranks. What is not known to look at each row alone
+is taken to look at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.generation import stopping_criteria
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
+
+from rlhf_cli.decoding.causal_model import CausalModel
+from rlhf_cli.decoding.score_changes import ROW_BY_ROW
+
+_ENDINGS = frozenset(
+    {stopping_criteria.EosTokenCriteria, stopping_criteria.MaxLengthCriteria, stopping_criteria.MaxTimeCriteria}
+)
+_LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
+_INPUTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
+
+
+def why_not_model(model: CausalModel) -> str | None:
+    """Return why no row of `model` may leave its batch, whatever is asked of it."""
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        return f"{name} has an encoder, whose output is kept for every row"
+    if model.is_remote_code():
+        return f"{name} is code that came with the model, and may generate in a way of its own"
+    if not model._supports_default_dynamic_cache():
+        return f"{name} keeps what it has read in a cache of its own"
+    return _why_not_cache(DynamicCache(config=model.config.get_text_config(decoder=True)), name)
+
+
+def why_not_settings(config: GenerationConfig) -> str | None:
+    """Return why no row may leave under these settings of a generation."""
+    refused = {
+        "num_beams": (config.num_beams or 1) > 1,
+        "use_cache": config.use_cache is False,
+        "cache_implementation": config.cache_implementation not in (None, "dynamic"),
+        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens is not None,
+        "penalty_alpha": config.penalty_alpha is not None,
+        "dola_layers": config.dola_layers is not None,
+        "force_words_ids": config.force_words_ids is not None,
+        "constraints": config.constraints is not None,
+        "prefill_chunk_size": config.prefill_chunk_size is not None,
+        "return_dict_in_generate": bool(config.return_dict_in_generate),
+        "stop_strings": config.stop_strings is not None,
+    }
+    named = [f"{name}={getattr(config, name)!r}" for name, is_refused in refused.items() if is_refused]
+    return f"generation with {', '.join(named)} is transformers' own" if named else None
+
+
+def why_not_call(
+    model: CausalModel,
+    num_rows: int,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    inputs: Mapping[str, object],
+) -> str | None:
+    """Return why no row may leave, by what `generate` has made ready: what changes scores, what stops, what goes in."""
+    if is_in_parts(model):
+        return "the weights lie in parts on several ranks, which must take every step together"
+    if getattr(model.prepare_inputs_for_generation, "__self__", model) is not model:
+        return "an adapter puts tokens of its own before the prompts"
+    if others := sorted(name for name, value in inputs.items() if name not in _INPUTS and value is not None):
+        return f"the model is given {', '.join(others)} beside its tokens"
+    shapes = {name: tuple(value.shape) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    if others := sorted(f"{name} {shape}" for name, shape in shapes.items() if len(shape) != 2 or shape[0] != num_rows):
+        return f"the model is given {', '.join(others)}, and not a row of each for every row"
+    if others := _unknown(processors, ROW_BY_ROW):
+        return f"{', '.join(others)} may look at other rows, or remember them by their place"
+    if others := _unknown(criteria, _ENDINGS):
+        return f"{', '.join(others)} may look at the whole batch"
+    cache = inputs.get("past_key_values")
+    if not isinstance(cache, DynamicCache) or cache.offloading:
+        return f"the cache is a {type(cache).__name__}, of which no rows can be taken"
+    if cache.get_seq_length() > 0:
+        return "the cache was given, and is not empty"
+    return _why_not_cache(cache, type(model).__name__)
+
+
+def is_in_parts(model: nn.Module) -> bool:
+    """Return whether ranks hold parts of the weights (ZeRO-3, FSDP), as `generate` finds out for its `synced_gpus`."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
+
+
+def drops_out(model: nn.Module) -> bool:
+    """Return whether a part of what `model` computes is left out by chance: then no two rows of a prompt are alike."""
+    for module in model.modules():
+        if not module.training:
+            continue
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0:
+            return True
+        if any("dropout" in name and isinstance(value, float) and value > 0.0 for name, value in vars(module).items()):
+            return True
+    return False
+
+
+def _why_not_cache(cache: Cache, model: str) -> str | None:
+    others = sorted({type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS})
+    return f"{model} has a {', '.join(others)} in its cache, of which no rows can be taken" if others else None
+
+
+def _unknown(asked: Iterable[object], known: frozenset[type]) -> list[str]:
+    return sorted({type(one).__name__ for one in asked if type(one) not in known})

@@ -1,0 +1,74 @@
+"""Writes a value as JSON, piece by piece and without secrets: a table of a hundred thousand rows is never whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from json.encoder import encode_basestring as quoted
+from math import isfinite
+
+from rlhf_cli.redaction import HIDDEN, is_hidden_by_key, text_hider
+
+_PIECES_A_WRITE = 1 << 14
+
+
+def write_json(value: object, write: Callable[[str], object]) -> None:
+    """Hand `value` to `write` as JSON, two blanks a level; an iterator is a list whose items are made as it is written.
+
+    Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity, which JSON has not, are null; what JSON cannot
+    hold is written as its `str`. Raises TypeError for a key that is no text, number, truth value or None.
+    """
+    pieces: list[str] = []
+    hide = text_hider()
+    keys: dict[object, str] = {}
+
+    def key_of(key: object) -> str:
+        if not isinstance(key, str):
+            return quoted(_of_number(key) or _refuse(key))
+        return quoted(hide(key))
+
+    def put(node: object, line: str) -> None:
+        if isinstance(node, str):
+            pieces.append(quoted(hide(node)))
+        elif (number := _of_number(node)) is not None:
+            pieces.append(number)
+        elif isinstance(node, Mapping):
+            before, below = "{" + line + "  ", line + "  "
+            for key, item in node.items():
+                if key.__class__ is not str:  # 1 and True are one key of a dict, and two of JSON
+                    name = key_of(key)
+                elif (name := keys.get(key, "")) == "":
+                    name = keys[key] = key_of(key)
+                pieces.append(f"{before}{name}: ")
+                put(HIDDEN if is_hidden_by_key(key, item) else item, below)
+                before = "," + below
+            pieces.append(line + "}" if node else "{}")
+        elif isinstance(node, list | tuple | Iterator):
+            before, below = "[" + line + "  ", line + "  "
+            for item in node:
+                pieces.append(before)
+                put(item, below)
+                before = "," + below
+                if len(pieces) > _PIECES_A_WRITE:
+                    write("".join(pieces))
+                    pieces.clear()
+            pieces.append("[]" if before[0] == "[" else line + "]")
+        else:
+            pieces.append(quoted(hide(str(node))))
+
+    put(value, "\n")
+    write("".join(pieces))
+
+
+def _of_number(value: object) -> str | None:
+    """Return a number, a truth value or None as JSON has it; None for anything else."""
+    if isinstance(value, float):
+        return float.__repr__(value) if isfinite(value) else "null"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return int.__repr__(value) if isinstance(value, int) else None
+
+
+def _refuse(key: object) -> str:
+    raise TypeError(f"JSON has no such key: {key!r}")

@@ -1,0 +1,50 @@
+"""Sums up where the time of a run went, over all of its log events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rlhf_cli.tables.step_phases import ELAPSED, OF_REWARD, PHASES, SHARE, SLOTS, TOKENS
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """The seconds that were timed, and the share of each phase in them, the largest first; shares add up to 1.
+
+    `slots_per_token` is how many token slots were computed for a real token, None where that was not counted.
+    """
+
+    elapsed_s: float
+    shares: dict[str, float]
+    slots_per_token: float | None
+
+    def seconds(self, key: str) -> float:
+        """Return the seconds of a phase, `reward/NAME` for a reward's; 0 where there was none."""
+        return self.shares.get(key, 0.0) * self.elapsed_s
+
+
+def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
+    """Return what log events with these metrics say together, None where nothing was timed.
+
+    `values` gives a metric's in the order of the events; a phase that some events lack took nothing in these.
+    """
+    elapsed = values(ELAPSED)
+    total = float(sum(elapsed))
+    if total <= 0.0:
+        return None
+    seconds = {}
+    for name in names:
+        if name.startswith(SHARE):
+            shares = values(name)
+            at_end = elapsed[len(elapsed) - len(shares) :]
+            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    slots, tokens = float(sum(values(SLOTS))), float(sum(values(TOKENS)))
+    return TimeShares(total, {key: one / total for key, one in ordered}, slots / tokens if tokens else None)
+
+
+def phase_label(key: str) -> str:
+    """Return what a phase is called where people read it."""
+    reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
+    return f"reward {reward}" if reward != key else PHASES[key].label if key in PHASES else key

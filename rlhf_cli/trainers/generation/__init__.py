@@ -1,0 +1,1 @@
+"""Seams on how TRL's trainers generate."""

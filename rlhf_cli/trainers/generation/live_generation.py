@@ -1,0 +1,115 @@
+"""Generate rollouts without dead rows, and keep the log-probabilities of what was sampled.
+
+TRL calls the policy's `generate`. Where an update is not the only one of its rollout, in RLOO and under PPO's KL
+penalty, the policy is asked once more how probable every token was, which generation has just computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from trl import RLOOTrainer
+
+from rlhf_cli.decoding.causal_model import CausalModel
+from rlhf_cli.decoding.generating import Generating, GenerationMode, expected_mode
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.generation.kept_logps import KeptLogps, computes_as_it_samples
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+_CHECK_EVERY = 100
+"""Rounds from one whose kept log-probabilities are also computed to the next; the first is one."""
+
+
+class LiveGeneration(TrlTrainer):
+    """Mixed into a TRL trainer that generates, it generates as `additions.rewards.generation` says."""
+
+    additions: Additions
+    _generating: Generating
+    _kept_logps: KeptLogps | None = None
+    """Of the rollout that is being made, until they are asked for."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        assert self.additions.rewards is not None
+        self._generating = Generating(is_plain=self.additions.rewards.generation == "plain")
+        super().__init__(*args, **named)
+
+    @property
+    def generation_mode(self) -> GenerationMode:
+        """Return how completions are generated and why: how the last were, or what is expected before any is."""
+        if self._generating.mode is not None:
+            return self._generating.mode
+        if self.use_vllm:
+            return GenerationMode("plain", "vLLM generates")
+        if self.use_transformers_continuous_batching:
+            return GenerationMode("plain", "transformers' continuous batching generates")
+        model = self.accelerator.unwrap_model(self.model)
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        return expected_mode(cast(CausalModel, inner), self.generation_config, is_plain=self._generating.is_plain)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return super()._generate_and_score_completions(inputs)
+        finally:
+            self._kept_logps = None
+
+    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
+        live, model = self._generating.live, cast(CausalModel, self.model)
+        live.logps_temperature = self.temperature if self._is_asked_again and self._may_keep else None
+        self._kept_logps = None
+        with self._generating.of(model):
+            generated = super()._generate_single_turn(*args, **named)
+        logps = live.take_logps()
+        if logps is not None:
+            self._kept_logps = KeptLogps.of(model, logps)
+        return generated
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        compute = super()._get_per_token_logps_and_entropies
+        kept = None if torch.is_grad_enabled() or compute_entropy or model is not self.model else self._kept_logps
+        if kept is None or not kept.is_of(model, len(input_ids)):
+            return compute(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others)
+        self._kept_logps = None
+        logps = kept.padded(logits_to_keep)
+        if self._is_checked:
+            computed, _, _ = compute(model, input_ids, attention_mask, logits_to_keep, batch_size, **others)
+            self._log_difference((computed - logps).abs()[attention_mask[:, -logits_to_keep:].bool()])
+        return logps, None, None
+
+    @property
+    def _is_asked_again(self) -> bool:
+        """Return whether anybody asks the policy how probable the tokens of a rollout were."""
+        has_penalty = self.additions.ppo is not None and self.additions.ppo.kl.is_used
+        steps = self.args.steps_per_generation * self.num_iterations
+        is_off_policy = self.args.gradient_accumulation_steps % steps != 0
+        return RLOOTrainer in type(self).__mro__ or has_penalty or is_off_policy
+
+    @property
+    def _may_keep(self) -> bool:
+        """Return whether what sampling comes to is what is asked for. A tool's output lies between two samplings."""
+        has_turns = bool(getattr(self, "tools", None))  # RLOO knows none
+        return not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
+
+    @property
+    def _is_checked(self) -> bool:
+        number = self._step // (self.args.steps_per_generation * self.num_iterations)
+        return self.model.training and number % _CHECK_EVERY == 0
+
+    def _log_difference(self, differences: Tensor) -> None:
+        """Log what (tokens,) kept log-probabilities are off by, over all ranks."""
+        largest = differences.max() if differences.numel() else differences.new_zeros(())
+        own = torch.stack([differences.sum(), differences.new_tensor(differences.numel()), largest])
+        total, count, _ = self.accelerator.reduce(own, reduction="sum").tolist()
+        metrics = self._metrics["train"]
+        metrics["sampling/kept_logp_difference/mean"].append(total / max(count, 1))
+        metrics["sampling/kept_logp_difference/max"].append(self.accelerator.gather(largest.reshape(1)).max().item())

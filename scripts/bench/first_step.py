@@ -1,0 +1,139 @@
+"""How long it takes until a model learns: `rlhf train` against `trl grpo`, from Enter to the first optimizer step.
+
+    python scripts/bench/first_step.py --pairs 5
+    python scripts/bench/first_step.py --pairs 5 --against plain --steps 100
+
+Both sides have the same model, rows, reward (marked_steps.py) and settings, and take turns. `--against plain` compares
+with the same trainer of TRL's called by a script, and says what a step costs between the first and the last: ours
+beside TRL's own is the launcher's overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rlhf_cli.data.worlds import generate
+from rlhf_cli.models.tiny import EMBEDDED
+
+HERE = Path(__file__).parent
+MODEL = EMBEDDED / "tiny"
+SETTINGS = {
+    "per_device_train_batch_size": "64",
+    "num_generations": "8",
+    "max_completion_length": "16",
+    "learning_rate": "1e-3",
+    "gradient_checkpointing": "false",
+    "logging_steps": "1",
+    "save_steps": "100",
+    "save_total_limit": "2",
+}
+"""What is said on both sides."""
+
+Marks = dict[str, float]
+"""Figure -> seconds, of one command."""
+
+
+def main() -> None:
+    """Run the pairs and print medians, ratios and their range."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--against", choices=["trl", "plain"], default="trl")
+    parser.add_argument("--steps", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "marked_steps.py").write_text((HERE / "marked_steps.py").read_text())
+        (place / "rows").mkdir()
+        rows = generate("toy_sums", {"num_rows": 2000, "max_value": 20}, seed=0)
+        (place / "rows" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        others = theirs(options.steps) if options.against == "trl" else plainly(options.steps)
+        pairs = []
+        for turn in range(-1, options.pairs):
+            a = measured(ours(options.steps, f"run{turn}"), place, options.steps)
+            b = measured([*others, f"out{turn}"], place, options.steps)
+            if turn >= 0:  # the first turn warms up what is read, compiled and cached
+                pairs.append((a, b))
+                print(f"pair {turn}: " + "  ".join(f"{name} {a[name]:.2f}/{b[name]:.2f}" for name in a), flush=True)
+        print_table(pairs, "trl grpo" if options.against == "trl" else "plain script")
+
+
+def ours(steps: int, name: str) -> list[str]:
+    """Return the command of our side."""
+    said = [f"trainer.args.{key}={value}" for key, value in SETTINGS.items()]
+    rewards = ["~rewards.format", "~rewards.brevity", "rewards.correct.fn=./marked_steps.py:correct"]
+    words = ["+exp=quickstart", "data=file", "data.path=rows/train.jsonl", *rewards, *said]
+    words += [f"trainer.args.max_steps={steps}", "track=none", "launch=cpu", f"run.name={name}"]
+    return [sys.executable, "-m", "rlhf_cli", "train", *words]
+
+
+def theirs(steps: int) -> list[str]:
+    """Return the command of TRL's own launcher, less the folder to write to."""
+    said = [word for key, value in SETTINGS.items() for word in (f"--{key}", value)]
+    said += ["--log_completions", "true", "--num_completions_to_print", "0", "--max_steps", str(steps)]
+    said += ["--report_to", "none", "--use_cpu", "true", "--bf16", "false", "--seed", "0"]
+    trl = [sys.executable, "-m", "trl.cli.main"]
+    words = ["grpo", "--model_name_or_path", str(MODEL), "--dataset_name", "rows"]
+    return [*trl, *words, "--reward_funcs", "marked_steps.correct", *said, "--output_dir"]
+
+
+def plainly(steps: int) -> list[str]:
+    """Return the command of a script that calls TRL's trainer, less the folder to write to."""
+    return [sys.executable, str(HERE / "plain_first_step.py"), str(MODEL), str(steps)]
+
+
+def measured(command: list[str], place: Path, steps: int) -> Marks:
+    """Run a command in a session of its own and return what it took to its first step, between, and after its last."""
+    marks = place / "marks.jsonl"
+    marks.unlink(missing_ok=True)
+    environment = {**os.environ, "MARKS": str(marks), "STEPS": str(steps), "RLHF_CACHE": str(place / "cache")}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_DATASETS_CACHE": str(place / "datasets"),
+    }
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
+    began = time.time()
+    with (place / "output").open("wb") as output:
+        child = subprocess.Popen(
+            command, cwd=place, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit((place / "output").read_text() + f"\n{' '.join(command)} ended with {child.returncode}")
+    ended, cpu_s = time.time(), usage.ru_utime + usage.ru_stime
+    taken = [json.loads(line) for line in marks.read_text().splitlines()]
+    first, last = taken[0], taken[-1]
+    between = {"a step, CPU ms": 1000 * (last["process_s"] - first["process_s"]) / (steps - 1)} if steps > 1 else {}
+    return {
+        "first step, CPU s": first["cpu_s"],
+        "first step, wall s": first["at"] - began,
+        **between,
+        "after the last, CPU s": cpu_s - last["cpu_s"],
+        "after the last, wall s": ended - last["at"],
+        "all, CPU s": cpu_s,
+    }
+
+
+def print_table(pairs: list[tuple[Marks, Marks]], other: str) -> None:
+    """Print a line a figure: both medians, the median of the ratios pair by pair and their range."""
+    print(f"\n| {len(pairs)} pairs, medians | rlhf train | {other} | ratio | range |\n|---|---|---|---|---|")
+    for figure in pairs[0][0]:
+        a, b = ([side[figure] for side in sides] for sides in zip(*pairs, strict=True))
+        ratios = [x / y for x, y in zip(a, b, strict=True)]
+        middle = [statistics.median(values) for values in (a, b, ratios)]
+        print(
+            f"| {figure} | {middle[0]:.2f} | {middle[1]:.2f} | {middle[2]:.2f} | {min(ratios):.2f}–{max(ratios):.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

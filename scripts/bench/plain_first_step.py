@@ -1,0 +1,37 @@
+"""The run of first_step.py as a user of plain TRL would write it.
+
+usage: plain_first_step.py MODEL_DIR STEPS OUTPUT_DIR
+"""
+
+import sys
+
+from datasets import load_dataset
+from marked_steps import correct
+from trl import GRPOConfig, GRPOTrainer
+
+model_dir, steps, output_dir = sys.argv[1:]
+trainer = GRPOTrainer(
+    model=model_dir,
+    reward_funcs=[correct],
+    args=GRPOConfig(
+        output_dir=output_dir,
+        max_steps=int(steps),
+        per_device_train_batch_size=64,
+        num_generations=8,
+        max_completion_length=16,
+        learning_rate=1e-3,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        log_completions=True,
+        num_completions_to_print=0,
+        save_steps=100,
+        save_total_limit=2,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        seed=0,
+    ),
+    train_dataset=load_dataset("rows", split="train"),
+)
+trainer.train()
+trainer.save_model(f"{output_dir}/model")

@@ -1,0 +1,162 @@
+"""JSON Lines that Arrow reads many at a time: the rows, kinds and verdicts of Python's reader, and each line once.
+
+The reader that looks at every line stays as it was, and is what the other is held against.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.json
+import pytest
+
+from rlhf_cli.data import loading, scanning
+from rlhf_cli.data.arrow_tables import features_of
+from rlhf_cli.data.formats import json_blocks, json_lines
+from rlhf_cli.data.formats.json_blocks import arrow_schema
+from rlhf_cli.data.kinds import INTEGER, MIXED, NULL, TEXT, ListOf, Record
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.scanning import scan
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError
+
+FINE = '{"a": "x", "n": 1}'
+SOUND = {
+    "a fraction among integers": [FINE] * 9 + ['{"n": 0.5}'],
+    "a column that comes late": [FINE] * 9 + ['{"b": true, "a": "y"}'],
+    "nulls, then text": ['{"a": null}'] * 9 + [FINE],
+    "lists that were empty": ['{"l": []}'] * 9 + ['{"l": ["x"]}'],
+    "records that grow": ['{"r": {"x": 1}}'] * 9 + ['{"r": {"y": [1]}}'],
+    "blank lines": [FINE, "", "  ", FINE] * 4,
+    "blanks around": [" " + FINE, FINE + "\t"] * 5,
+    "Windows": [FINE + "\r"] * 9,
+    "no line end at the end": [FINE] * 9 + [FINE + "\x00"],
+    "a key twice in a row": [FINE] * 9 + ['{"a": "x", "a": "z"}'],
+    "braces in texts": ['{"a": "\\\\frac{3}{4} }{ } {"}'] * 9,
+    "what looks like a date": ['{"a": "2020-01-01", "d": "2020-01-01T00:00:00"}'] * 9,
+    "escapes": ['{"a": "\\u0000 \\ud83d\\ude00 \\n \\u00e9 é \\/ \\""}'] * 9,
+    "what JSON has not and Python reads": ['{"f": 1.5}'] * 9 + ['{"f": NaN}', '{"f": Infinity}', '{"f": 1e400}'],
+    "all null": ['{"a": null, "b": []}'] * 9,
+    "text here and a list there, below": ['{"m": ["x"]}'] * 9 + ['{"m": [["y"]]}'],
+    "empty records": ["{}", '{"e": {}, "a": 1}'] * 5,
+}
+SPOILT = {
+    "malformed": [FINE] * 9 + ['{"a": "x",}', FINE],
+    "two on a line": [FINE] * 9 + [FINE + FINE] + [FINE] * 9,
+    "one on two lines": [FINE] * 9 + ['{"a":', '"x"}'] + [FINE] * 9,
+    "two on a line and one on two": [FINE] * 2 + ['{"a":"x"}{"a":"y"}', '{"a":', '"z"}'] + [FINE] * 9,
+    "no object": [FINE] * 9 + ["[1]"],
+    "of another kind": [FINE] * 9 + ['{"a": 5}'],
+    "of another kind than a late column": [FINE] * 5 + ['{"late": 1}'] + [FINE] * 9 + ['{"late": "x"}'],
+    "half a surrogate pair": [FINE] * 9 + ['{"a": "\\ud83d"}'],
+    "cut off": [FINE] * 9 + ['{"a": "x'],
+    "a control character": [FINE] * 9 + ['{"a": "\x01"}'],
+    "nothing": ["", " "],
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few lines, however small the file is."""
+    monkeypatch.setattr(json_blocks, "_FIRST_BLOCK", 30)
+    monkeypatch.setattr(json_blocks, "_BLOCK", 60)
+    monkeypatch.setattr(scanning, "_WORTH_ARROW_BYTES", -1)
+
+
+def by_lines(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
+    """What `function` comes to without Arrow's reader; the text of the DataError that it ends in."""
+    with monkeypatch.context() as patch:
+        patch.setattr(scanning, "_WORTH_ARROW_BYTES", 1 << 60)
+        patch.setattr(loading, "_by_blocks", lambda *_: None)
+        return outcome(function)
+
+
+def outcome(function: Callable[[], object]) -> object:
+    try:
+        return function()
+    except DataError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [*SOUND, *SPOILT])
+def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {**SOUND, **SPOILT}[name]
+    text = "\n".join(lines) + ("" if name in ("no line end at the end", "cut off") else "\n")
+    if name == "no line end at the end":
+        text = text.removesuffix("\x00")
+    (workplace / "rows.jsonl").write_bytes(text.encode())
+    paths = [workplace / "rows.jsonl"]
+
+    def scanned() -> object:
+        found = scan(paths, "jsonl", 2)
+        return found.kinds, list(found.kinds), found.rows, found.num_rows
+
+    def loaded() -> object:
+        dataset = load_split([Source(path="rows.jsonl")], seed=0)
+        return repr(dataset.to_list()), dataset.features
+
+    for function in (scanned, loaded):
+        found = outcome(function)
+        assert found == by_lines(monkeypatch, function)
+        assert isinstance(found, str) == (name in SPOILT)
+
+
+def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte order mark is passed over; the line of what is not UTF-8 is said; gzip is unpacked, and told when cut."""
+    good = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20
+    for content in (good, good + b'{"a": "\xff"}\n', b'{"a": "\xff"}\n' + good):
+        (workplace / "rows.jsonl").write_bytes(content)
+        paths = [workplace / "rows.jsonl"]
+        found = outcome(lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+        assert found == by_lines(monkeypatch, lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+    packed = gzip.compress(good)
+    for content in (packed, packed[:-9]):
+        (workplace / "rows.jsonl.gz").write_bytes(content)
+        paths = [workplace / "rows.jsonl.gz"]
+        found = outcome(lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+        assert found == by_lines(monkeypatch, lambda: scan(paths, "jsonl").num_rows)  # noqa: B023
+
+
+def test_types_are_those_of_datasets() -> None:
+    kinds = {"a": TEXT, "l": ListOf(Record({"x": INTEGER, "n": ListOf(NULL)})), "z": NULL, "e": Record({})}
+    assert arrow_schema(kinds) == features_of(kinds).arrow_schema
+    assert arrow_schema({"a": TEXT, "m": ListOf(MIXED)}) is None
+
+
+def test_each_line_is_read_once(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3,000 lines of one kind Python reads those of the first block, and Arrow each of the others once."""
+    monkeypatch.setattr(json_blocks, "_FIRST_BLOCK", 1000)
+    monkeypatch.setattr(json_blocks, "_BLOCK", 20_000)
+    rows = [{"a": f"{number:05}", "n": 1000 + number} for number in range(3000)]
+    line = len(json.dumps(rows[0])) + 1
+    (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen: Counter[str] = Counter()
+    parse, read_json = json_lines._parse, pyarrow.json.read_json
+
+    def counted_table(source: pyarrow.BufferReader, **options: object) -> pyarrow.Table:
+        table = read_json(source, **options)
+        seen["by Arrow"] += table.num_rows
+        return table
+
+    def counted_row(text: str, where: str) -> dict[str, object]:
+        seen["by Python"] += 1
+        return parse(text, where)
+
+    monkeypatch.setattr(json_lines, "_parse", counted_row)
+    monkeypatch.setattr(pyarrow.json, "read_json", counted_table)
+    first = 1000 // line + 1
+    assert scan([workplace / "rows.jsonl"], "jsonl").num_rows == 3000
+    assert seen == {"by Python": first, "by Arrow": 3000 - first}
+    seen.clear()
+    assert load_split([Source(path="rows.jsonl")], seed=0).to_list() == rows
+    assert seen == {"by Python": first, "by Arrow": 3000}
+    seen.clear()
+    assert len(load_split([Source(path="rows.jsonl")], seed=0)) == 3000  # it is in the cache
+    assert seen["by Arrow"] == 0
+    (workplace / "rows.jsonl").write_text('{"a": "other", "n": 1}\n')
+    assert len(load_split([Source(path="rows.jsonl")], seed=0)) == 1

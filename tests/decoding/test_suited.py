@@ -1,0 +1,156 @@
+"""Where a row that leaves would be missed transformers generates by itself, and it is said why."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from rlhf_cli.decoding import suited
+from rlhf_cli.decoding.generating import Generating, expected_mode
+from tests.support.tiny_decoders import model_of, prompts, settings
+
+
+class ByPlace(LogitsProcessor):
+    """Remembers rows by their place in the batch."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        assert len(input_ids) == 12
+        return scores
+
+
+class AllTogether(StoppingCriteria):
+    """Ends all rows when the first has ended."""
+
+    def __call__(self, input_ids: Any, scores: Any, **named: Any) -> Any:
+        assert len(input_ids) == 12
+        return torch.zeros(12, dtype=torch.bool)
+
+
+class Silent(BaseStreamer):
+    def put(self, value: Any) -> None:
+        """Take tokens."""
+
+    def end(self) -> None:
+        """Take no more."""
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "why"),
+    [
+        ({"num_beams": 2, "do_sample": False}, {}, "num_beams=2"),
+        ({"use_cache": False}, {}, "use_cache=False"),
+        ({"cache_implementation": "static"}, {}, "cache_implementation='static'"),
+        ({"return_dict_in_generate": True}, {}, "return_dict_in_generate=True"),
+        ({"prefill_chunk_size": 4}, {}, "prefill_chunk_size=4"),
+        ({}, {"logits_processor": LogitsProcessorList([ByPlace()])}, "ByPlace"),
+        ({}, {"stopping_criteria": StoppingCriteriaList([AllTogether()])}, "AllTogether"),
+        ({}, {"prefix_allowed_tokens_fn": lambda row, ids: list(range(40))}, "PrefixConstrainedLogitsProcessor"),
+        ({}, {"synced_gpus": False}, None),
+        ({}, {"synced_gpus": True}, "synced_gpus"),
+        ({}, {"token_type_ids": torch.zeros(12, 9)}, "token_type_ids"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_falls_back_by_name(monkeypatch: pytest.MonkeyPatch, given: Any, named: Any, why: str | None) -> None:
+    """What transformers' own loop is asked for stays what it would have been without us."""
+    model, generating = model_of("llama"), Generating()
+    if "token_type_ids" in named:
+        monkeypatch.setattr(model, "_validate_model_kwargs", lambda kwargs: None)
+        given = {**given, "max_new_tokens": 1}
+        monkeypatch.setattr(type(model), "forward", _without_token_types(type(model).forward))
+    if named.get("synced_gpus"):
+        monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
+    torch.manual_seed(3)
+    stock = model.generate(**prompts(), **named, generation_config=settings(**given))
+    torch.manual_seed(3)
+    with generating.of(model):
+        ours = model.generate(**prompts(), **named, generation_config=settings(**given))
+    assert generating.mode is not None
+    assert (generating.mode.name == "live") is (why is None)
+    assert why is None or why in generating.mode.why
+    assert torch.equal(*(getattr(one, "sequences", one) for one in (stock, ours)))
+
+
+def _without_token_types(forward: Any) -> Any:
+    def pass_on(self: Any, *args: Any, token_type_ids: Any = None, **named: Any) -> Any:
+        return forward(self, *args, **named)
+
+    return pass_on
+
+
+def test_a_streamer_hears_what_it_would_have_heard() -> None:
+    model, generating = model_of("llama"), Generating()
+    rows = {name: value[:1] for name, value in prompts().items()}
+    with generating.of(model):
+        model.generate(**rows, generation_config=settings(), streamer=Silent())
+    assert generating.mode is not None
+    assert generating.mode.why == "generate is given streamer"
+
+
+def test_a_recurrent_model_keeps_its_rows() -> None:
+    model, generating = model_of("recurrent"), Generating()
+    expected = expected_mode(model, settings(), is_plain=False)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode == expected
+    assert expected.name == "plain"
+    assert "LinearAttentionLayer" in expected.why
+
+
+def test_a_cache_that_holds_something_is_its_owners() -> None:
+    model, generating = model_of("llama"), Generating()
+    rows, cache = {name: value[9:] for name, value in prompts().items()}, DynamicCache(config=model.config)
+    before = {name: value[:, :5] for name, value in rows.items()}
+    with torch.no_grad():
+        model(**before, past_key_values=cache)
+    with generating.of(model):
+        model.generate(**rows, generation_config=settings(max_new_tokens=2), past_key_values=cache)
+    assert generating.mode is not None
+    assert generating.mode.why == "the cache was given, and is not empty"
+
+
+def test_what_is_asked_for_is_plain() -> None:
+    model, generating = model_of("llama"), Generating(is_plain=True)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode is not None
+    assert (generating.mode.name, generating.mode.why) == ("plain", "it was asked for")
+    assert generating.live.slots.decoded == 0
+    assert expected_mode(model, settings(), is_plain=True) == generating.mode
+    assert expected_mode(model, settings(), is_plain=False).name == "live"
+
+
+def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose rows are done must go on taking part in the others' passes: transformers' own loop does."""
+    model = model_of("llama")
+    assert not suited.is_in_parts(model)
+    two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
+    monkeypatch.setattr(suited.torch, "distributed", two)
+    assert not suited.is_in_parts(model)  # every rank has all of them
+    monkeypatch.setattr(suited, "is_deepspeed_zero3_enabled", lambda: True)
+    assert suited.is_in_parts(model)
+    monkeypatch.undo()
+    monkeypatch.setattr(suited, "is_in_parts", lambda model: True)
+    generating = Generating()
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode is not None
+    assert "several ranks" in generating.mode.why
+
+
+def test_a_failing_model_leaves_no_trace() -> None:
+    model = model_of("llama")
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    model.model.forward = fail
+    generating = Generating()
+    with pytest.raises(RuntimeError, match="out of memory"), generating.of(model):
+        model.generate(**prompts(), generation_config=settings())
+    assert "generate" not in vars(model)

@@ -1,0 +1,104 @@
+"""Runs whose phases are timed: where the seconds of a slow reward go, what a trace holds, what is there without."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.utils import parameters_to_vector
+
+from rlhf_cli.runs.metrics_file import read_metrics
+
+SLOW_S = 0.15
+OTHERS_S = 0.02
+"""What other rewards take at most: once the slow one is known to wait they run beside it, and share the time."""
+SLOW = f"""\
+import time
+
+def slow(completions, **_):
+    time.sleep({SLOW_S})
+    return [float(len(c)) for c in completions]
+"""
+
+
+def seconds(event: dict[str, float]) -> dict[str, float]:
+    """Phase -> seconds of a log event."""
+    prefix = "time/share/"
+    shares = {name.removeprefix(prefix): value for name, value in event.items() if name.startswith(prefix)}
+    return {name: share * event["time/elapsed_s"] for name, share in shares.items()}
+
+
+def _parameters(folder: Path) -> list[torch.Tensor]:
+    return list(load_file(folder / "model.safetensors").values())
+
+
+def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
+    """The reward sleeps SLOW_S a step; all shares of every event add up to 1; two log events after one another have the
+    seconds between them. Negative controls: what cannot have happened has none, and without a profile nothing is logged
+    of it, while losses and weights are the same to the last digit.
+    """
+    (workplace / "mine.py").write_text(SLOW)
+    words = ["rewards.slow.fn=./mine.py:slow", "trainer.args.beta=0.05", "trainer.args.save_steps=2"]
+    code, folder = train(*words)
+    assert code == 0
+    *events, last = read_metrics(folder.metrics)
+    assert len(events) == 3
+    for event in [*events, last]:
+        assert sum(seconds(event).values()) == pytest.approx(event["time/elapsed_s"], rel=1e-4)
+    for event in events:
+        took = seconds(event)
+        assert SLOW_S - OTHERS_S <= took["reward/slow"] < SLOW_S + 0.1
+        assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=OTHERS_S)
+        assert all(took[name] > 0 for name in ("generation", "forward", "backward", "optimizer", "checks", "logging"))
+        assert took["reference_logps"] > 0
+        assert took["old_logps"] == 0  # each rollout is used once, so that none are asked for
+        assert took["evaluation"] == 0
+    assert seconds(events[2])["saving"] > 0  # after step 2, before the event of step 3
+    assert seconds(events[1])["saving"] == 0
+    between = events[2]["time_s"] - events[1]["time_s"]
+    assert events[2]["time/elapsed_s"] == pytest.approx(between, abs=0.05)
+    assert events[0]["passes/slots"] >= events[0]["passes/tokens"] > 0
+    _, without = train(*words, "profile=off", name="without")
+    logged = read_metrics(without.metrics)
+    assert not any(name.startswith(("time/", "passes/")) for event in logged for name in event)
+    assert [event["loss"] for event in events] == [event["loss"] for event in logged[:3]]
+    assert torch.equal(*(parameters_to_vector(_parameters(one.model)) for one in (folder, without)))
+
+
+def test_ppo_has_values_and_a_critic_of_its_own(train_ppo) -> None:
+    code, folder = train_ppo("kl.where=reward", "kl.coef=0.05")
+    assert code == 0
+    event = read_metrics(folder.metrics)[0]
+    took = seconds(event)
+    assert all(took[name] > 0 for name in ("values", "critic", "old_logps", "reference_logps"))
+
+
+def test_a_trace_holds_a_few_steps_and_a_part_of_each_generation(
+    train_ppo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Four tokens take four forward passes, of which two are seen; the phases are ranges of the trace, and the terminal
+    hears how to look at it, and nothing of torch's C++.
+    """
+    monkeypatch.setattr("rlhf_cli.launch.step_trace._FORWARDS", 2)
+    code, folder = train_ppo("profile=trace", "trainer.args.max_steps=6")
+    assert code == 0
+    files = sorted(folder.traces.iterdir())
+    assert [file.name for file in files] == ["step-00003.json.gz", "step-00004.json.gz", "step-00005.json.gz"]
+    out, error = capfd.readouterr()
+    assert "traced 3 steps" in out
+    assert f"{folder.path.relative_to(Path.cwd())}/profile/step-00003.json.gz" in out
+    assert "profiler" not in error
+    events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
+    ranges = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+    expected = {"generation", "rewards", "values", "loss and gradient", "forward pass", "update of the critic"}
+    assert expected <= set(ranges)
+    (generation,) = (event for event in events if event["name"] == "generation" and event["cat"] == "user_annotation")
+    until = generation["ts"] + generation["dur"]
+    passes = [event["ts"] for event in events if event["name"] == "aten::embedding"]
+    assert len([at for at in passes if generation["ts"] <= at < until]) == 2
+    assert any(at >= until for at in passes)

@@ -1,0 +1,178 @@
+"""Whose a moment is: seconds of a clock that the test moves, against sums made by hand."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs.phase_clock import PhaseClock
+from rlhf_cli.runs.pulse import (
+    DATA,
+    ENDING,
+    EVALUATION,
+    FORWARD,
+    GENERATION,
+    LOADING,
+    LOGGING,
+    LOSS,
+    OPTIMIZER,
+    REFERENCE_LOGPS,
+    REWARDS,
+    ROLLOUT,
+    TRAINING,
+    Pulse,
+)
+
+
+class Hands:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def taken(clock: PhaseClock) -> dict[str, float]:
+    """What the clock says, without phases that took nothing."""
+    return {key: seconds for key, seconds in clock.taken().items() if seconds}
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def clock(hands: Hands) -> PhaseClock:
+    return PhaseClock(hands)
+
+
+@pytest.fixture
+def pulse(tmp_path: Path, clock: PhaseClock) -> Pulse:
+    pulse = Pulse(tmp_path, 0)
+    pulse.listeners.append(clock.hear)
+    return pulse
+
+
+def test_a_phase_has_what_no_other_within_it_has(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    """A micro-batch: 1 s in the loop, 2 s of data around 4 s of a rollout, which has 8 s of generation and 16 s of the
+    reference in it; 32 s forward, and 64 s that are left of the loss: the backward pass.
+    """
+    pulse.enter(TRAINING)
+    hands.move(1)
+    with pulse.during(LOSS):
+        with pulse.during(DATA):
+            hands.move(1)
+            with pulse.during(ROLLOUT):
+                hands.move(3)
+                with pulse.during(GENERATION):
+                    hands.move(8)
+                with pulse.during(REFERENCE_LOGPS):
+                    hands.move(16)
+                hands.move(1)
+            hands.move(1)
+        with pulse.during(FORWARD):
+            hands.move(32)
+        hands.move(64)
+    pulse.enter(OPTIMIZER)
+    hands.move(128)
+    pulse.enter(TRAINING)
+    assert taken(clock) == {
+        **{"rest": 1.0, "data": 2.0, "rollout": 4.0, "generation": 8.0, "reference_logps": 16.0},
+        **{"forward": 32.0, "backward": 64.0, "optimizer": 128.0},
+    }
+    hands.move(5)
+    assert taken(clock) == {"rest": 5.0}
+
+
+def test_an_evaluation_is_one_whatever_happens_within(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    pulse.enter(TRAINING)
+    with pulse.during(EVALUATION), pulse.during(GENERATION), clock.waiting():
+        hands.move(7)
+    assert taken(clock) == {"evaluation": 7.0}
+
+
+def test_before_and_after_the_training_nothing_is_counted(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    hands.move(50)
+    with pulse.during(DATA):  # rows are prepared while it loads
+        hands.move(50)
+    pulse.enter(TRAINING)
+    hands.move(1)
+    pulse.enter(ENDING, is_watched=False)
+    hands.move(50)
+    assert taken(clock) == {"rest": 1.0}
+
+
+def test_rewards_that_run_at_once_share_the_time(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s are nobody's. Together 13 s."""
+    pulse.enter(TRAINING)
+    with pulse.during(REWARDS):
+        hands.move(4)
+        clock.run_rewards(["a"])
+        hands.move(2)
+        clock.run_rewards(["a", "b"])
+        hands.move(6)
+        clock.run_rewards(["b"])
+        hands.move(1)
+        clock.run_rewards([])
+    assert taken(clock) == {"scoring": 4.0, "reward/a": 5.0, "reward/b": 4.0}
+
+
+def test_to_wait_for_others_interrupts_what_was_done(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    pulse.enter(TRAINING)
+    with pulse.during(REWARDS):
+        hands.move(1)
+        with clock.waiting(), clock.waiting():  # a collective that is made of another
+            hands.move(2)
+        hands.move(4)
+    assert taken(clock) == {"scoring": 5.0, "waiting": 2.0}
+
+
+def test_a_device_is_waited_for_before_its_phase_ends(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    """A pass is asked for in 1 s and computed in 9 more: they are the pass's, and not those of what comes after it.
+    What is asked for in logging is waited for by nobody: the next pass of the model has it.
+    """
+    queue = list[float]()
+
+    def settle() -> None:
+        hands.move(sum(queue))
+        queue.clear()
+
+    clock.settle = settle
+    pulse.enter(TRAINING)
+    with pulse.during(LOSS):
+        with pulse.during(FORWARD):
+            hands.move(1)
+            queue.append(9)
+        hands.move(2)
+        queue.append(3)
+    with pulse.during(LOGGING):
+        hands.move(4)
+        queue.append(100)
+    assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
+
+
+def test_no_second_is_lost_and_none_is_counted_twice(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+    """Of any nesting the sum is what the clock's hands have moved."""
+    chance = random.Random(3)
+    pulse.enter(TRAINING)
+    began = hands.now
+
+    def nest(depth: int) -> None:
+        hands.move(chance.randint(0, 9))
+        for _ in range(chance.randint(0, 3) if depth < 5 else 0):
+            with pulse.during(chance.choice([DATA, LOSS, FORWARD, ROLLOUT, GENERATION, REWARDS, EVALUATION, LOADING])):
+                nest(depth + 1)
+                clock.run_rewards(chance.choice([[], ["a"], ["a", "b"]]))
+        hands.move(chance.randint(0, 9))
+
+    for _ in range(50):
+        nest(0)
+    assert sum(taken(clock).values()) == pytest.approx(hands.now - began, rel=1e-12)

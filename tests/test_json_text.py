@@ -1,0 +1,76 @@
+"""What is written piece by piece is what the standard library writes of a redacted tree."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.json_text import write_json
+from rlhf_cli.redaction import redacted_tree, remember
+
+LEAVES: tuple[object, ...] = (
+    *(None, True, False, 0, -3, 10**30, 0.1, 1e-7, 1e22, -0.0, math.nan, math.inf),
+    *("", "plain", 'quoted " and \\ and \n and \t', "\x01\x7f", "Straße 東京 \U0001f600 \u2028", "\ud83d", "***"),
+    *("hf_AbCdEfGhIjKlMnOpQrStUvWxYz", "https://user:pw@host/path", "api_key=abcdefgh1", "a typed-secret-1 inside"),
+)
+KEYS = ("a", "b", "api_key", "hub_token", "pad_token", "ünicode", "", "typed-secret-1", 1, 2.5, None, True)
+
+
+def written(value: object) -> str:
+    pieces: list[str] = []
+    write_json(value, pieces.append)
+    return "".join(pieces)
+
+
+def tree(chance: random.Random, depth: int) -> object:
+    kind = chance.choice(("leaf", "dict", "list", "tuple")) if depth else "leaf"
+    if kind == "leaf":
+        return chance.choice(LEAVES)
+    if kind == "dict":
+        return {chance.choice(KEYS): tree(chance, depth - 1) for _ in range(chance.randint(0, 4))}
+    items = [tree(chance, depth - 1) for _ in range(chance.randint(0, 4))]
+    return items if kind == "list" else tuple(items)
+
+
+def finite(node: object) -> object:
+    if isinstance(node, dict):
+        return {key: finite(item) for key, item in node.items()}
+    if isinstance(node, list | tuple):
+        return [finite(item) for item in node]
+    return None if isinstance(node, float) and not math.isfinite(node) else node
+
+
+def test_as_the_standard_library_writes_it() -> None:
+    remember("typed-secret-1")
+    chance = random.Random(0)
+    for _ in range(1500):
+        value = tree(chance, 4)
+        expected = json.dumps(redacted_tree(finite(value)), indent=2, ensure_ascii=False, allow_nan=False)
+        assert written(value) == expected
+
+
+def test_a_large_table_comes_in_pieces() -> None:
+    """A hundred thousand values are never one text, and an iterator is asked for its next item as it is written."""
+    asked: list[int] = []
+    seen: list[int] = []
+    pieces: list[str] = []
+
+    def write(piece: str) -> None:
+        pieces.append(piece)
+        seen.append(len(asked))
+
+    write_json({"rows": (asked.append(row) or row for row in range(100_000)), "end": []}, write)  # type: ignore[func-returns-value]
+    assert seen[0] < 20_000
+    assert len(pieces) > 10
+    assert max(map(len, pieces)) < 300_000
+    assert json.loads("".join(pieces)) == {"rows": list(range(100_000)), "end": []}
+
+
+def test_what_json_cannot_hold() -> None:
+    assert written([Path("a"), {1}]) == '[\n  "a",\n  "{1}"\n]'
+    with pytest.raises(TypeError, match="no such key"):
+        written({(1, 2): 3})

@@ -1,0 +1,88 @@
+"""What sampling knew of its tokens' probabilities is what TRL would ask the policy for; TRL alone is the other side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+
+from rlhf_cli.trainers.generation import live_generation
+from rlhf_cli.trainers.generation.kept_logps import KeptLogps
+from tests.support.sampling_trainers import distance, trained
+from tests.support.tiny_decoders import model_of
+
+NAME = "sampling/kept_logp_difference"
+LORA = LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"temperature": 0.8},
+    "grpo, penalised": {"repetition_penalty": 1.2, "top_k": 20, "num_iterations": 2},
+    "rloo": {"trainer": "RLOO", "beta": 0.1},
+    "grpo, lora": {"lora": LORA, "beta": 0.1},
+}
+"""Optimizer steps of one micro-batch over rounds of two: TRL asks for the probabilities at the rollout."""
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    return [event[name] for event in trainer.state.log_history if name in event]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_gradients_with_a_pass_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Two rounds of two steps. In the first the pass is made as well, and the difference logged; it is rounding."""
+    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 2)
+    case = CASES[name]
+    theirs, stock = trained(tmp_path / "theirs", None, **case)
+    ours, live = trained(tmp_path / "ours", "auto", **case)
+    assert live.generation_mode.name == "live"
+    assert stock.sampled == live.sampled
+    assert len({len(ids) for ids in live.sampled}) >= 4
+    num_rounds = 1 if case.get("num_iterations") else 2
+    assert stock.passes - live.passes == num_rounds - 1
+    assert distance(ours, theirs) < 1e-5
+    assert len(logged(live, f"{NAME}/mean")) == 1
+    assert 0 <= logged(live, f"{NAME}/mean")[0] <= logged(live, f"{NAME}/max")[0] < 1e-4
+
+
+def test_negative_control_others_probabilities_are_other_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the logged difference gives them away."""
+    theirs, _ = trained(tmp_path / "theirs", None, max_steps=2)
+    padded = KeptLogps.padded
+    monkeypatch.setattr(KeptLogps, "padded", lambda self, num_tokens: padded(self, num_tokens) - 0.1)
+    ours, live = trained(tmp_path / "ours", "auto", max_steps=2)
+    assert distance(ours, theirs) > 0.01
+    assert logged(live, f"{NAME}/mean")[0] == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("reason", ["plain", "on policy", "dropout", "half precision"])
+def test_where_they_are_not_kept(tmp_path: Path, reason: str) -> None:
+    settings: dict[str, Any] = {"max_steps": 1}
+    if reason == "on policy":
+        settings["gradient_accumulation_steps"] = 2
+    if reason == "dropout":
+        settings["model"] = model_of("llama")
+        settings["model"].config.attention_dropout = 0.1
+    if reason == "half precision":
+        settings["model"] = model_of("llama").to(torch.bfloat16)
+    _, trainer = trained(tmp_path, "plain" if reason == "plain" else "auto", **settings)
+    assert trainer.passes == (0 if reason == "on policy" else 1)
+    assert not logged(trainer, f"{NAME}/mean")
+    assert trainer.generation_mode.name == ("plain" if reason == "plain" else "live")
+
+
+def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
+    """With the adapter off it is the reference that is asked, and the same tokens are as probable as they are to it."""
+    _, trainer = trained(tmp_path, "auto", lora=LORA, max_steps=1)
+    model = trainer.model
+    kept = KeptLogps.of(model, torch.zeros(3, 4))
+    assert kept.is_of(model, 3)
+    assert not kept.is_of(model, 2)
+    with model.disable_adapter():
+        assert not kept.is_of(model, 3)
+    assert kept.is_of(model, 3)
+    assert kept.padded(6).shape == (3, 6)
+    assert kept.padded(2).shape == (3, 2)

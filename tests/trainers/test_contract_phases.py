@@ -1,0 +1,102 @@
+"""The seams of TRL, transformers and accelerate by which the time of a step is divided and its tokens are counted."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+import trl
+from accelerate.utils import operations
+from transformers import Trainer
+from transformers.trainer_utils import speed_metrics
+
+from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.trainers.additions import Additions, RewardParts
+from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
+from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
+from rlhf_cli.trainers.mixing import with_our_seams
+from rlhf_cli.trainers.resumed_state import ResumedState
+from rlhf_cli.trainers.step_profile import StepProfile
+from rlhf_cli.trainers.waits_for_ranks import _COLLECTIVES
+from tests.support.signatures import ON_POLICY, parameters
+
+OF_ROWS = [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer]
+
+
+def test_an_epoch_reads_rows_takes_steps_and_clips_by_one_method_each() -> None:
+    source = inspect.getsource(Trainer._run_epoch)
+    calls = [
+        "self.get_batch_samples(epoch_iterator, num_batches, self.args.device)",
+        "self.training_step(model, inputs, num_items_in_batch)",
+        "self._clip_grad_norm(model)",
+        "self.callback_handler.on_pre_optimizer_step(",
+        "self.optimizer.step()",
+        "self.callback_handler.on_optimizer_step(",
+    ]
+    places = [source.index(call) for call in calls]
+    assert places == sorted(places)
+    assert parameters(Trainer.get_batch_samples) == parameters(InPhases.get_batch_samples)
+    assert parameters(Trainer._clip_grad_norm) == ["self", "model"] == parameters(InPhases._clip_grad_norm)
+
+
+def test_a_step_prepares_then_goes_forward_then_backward() -> None:
+    source = inspect.getsource(Trainer.training_step)
+    calls = ["self._prepare_inputs(inputs)", "self.compute_loss(model, inputs", "self.accelerator.backward(loss"]
+    places = [source.index(call) for call in calls]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("trainer", [*OF_ROWS, *ON_POLICY])
+def test_a_loss_is_asked_for_a_model_and_a_batch(trainer: Any) -> None:
+    assert parameters(trainer.compute_loss)[:3] == ["self", "model", "inputs"] == parameters(InPhases.compute_loss)[:3]
+
+
+def test_what_is_logged_while_it_trains_has_a_loss_and_in_the_end_a_runtime() -> None:
+    assert 'logs["loss"] = ' in inspect.getsource(Trainer._maybe_log_save_evaluate)
+    assert "train_runtime" in speed_metrics("train", 0.0)
+    assert "self.log(metrics)" in inspect.getsource(Trainer._finalize_training)
+
+
+@pytest.mark.parametrize("trainer", ON_POLICY)
+def test_log_probabilities_are_computed_by_one_method_that_is_given_the_reference(trainer: Any) -> None:
+    expected = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
+    theirs = trainer._get_per_token_logps_and_entropies
+    for method in (theirs, *(one._get_per_token_logps_and_entropies for one in (InRolloutPhases, CountedLogps))):
+        assert parameters(method)[: len(expected)] == expected
+    source = inspect.getsource(trainer._generate_and_score_completions)
+    assert "self._get_per_token_logps_and_entropies(\n                        self.ref_model," in source
+    assert 'use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)' in source
+
+
+@pytest.mark.parametrize("trainer", [trl.DPOTrainer, trl.KTOTrainer])
+def test_a_trainer_of_rows_calls_its_reference_within_the_loss(trainer: Any) -> None:
+    assert "self.ref_model(**" in inspect.getsource(trainer._compute_loss)
+
+
+@pytest.mark.parametrize("trainer", OF_ROWS)
+def test_batches_of_rows_have_ids_and_a_mask_beside_them(trainer: Any) -> None:
+    source = inspect.getsource(inspect.getmodule(trainer))  # type: ignore[arg-type]
+    assert 'output["input_ids"] = ' in source
+    assert 'output["attention_mask"] = ' in source
+
+
+def test_accelerate_asks_torch_distributed_for_its_collectives_when_it_needs_them() -> None:
+    """A function that it had imported by name would be the one of before."""
+    source = inspect.getsource(operations)
+    imported = " ".join(re.findall(r"from torch\.distributed import (.*)", source))
+    assert not set(_COLLECTIVES) & set(re.findall(r"\w+", imported))
+    for name in ("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "broadcast"):
+        assert name in _COLLECTIVES
+        assert f"torch.distributed.{name}" in source
+
+
+def test_passes_are_counted_directly_above_trl_and_only_where_somebody_asks() -> None:
+    profile: Any = StepProfile.__new__(StepProfile)
+    rewarded = RewardParts(stack=RewardStack([]))
+    ours = with_our_seams(trl.GRPOTrainer, Additions(rewards=rewarded, profile=profile)).__mro__
+    assert ours[ours.index(ResumedState) + 1] is CountedLogps
+    of_rows = with_our_seams(trl.DPOTrainer, Additions(profile=profile)).__mro__
+    assert of_rows[of_rows.index(ResumedState) + 1] is CountedRows
+    assert CountedRows not in with_our_seams(trl.DPOTrainer, Additions()).__mro__

@@ -1,0 +1,116 @@
+"""Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+from trl.trainer.utils import use_adapter
+
+from rlhf_cli.runs.phase_clock import PhaseClock
+from rlhf_cli.tables.step_phases import PHASES
+from rlhf_cli.trainers.step_profile import StepProfile, is_reference
+from rlhf_cli.trainers.token_slots import TokenSlots
+from rlhf_cli.trainers.waits_for_ranks import timed_waits
+
+
+class Clock:
+    """What a rank's clock says."""
+
+    def __init__(self, **seconds: float) -> None:
+        self._seconds = seconds
+
+    def taken(self) -> dict[str, float]:
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+
+class Ranks:
+    """An accelerator of several processes, of which the others have reported `others`."""
+
+    def __init__(self, num_processes: int = 1, others: dict[str, float] | None = None) -> None:
+        self.num_processes, self.device, self._others = num_processes, torch.device("cpu"), others or {}
+
+    def reduce(self, own: torch.Tensor, reduction: str) -> torch.Tensor:
+        assert reduction == "sum"
+        names = [*PHASES, "reward/judge", "slots", "tokens"]
+        return own + torch.tensor([self._others.get(name, 0.0) for name in names], dtype=own.dtype)
+
+
+def profile_of(clock: Any, slots: int = 0, tokens: int = 0, **more: Any) -> StepProfile:
+    counted = TokenSlots()
+    counted.add(slots, tokens)
+    return StepProfile(clock, counted, **{"rewards": ["judge"], **more})
+
+
+def test_shares_of_one_rank() -> None:
+    """1 s of 4 is a quarter; 30 slots for 20 tokens are 1.5. A second call has nothing to say."""
+    accelerator: Any = Ranks()
+    profile = profile_of(Clock(generation=1.0, rest=1.0, **{"reward/judge": 2.0}), 30, 20)
+    metrics = profile.taken(accelerator)
+    assert metrics["time/elapsed_s"] == 4.0
+    assert metrics["time/share/generation"] == 0.25
+    assert metrics["time/share/reward/judge"] == 0.5
+    assert metrics["time/share/saving"] == 0.0
+    assert metrics["passes/slots_per_token"] == 1.5
+    assert sum(value for name, value in metrics.items() if name.startswith("time/share/")) == 1.0
+    assert not {"time/share/waiting", "time/share/critic"} & set(metrics)
+    assert profile.taken(accelerator) == {}
+
+
+def test_ranks_count_the_same_and_slots_are_summed() -> None:
+    """One waits 3 s of 4 for the other, which generates: (1 + 4) / 8 and 3 / 8. 10 + 20 slots, 5 + 15 tokens."""
+    accelerator: Any = Ranks(2, {"generation": 4.0, "slots": 20.0, "tokens": 15.0})
+    metrics = profile_of(Clock(generation=1.0, waiting=3.0), 10, 5).taken(accelerator)
+    assert metrics["time/elapsed_s"] == 4.0
+    assert metrics["time/share/generation"] == 0.625
+    assert metrics["time/share/waiting"] == 0.375
+    assert (metrics["passes/slots"], metrics["passes/tokens"]) == (30.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "without"),
+    [({"rewards": None}, {"generation", "rollout", "scoring", "old_logps", "values"}), ({"has_critic": True}, set())],
+)
+def test_what_a_trainer_cannot_do_is_not_logged(more: dict[str, Any], without: set[str]) -> None:
+    accelerator: Any = Ranks()
+    logged = profile_of(Clock(forward=1.0), **more).taken(accelerator)
+    of_phases = {name.removeprefix("time/share/") for name in logged if name.startswith("time/share/")}
+    assert not without & of_phases
+    assert ("critic" in of_phases) == ("has_critic" in more)
+
+
+def test_the_reference_is_another_model_or_the_policy_without_its_adapter() -> None:
+    config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+    policy, reference = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    assert is_reference(reference, reference)
+    assert not is_reference(policy, reference)
+    assert not is_reference(policy, None)
+    adapted = get_peft_model(policy, LoraConfig(target_modules=["q_proj"]))
+    adapted.add_adapter("ref", LoraConfig(target_modules=["q_proj"]))
+    assert not is_reference(adapted, None)
+    for name in (None, "ref"):
+        with use_adapter(adapted, name):
+            assert is_reference(adapted, None)
+    assert not is_reference(adapted, None)
+
+
+def test_time_in_a_collective_is_waiting_and_the_functions_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*given: object, **_: object) -> tuple[object, ...]:
+        time.sleep(0.02)
+        return given
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", slow)
+    clock, settled = PhaseClock(), list[int]()
+    clock.hear(("training",))
+    with timed_waits(clock, settle=lambda: settled.append(1)):
+        assert torch.distributed.all_gather_object(1, 2) == (1, 2)
+    assert clock.taken()["waiting"] >= 0.02
+    assert settled == [1]
+    assert torch.distributed.all_gather_object is slow
+    with timed_waits(clock, wanted=False):
+        assert torch.distributed.all_gather_object is slow

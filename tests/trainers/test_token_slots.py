@@ -1,0 +1,82 @@
+"""Slots and real tokens of passes, against counts made by hand of small ragged batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
+from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted
+
+IDS = torch.zeros(2, 5, dtype=torch.long)
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+
+
+@pytest.fixture
+def slots() -> Iterator[TokenSlots]:
+    with counted_slots() as counted:
+        yield counted
+
+
+class Rows:
+    def compute_loss(self, model: object, inputs: object) -> float:
+        return 1.5
+
+
+class Logps:
+    def _get_per_token_logps_and_entropies(self, *given: object, **others: object) -> tuple[object, object]:
+        return given, others
+
+
+def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
+    """Two rows of 5 and 2 in 10 slots, and KTO's second set, 3 of 4; the prompts in front of them are in these."""
+    trainer: Any = type("Counted", (CountedRows, Rows), {})()
+    batch = {
+        "input_ids": IDS,
+        "attention_mask": MASK,
+        "KL_input_ids": torch.zeros(1, 4),
+        "KL_attention_mask": torch.tensor([[1, 1, 1, 0]]),
+        "prompt_input_ids": IDS,
+        "labels": IDS,
+    }
+    assert trainer.compute_loss(None, batch) == 1.5
+    assert slots.taken() == (14, 10)
+    assert slots.taken() == (0, 0)
+
+
+def test_a_batch_without_a_mask_has_no_padding(slots: TokenSlots) -> None:
+    trainer: Any = type("Counted", (CountedRows, Rows), {})()
+    trainer.compute_loss(None, {"input_ids": IDS})
+    assert slots.taken() == (10, 10)
+
+
+def test_a_pass_for_log_probabilities_is_counted_and_handed_on_as_it_is(slots: TokenSlots) -> None:
+    trainer: Any = type("Counted", (CountedLogps, Logps), {})()
+    given, others = trainer._get_per_token_logps_and_entropies("model", IDS, MASK, 3, batch_size=1, num_images=None)
+    assert given[0] == "model"
+    assert given[3:] == (3, 1, False)
+    assert others == {"num_images": None}
+    assert slots.taken() == (10, 7)
+
+
+def test_rows_that_share_slots_may_have_fewer_than_tokens(slots: TokenSlots) -> None:
+    count(6, torch.tensor(9))
+    count(1, 1)
+    assert slots.taken() == (7, 10)
+
+
+def test_an_evaluation_is_not_counted(slots: TokenSlots) -> None:
+    with uncounted():
+        count(6, 6)
+    count(1, 1)
+    assert slots.taken() == (1, 1)
+
+
+def test_nobody_asks_after_it_is_closed() -> None:
+    with counted_slots() as counted:
+        pass
+    count(6, 6)
+    assert counted.taken() == (0, 0)
