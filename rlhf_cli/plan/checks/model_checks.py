@@ -8,7 +8,9 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.model_folders import TINY_VOCABULARY, Policy, describe_critic, read_policy
+from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.plan.policy_model import describe_policy
 
 
@@ -16,6 +18,13 @@ def policy_problems(experiment: Experiment, composed: Composed, known: Known) ->
     """Look at the model that is trained, and note what it is. Raises what `describe_policy` raises."""
     yield from ()
     known.model = describe_policy(experiment, composed)
+
+
+def passes_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Refuse packed rows of a policy whose config.json says that they cannot be packed, as the run would."""
+    found = planned_passes(experiment, known) if experiment.trainer.passes == "packed" else None
+    if found is not None and found.mode != "packed":
+        yield refused_packing(found, where=composed.origins.where("trainer.passes"))
 
 
 def critic_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
