@@ -75,7 +75,7 @@ def by_length(completions: list[str], **_: object) -> list[float]:
 class Taken:
     """What the second step took. Seconds are CPU's, or wall where there is a GPU. `slots` of training passes are places
     that went through the policy with a gradient, `tokens` those of them that are no padding (None where rows are
-    flat), `check` a sum that two lists of answers share when they are the same.
+    flat), `check` a sum that two lists of answers share when they are the same; `phases` are seconds by what was done.
     """
 
     step_s: float = 0.0
@@ -85,11 +85,12 @@ class Taken:
     tokens: int = 0
     answer_tokens: int = 0
     check: int = 0
-    began_s: float = field(default=0.0, repr=False)
+    phases: dict[str, float] = field(default_factory=dict)
+    began_s: float = 0.0
 
-    def numbers(self) -> dict[str, float]:
-        """Return all but the moment when it began."""
-        return {name: value for name, value in vars(self).items() if name != "began_s"}
+    def add(self, phase: str, seconds: float) -> None:
+        """Add to a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
 
 class StepClock(TrainerCallback):
@@ -122,8 +123,19 @@ class StepClock(TrainerCallback):
                 self.taken.peak_mb = int(_status().partition("VmHWM:")[2].split()[0]) / 1024
             else:
                 self.taken.peak_mb = torch.cuda.max_memory_allocated() / 2**20
-            self._out.write_text(json.dumps(self.taken.numbers()))
+            self._out.write_text(json.dumps(vars(self.taken)))
             os._exit(0)  # neither side saves, shows or clears away anything
+
+    def timed(self, call: Callable[..., Any], phase: Callable[[], str]) -> Callable[..., Any]:
+        """Return the function with its seconds added to a phase, which is asked for when it is called."""
+
+        def timed(*given: Any, **named: Any) -> Any:
+            name, began = phase(), self.now_s()
+            found = call(*given, **named)
+            self.taken.add(name, self.now_s() - began)
+            return found
+
+        return timed
 
     def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
         if self._number != 2 or self._gradient_file is None:
@@ -150,6 +162,7 @@ def listen(clock: StepClock, step: Step) -> None:
         ends = EndsInTime(lengths, width)
         found = generate(model, *given, **named, logits_processor=LogitsProcessorList([ends]))
         clock.taken.generation_s += clock.now_s() - began
+        clock.taken.add("generation", clock.now_s() - began)
         answers = found[:, width:].cpu()
         clock.taken.answer_tokens = int((answers != 0).sum())
         clock.taken.check = int((answers * torch.arange(1, answers.numel() + 1).view_as(answers)).sum())
@@ -164,11 +177,18 @@ def listen(clock: StepClock, step: Step) -> None:
 
     def trained(trainer: Any, *given: Any, **named: Any) -> Any:
         trainer.add_callback(clock)
+        seam = "_get_per_token_logps_and_entropies"
+        setattr(trainer, seam, clock.timed(getattr(trainer, seam), _pass))
+        trainer.accelerator.backward = clock.timed(trainer.accelerator.backward, lambda: "backward")
         return train(trainer, *given, **named)
 
     LlamaForCausalLM.generate = generated  # type: ignore[method-assign]
     LlamaModel.forward = counted  # type: ignore[method-assign, assignment]
     Trainer.train = trained  # type: ignore[method-assign]
+
+
+def _pass() -> str:
+    return "forward" if torch.is_grad_enabled() else "log-probabilities"
 
 
 def stock(step: Step) -> None:
@@ -207,17 +227,18 @@ def ours(step: Step) -> None:
     words += [f"data.path={step.folder}/prompts.jsonl", "+rewards.score.fn=scripts.bench.step_sides:by_length"]
     words += [
         "track=none",
-        f"launch={'cpu' if step.device == 'cpu' else 'gpu'}",
+        f"launch={'cpu' if step.device == 'cpu' else 'auto'}",
         "seed=0",
         f"run.name=run{os.getpid()}",
     ]
+    words += [] if step.device == "cpu" else ["model.dtype=bfloat16"]
     raise SystemExit(main(["train", *words, *said, *step.words]) or "training ended before its third step")
 
 
 SIDES: dict[str, Callable[[Step], None]] = {"ours": ours, "stock": stock}
 
 
-def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> dict[str, float]:
+def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> Taken:
     """Return what a step took on one side, in a fork of this process. Raises SystemExit where it failed."""
     out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
     out.unlink(missing_ok=True)
@@ -236,8 +257,12 @@ def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> dict[
     os.waitpid(child, 0)
     if not out.exists():
         raise SystemExit(f"{side} failed:\n{said.read_text()}")
-    found: dict[str, float] = json.loads(out.read_text())
-    return found
+    return read_taken(out)
+
+
+def read_taken(out: Path) -> Taken:
+    """Return what a clock wrote."""
+    return Taken(**json.loads(out.read_text()))
 
 
 def ragged(rows: int, limit: int, seed: int, *, mean: float, deviation: float) -> list[int]:

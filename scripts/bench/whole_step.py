@@ -22,7 +22,7 @@ from transformers.utils import logging
 from scripts.bench.generation import DEVIATION, MEAN
 from scripts.bench.measures import Measure, of_pairs, say, write
 from scripts.bench.ppo_models import make
-from scripts.bench.step_sides import Step, in_a_fork, ragged
+from scripts.bench.step_sides import Step, Taken, in_a_fork, ragged
 
 ROWS, LIMIT, EQUAL = 32, 128, 64
 GOALS = {"grpo": (0.35, 0.30), "rloo": (0.40, 0.40), "equal": (1.02, 1.02)}
@@ -38,7 +38,7 @@ def off_by(ours: Path, stock: Path) -> float:
 
 def measured(world: str, folder: Path, pairs: int) -> list[Measure]:
     """Return the measures of one world."""
-    took: dict[str, list[dict[str, float]]] = {"ours": [], "stock": []}
+    took: dict[str, list[Taken]] = {"ours": [], "stock": []}
     gradients = {side: folder / f"gradient-{side}" for side in took}
     off = 0.0
     for pair in range(pairs):
@@ -48,17 +48,20 @@ def measured(world: str, folder: Path, pairs: int) -> list[Measure]:
         for side in ("ours", "stock") if pair % 2 else ("stock", "ours"):
             took[side].append(in_a_fork(side, step, gradients[side] if pair == 0 else None))
         a, b = took["ours"][-1], took["stock"][-1]
-        if a["check"] != b["check"]:
+        if a.check != b.check:
             print(f"pair {pair}: other answers were sampled on the two sides", flush=True)
         if pair == 0:
             off = off_by(gradients["ours"], gradients["stock"])
-        print(f"{world} {pair}: step {a['step_s']:.2f}/{b['step_s']:.2f} CPU s, generation", end=" ")
-        print(f"{a['generation_s']:.2f}/{b['generation_s']:.2f}, peak {a['peak_mb']:.0f}/{b['peak_mb']:.0f} MB", end="")
-        print(f", slots {a['slots']}/{b['slots']} for {b['tokens']:.0f} tokens", flush=True)
+        print(f"{world} {pair}: step {a.step_s:.2f}/{b.step_s:.2f} CPU s, generation", end=" ")
+        print(f"{a.generation_s:.2f}/{b.generation_s:.2f}, peak {a.peak_mb:.0f}/{b.peak_mb:.0f} MB", end="")
+        print(f", slots {a.slots}/{b.slots} for {b.tokens:.0f} tokens", flush=True)
+        for side in took:
+            said = ", ".join(f"{name} {seconds:.2f}" for name, seconds in took[side][-1].phases.items())
+            print(f"    {side}: {said} CPU s", flush=True)
     name, (goal, of_update) = NAMES[world], GOALS[world]
 
     def both(figure: str) -> list[tuple[float, float]]:
-        return [(a[figure], b[figure]) for a, b in zip(took["ours"], took["stock"], strict=True)]
+        return [(getattr(a, figure), getattr(b, figure)) for a, b in zip(took["ours"], took["stock"], strict=True)]
 
     updates = [(a - of_a, b - of_b) for (a, b), (of_a, of_b) in zip(both("step_s"), both("generation_s"), strict=True)]
     tokens = sum(b for _, b in both("tokens"))
