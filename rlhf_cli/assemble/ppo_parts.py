@@ -13,6 +13,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.argument_numbers import whole_number, whole_number_or_none
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.models.critic_tokens import check_tokens
 from rlhf_cli.trainers.additions import PpoParts
 from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
@@ -73,6 +74,8 @@ def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | Non
         revision=model.revision,
         trust_remote_code=model.trust_remote_code,
     )
+    if critic.init != "policy":
+        check_tokens(built, critic.init, model.tokenizer or policy, trust_remote_code=model.trust_remote_code)
     return SeparateCritic(built, _settings(experiment))
 
 

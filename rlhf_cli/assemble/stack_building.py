@@ -57,7 +57,11 @@ def guarded_stack(
 
 
 def _components(experiment: Experiment, device: str | torch.device) -> list[Component]:
-    return [component(name, reward, _score(name, reward, device)) for name, reward in experiment.rewards.items()]
+    may_pack = experiment.trainer.passes in ("auto", "packed")
+    return [
+        component(name, reward, _score(name, reward, device, may_pack=may_pack))
+        for name, reward in experiment.rewards.items()
+    ]
 
 
 def truncation_policy(experiment: Experiment) -> Truncation:
@@ -74,7 +78,7 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
     return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
 
 
-def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunction:
+def _score(name: str, reward: Reward, device: str | torch.device, *, may_pack: bool) -> RewardFunction:
     if reward.model is not None:
         assert reward.with_eos != "auto", "resolve_runs asked the model"
         from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # torch and transformers come with it
@@ -86,6 +90,7 @@ def _score(name: str, reward: Reward, device: str | torch.device) -> RewardFunct
             dtype=reward.dtype,
             device=reward.device or device,
             with_eos=reward.with_eos,
+            may_pack=may_pack,
         )
     assert reward.fn is not None
     if reward.isolate:

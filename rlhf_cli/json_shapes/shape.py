@@ -98,6 +98,7 @@ class Plan(Shape):
     """What a run will do. `round` is null for a trainer that does not generate, `stage` for one that does.
 
     Counts are null where a dataset of the hub decides. `workload` counts steps, rounds, prompts, completions, tokens;
+    `passes` says how rows go through the models, and is null where that is known when they are loaded.
     `checkpoints` and `memory` count bytes; `memory.fullest` has the fullest moment of generation and of training.
     """
 
@@ -112,6 +113,7 @@ class Plan(Shape):
     workload: Tree
     evaluations: Tree | None
     checkpoints: Tree | None
+    passes: Tree | None
     memory: Tree
     notices: list[Notice]
 

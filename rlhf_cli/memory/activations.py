@@ -6,6 +6,9 @@ queries, keys, values, its output and one number a head instead of scores; RMSNo
 normalised one; a gated MLP keeps both branches, the activation of one and their product. Autocast makes a copy of an
 input for every matrix that takes it. A batch with padding has a mask, which sdpa makes anew, in the numbers' own bytes
 and (rows, 1, tokens, tokens), in every layer, and it repeats keys and values for each head of queries.
+
+Rows that are packed have no padding and each prompt once, but attention goes row by row: the keys and values of a
+prompt are joined with those of every row of it, a row has a mask of its own, and what the rows give is joined again.
 """
 
 from __future__ import annotations
@@ -21,16 +24,44 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """So many `rows` of so many `tokens` that go through a model at once; `padded`: not all rows are as long."""
+    """So many `rows` of so many `tokens` that go through a model at once; `padded`: not all rows are as long.
+
+    `prompts` is None but for rows that are packed (packing/packed_rows.py): they begin with so many different prompts
+    of `prompt_tokens`, which lie there once, and the token behind a row's last one is not computed.
+    """
 
     rows: int
     tokens: int
     padded: bool = True
+    prompts: int | None = None
+    prompt_tokens: int = 0
 
     @property
     def size(self) -> int:
-        """Return the tokens of all rows."""
-        return self.rows * self.tokens
+        """Return the places that go through the model."""
+        if self.prompts is None:
+            return self.rows * self.tokens
+        return self.prompts * self._shared + self.rows * self._own
+
+    @property
+    def mask_size(self) -> int:
+        """Return how many numbers the masks of attention have, queries by keys; 0 where there are none."""
+        if self.prompts is not None:
+            return self.rows * self._own * (self._shared + self._own)
+        return self.rows * self.tokens**2 if self.padded else 0
+
+    @property
+    def joined_size(self) -> int:
+        """Return the places of keys, or of values, that are joined for the rows of packed prompts."""
+        return self.rows * (self._shared + self._own) if self.prompts is not None else 0
+
+    @property
+    def _shared(self) -> int:
+        return max(self.prompt_tokens - 1, 0)
+
+    @property
+    def _own(self) -> int:
+        return self.tokens - self.prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -61,7 +92,7 @@ def layer_bytes(arch: Architecture, precision: Precision, batch: Batch, *, adapt
         return batch.size * (numbers * precision.compute_bytes + _softmax(arch)) + _mask(precision, batch)
     compute, weight = precision.compute_bytes, precision.weight_bytes
     h, q = arch.hidden, arch.queries
-    keys = q if batch.padded else arch.keys
+    keys = q if batch.padded and batch.prompts is None else arch.keys
     a_token = 2.0 * _FLOAT32 * h  # what the two norms take, in float32
     if adapter is None:
         a_token += 2 * weight * h  # what they make of it before their own weights, which are trained
@@ -76,7 +107,9 @@ def layer_bytes(arch: Architecture, precision: Precision, batch: Batch, *, adapt
         a_token += compute * adapter.r * len(adapter.targets)
         if _copies_inputs(precision) and "o_proj" in adapter.targets:
             a_token += compute * q  # peft makes float32 of it, of which autocast makes a copy of its own
-    return batch.size * a_token + _mask(precision, batch)
+    if batch.prompts is not None:
+        a_token += compute * q  # what the segments give, joined
+    return batch.size * a_token + compute * 2 * q * batch.joined_size + _mask(precision, batch)
 
 
 def passing_bytes(arch: Architecture, precision: Precision, batch: Batch) -> float:
@@ -85,7 +118,7 @@ def passing_bytes(arch: Architecture, precision: Precision, batch: Batch) -> flo
     """
     branches = 3 if arch.gated else 2
     numbers = precision.compute_bytes * (branches * arch.ffn + arch.hidden) + 2 * _FLOAT32 * arch.hidden
-    return batch.size * numbers + (batch.rows * batch.tokens**2 if batch.padded else 0)
+    return batch.size * numbers + batch.mask_size
 
 
 def backward_bytes(arch: Architecture, precision: Precision, batch: Batch) -> float:
@@ -121,4 +154,4 @@ def _softmax(arch: Architecture) -> int:
 
 
 def _mask(precision: Precision, batch: Batch) -> float:
-    return precision.compute_bytes * batch.rows * batch.tokens**2 if batch.padded else 0.0
+    return precision.compute_bytes * batch.mask_size

@@ -12,9 +12,10 @@ from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer
-from rlhf_cli.memory import activations, head_tiles, kv_cache
+from rlhf_cli.memory import activations, kv_cache
 from rlhf_cli.memory.activations import Batch
 from rlhf_cli.memory.architecture import UnknownArchitecture
+from rlhf_cli.memory.head_of_run import PolicyHead
 from rlhf_cli.memory.malloc_keeps import kept_by_malloc
 from rlhf_cli.memory.models_of_run import Loaded, critic_of, has_reference, policy_of, reward_models_of
 from rlhf_cli.memory.moments import MemoryPlan, Moment, Part, Phase
@@ -22,7 +23,6 @@ from rlhf_cli.memory.precision import Precision
 from rlhf_cli.memory.run_load import RunLoad
 from rlhf_cli.memory.states import Held, Sharing, held, optimizer_bytes, weights_bytes
 
-_FUSED_HEAD = ("GRPOTrainer", "RLOOTrainer", "GMPOTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer")
 _GATHERED_LAYERS = 2
 """FSDP and ZeRO-3 gather a layer's weights to compute with them, and the next one's meanwhile."""
 
@@ -50,17 +50,18 @@ class Estimate:
     ) -> None:
         self._experiment, self._load = experiment, load
         self._fields, self._args = trainer(experiment.trainer.trl), experiment.trainer.args
-        self._on_gpu, self._device_bytes, self._malloc_keeps = on_gpu, device_bytes, malloc_keeps
+        self._device_bytes, self._malloc_keeps = device_bytes, malloc_keeps
         self._sharing = Sharing(experiment.launch.strategy, processes, experiment.launch.offload)
         self.policy = policy_of(experiment, bf16=bf16)
         self.critic = critic_of(experiment, self.policy)
+        self._head = PolicyHead(experiment, load, self.policy, self._sharing, on_gpu=on_gpu)
         self.reward_models, unknown = reward_models_of(experiment, on_gpu=on_gpu)
         self.leaves_out = tuple(f"the reward model {name}, whose shape is not known" for name in unknown)
         name = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
         states = optimizer_bytes(name, self.policy.precision.weight_bytes)
         if states is None:
             self.leaves_out += (f"the state of the optimizer {name}",)
-        if not self._has_fused_head and experiment.trainer.row.trains != "reward model":
+        if not self._head.is_fused and experiment.trainer.row.trains != "reward model":
             self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
         self._held = self._held_of(self.policy, states or 0.0, self._sharing)
         alone = Sharing("ddp", processes)  # every process has the whole critic, whatever shards the policy
@@ -147,15 +148,13 @@ class Estimate:
             every = micro_batches * (repeats if isinstance(repeats, int) else 1)
             if load.accumulation % every == 0 and experiment.launch.rollout not in ("vllm", "vllm_server"):
                 return {}
-        return self._passing(load.micro_batch)
+        return self._passing(load.passed())
 
-    def _passing(self, rows: int) -> Parts:
+    def _passing(self, batch: Batch) -> Parts:
         arch, precision = self.policy.architecture, self.policy.precision
-        batch = Batch(rows, self._load.tokens, self._load.padded)
-        tiles = head_tiles.forward_bytes(arch, precision, self._scored(rows), on_gpu=self._on_gpu)
         return {
             "activations": activations.passing_bytes(arch, precision, batch),
-            "logits": tiles if self._has_fused_head else 0.0,
+            "logits": self._head.forward_bytes(batch.rows),
         }
 
     # --- learning ---
@@ -184,12 +183,12 @@ class Estimate:
         yield "training", "the end of the backward pass", _sum(self._always(), done, last)
         if load.evaluated_at_once > load.micro_batch:
             said = f"evaluating {load.evaluated_at_once} rows at a time"
-            yield "training", said, _sum(self._always(), self._passing(load.evaluated_at_once))
+            yield "training", said, _sum(self._always(), self._passing(load.evaluated()))
 
     def _backward(self, model: Loaded) -> Iterator[Parts]:
         """Yield what is there where the head's gradient is made, and where the last layer's is."""
-        load, experiment, precision = self._load, self._experiment, model.precision
-        batch = Batch(load.micro_batch, load.tokens, load.padded)
+        experiment, precision = self._experiment, model.precision
+        batch = self._learned(model)
         kept = activations.kept_bytes(
             model.architecture, precision, batch, adapter=model.adapter, checkpointing=self._checkpoints
         )
@@ -197,28 +196,30 @@ class Estimate:
             kept *= 2  # both passes wait for one backward pass
         if precision.copies_weights:
             kept += model.parameters.body * precision.compute_bytes / self._sharing.parts(sharded=False)
-        if self._has_fused_head and model is self.policy:
-            tiles = head_tiles.backward_bytes(
-                model.architecture,
-                precision,
-                self._scored(load.micro_batch),
-                trains_head=model.adapter is None,
-                on_gpu=self._on_gpu,
-            )
-            yield {"activations": kept, "logits": tiles}
+        if self._head.is_fused and model is self.policy:
+            yield {"activations": kept, "logits": self._head.learning_bytes(batch.rows)}
         yield {"activations": kept + self._of_a_layer(model)}
 
     def _kept_by_malloc(self, model: Loaded, parts: Parts) -> Parts:
         if not self._malloc_keeps:
             return {}
-        batch = Batch(self._load.micro_batch, self._load.tokens, self._load.padded)
+        batch = self._learned(model)
         sizes = {"activations": parts["activations"], "logits": parts.get("logits", 0.0)}
-        held = kept_by_malloc(model.architecture, model.precision, batch, **sizes)
+        scored = self._head.scored(batch.rows)
+        held = kept_by_malloc(
+            model.architecture,
+            model.precision,
+            batch,
+            scored=scored,
+            gradients=(self._critic_held if model is self.critic else self._held).gradients,
+            trains_adapter=model.adapter is not None,
+            **sizes,
+        )
         return {"kept by malloc": held}
 
     def _of_a_layer(self, model: Loaded) -> float:
         """Return what a layer's backward pass needs, with all that it computes again under gradient checkpointing."""
-        batch = Batch(self._load.micro_batch, self._load.tokens, self._load.padded)
+        batch = self._learned(model)
         passing = activations.backward_bytes(model.architecture, model.precision, batch)
         if self._checkpoints:
             passing += activations.layer_bytes(model.architecture, model.precision, batch, adapter=model.adapter)
@@ -236,14 +237,8 @@ class Estimate:
             sharing=sharing,
         )
 
-    def _scored(self, rows: int) -> int:
-        """Return the tokens of `rows` rows that go through the head: without Triton, the prompt's too."""
-        load = self._load
-        return rows * (load.completion_tokens if self._on_gpu and load.completion_tokens else load.tokens)
-
-    @property
-    def _has_fused_head(self) -> bool:
-        return self._experiment.trainer.trl in _FUSED_HEAD
+    def _learned(self, model: Loaded) -> Batch:
+        return self._load.learned(with_last=model is self.critic)
 
     @property
     def _checkpoints(self) -> bool:

@@ -4,12 +4,15 @@ TRL 1.16 (kernels/chunked_logprob.py) projects at most 4096 tokens on at most 32
 in a buffer that has all 32768 columns whatever the vocabulary is. On a GPU a Triton kernel works in that buffer, on the
 completion's tokens alone; elsewhere torch's operations make more tiles of it, in float32, for every position. The
 backward pass makes the tiles once more, and adds up the gradients of hidden states and head in float32.
+
+Where rows do not go plain and the softmax is small, it is kept instead (packing/one_pass_head.py).
 """
 
 from __future__ import annotations
 
 from rlhf_cli.memory.architecture import Architecture
 from rlhf_cli.memory.precision import Precision
+from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES
 
 TILE_TOKENS = 4096
 TILE_WORDS = 32768
@@ -35,6 +38,41 @@ def backward_bytes(arch: Architecture, precision: Precision, tokens: int, *, tra
     head = arch.vocabulary * arch.hidden * (_FLOAT32 + _copy(precision)) if trains_head else 0.0
     hidden = tokens * arch.hidden * (_FLOAT32 + _copy(precision))
     return _tiles(arch, precision, tokens, _BACKWARD_TILES, on_gpu=on_gpu) + head + hidden
+
+
+def fits_one_pass(arch: Architecture, tokens: int) -> bool:
+    """Return whether the softmax over `tokens` tokens is small enough to be kept."""
+    return 0 < tokens * arch.vocabulary * _FLOAT32 <= MAX_SOFTMAX_BYTES
+
+
+def one_pass_forward_bytes(arch: Architecture, precision: Precision, tokens: int, *, has_entropy: bool) -> float:
+    """Return the bytes of logits, in whose place the softmax is made; for an entropy it lies beside them, and with it
+    the product of both.
+
+    In 2 bytes logits are there once more until float32 is made of them.
+    """
+    words, narrow = tokens * arch.vocabulary, precision.compute_bytes
+    tiles = max(3.0 if has_entropy else 1.0, 1 + narrow / _FLOAT32 if narrow < _FLOAT32 else 1.0)
+    return words * _FLOAT32 * tiles + _cast_head(arch, precision)
+
+
+def one_pass_backward_bytes(
+    arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, entropy_learns: bool
+) -> float:
+    """Return the bytes that the gradient of `tokens` log-probabilities takes: it is made in the softmax's place.
+
+    `entropy_learns`: its gradient takes three more of that size for a moment. The head's gradient, where it is trained,
+    and that of the hidden states are made in the bytes of what is computed, and again in those of the weights.
+    """
+    words, narrow = tokens * arch.vocabulary, precision.compute_bytes
+    copies = 2 if precision.copies_weights else 1
+    gradients = tokens * arch.hidden + (arch.vocabulary * arch.hidden if trains_head else 0)
+    multiplied = words * (narrow if narrow < _FLOAT32 else 0.0) + gradients * narrow * copies
+    return words * _FLOAT32 + max(multiplied, 3 * words * _FLOAT32 if entropy_learns else 0.0)
+
+
+def _cast_head(arch: Architecture, precision: Precision) -> float:
+    return precision.compute_bytes * arch.vocabulary * arch.hidden if precision.copies_weights else 0.0
 
 
 def _tiles(arch: Architecture, precision: Precision, tokens: int, tiles: float, *, on_gpu: bool) -> float:

@@ -3,7 +3,8 @@
 What is freed below a block that is in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, 128 KiB at first, grows
 to the largest block that was freed, and to 32 MiB at most; blocks below it are cut out of one heap, larger ones have a
 mapping of their own, which is given back at once. So gaps between what the layers keep are held until the backward pass
-has gone through them, and so are those that tiles of logits leave.
+has gone through them, and so are those that tiles of logits leave, and gradients, which are let go of after every
+step. The optimizer's state, which comes after the first passes, fills some of the gaps; an adapter has next to none.
 
 How much that comes to is measured, not derived: docs/memory.md has the runs.
 """
@@ -22,8 +23,9 @@ _FLOAT32 = 4
 _LARGEST_IN_HEAP = 32 * 2**20
 """DEFAULT_MMAP_THRESHOLD_MAX where a long has 8 bytes."""
 _GIVES_BACK_BELOW = 2 * 2**20
-_OF_ACTIVATIONS, _OF_LOGITS = 0.4, 2.0
-"""What is held beside what the layers keep, and beside the head's tiles, as a share of them."""
+_OF_ACTIVATIONS, _OF_LOGITS, _OF_GRADIENTS = 0.3, 0.75, 0.75
+"""What is held beside what the layers keep, beside the head's tiles, and of all gradients, as a share of them."""
+_OF_ACTIVATIONS_WITH_ADAPTER = 0.8
 _MLP_TENSORS = 4
 """Of a layer and of the MLP's width: both branches, the activation of one, their product."""
 
@@ -40,16 +42,28 @@ def malloc_keeps(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def kept_by_malloc(
-    arch: Architecture, precision: Precision, batch: Batch, *, activations: float, logits: float
+    arch: Architecture,
+    precision: Precision,
+    batch: Batch,
+    *,
+    activations: float,
+    logits: float,
+    scored: int,
+    gradients: float = 0.0,
+    trains_adapter: bool = False,
 ) -> float:
     """Return the bytes that are held and in no tensor when the backward pass of `batch` begins.
 
-    `activations` is what the layers keep and `logits` what the head's tiles take, in bytes.
+    `activations` is what the layers keep and `logits` what the head's tiles of `scored` tokens take, in bytes.
+    `gradients` are those of all trained weights. `trains_adapter`: the other weights are frozen.
     """
     of_mlp = min(activations, arch.layers * batch.size * _MLP_TENSORS * arch.ffn * precision.compute_bytes)
     by_width = {arch.ffn: of_mlp, arch.hidden: activations - of_mlp}
     in_heap = sum(
         size for width, size in by_width.items() if batch.size * width * precision.compute_bytes < _LARGEST_IN_HEAP
     )
-    tile = _FLOAT32 * min(batch.size, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
-    return _OF_ACTIVATIONS * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)
+    tile = _FLOAT32 * min(scored, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
+    share = _OF_ACTIVATIONS_WITH_ADAPTER if trains_adapter else _OF_ACTIVATIONS
+    matrix = arch.hidden * arch.ffn * precision.weight_bytes
+    of_gradients = _OF_GRADIENTS * gradients if matrix < _LARGEST_IN_HEAP else 0.0
+    return of_gradients + share * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)

@@ -43,13 +43,6 @@ def context_of(config: JsonTree) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def hidden_size_of(config: JsonTree) -> int | None:
-    """Return the width of the model, by whichever name it goes; None where the config does not say."""
-    text = language_part(config)
-    sizes = (text.get(name) for name in ("hidden_size", "n_embd", "d_model"))
-    return next((size for size in sizes if isinstance(size, int)), None)
-
-
 def num_labels_of(config: JsonTree) -> int | None:
     """Return the number of labels; None where neither the config nor the class says."""
     labels, num_labels = config.get("id2label"), config.get("num_labels")

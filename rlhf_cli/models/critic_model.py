@@ -7,7 +7,6 @@ position t is that of the state in which token t + 1 is chosen.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
@@ -18,6 +17,7 @@ from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.model_folders import is_language_model
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 
 _WHERE = "critic.init"
@@ -44,7 +44,8 @@ def build_critic(
     """Return a token-classification model with one label, in training mode, its head in float32.
 
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
-        al.'s code), else a folder or hub id: a reward model, whose head then values every token, or a saved critic.
+        al.'s code), else a folder or hub id, of any size: a reward model, whose head then values every token, a saved
+        critic, or a language model, whose body gets a head of zeros.
     policy: its folder or hub id.
     revision: the commit, branch or tag of the policy on the hub; None for the default branch.
     dropout: the share of hidden units dropped before the head, 0 for none.
@@ -52,14 +53,16 @@ def build_critic(
     Raises ModelError when the checkpoint has no head with one label or the architecture has no such model.
     """
     path = policy if init == "policy" else init
-    kind: dict[str, Any] = {"needs_head": init != "policy", "revision": revision if init == "policy" else None}
+    is_headless = init == "policy"
     try:
+        is_headless = is_headless or _is_language_model(path, trust_remote_code)
         if init != "policy" and _is_lora_critic(path):
             critic = _from_lora_critic(path, dtype, trust_remote_code)
         elif init != "policy" and _is_reward_model(path, trust_remote_code):
             critic = _from_reward_model(path, dtype, trust_remote_code)
         else:
-            critic = _loaded(path, dtype, trust_remote_code, **kind)
+            revision = revision if init == "policy" else None
+            critic = _loaded(path, dtype, trust_remote_code, needs_head=not is_headless, revision=revision)
     except (OSError, RuntimeError, ValueError, UserWarning) as error:
         raise ModelError(
             "a critic cannot be made from this checkpoint",
@@ -74,7 +77,7 @@ def build_critic(
     head = ValueHead(linear.in_features, 1)
     with torch.no_grad():
         for ours, loaded in ((head.weight, linear.weight), (head.bias, linear.bias)):
-            ours.zero_() if init == "policy" or loaded is None else ours.copy_(loaded)
+            ours.zero_() if is_headless or loaded is None else ours.copy_(loaded)
     setattr(critic, name, head)
     trained: PreTrainedModel = critic.train()
     return trained
@@ -90,6 +93,12 @@ def _head(model: nn.Module) -> tuple[str, nn.Linear]:
     if len(heads) != 1:
         raise ValueError(f"{type(model).__name__} has {len(heads)} heads with one output")
     return heads[0]
+
+
+def _is_language_model(path: str, trust_remote_code: bool) -> bool:
+    if find_adapter_config_file(path) is not None:
+        return False
+    return is_language_model(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).to_dict())
 
 
 def _is_reward_model(path: str, trust_remote_code: bool) -> bool:

@@ -12,7 +12,6 @@ from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.config_json import (
     CLASSIFIERS,
     architectures_of,
-    hidden_size_of,
     num_labels_of,
     token_ids,
     vocab_size_of,
@@ -22,7 +21,10 @@ from rlhf_cli.models.tokenizer_files import read_json
 _HUB_ID = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 _GENERATOR = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
 EXPECTED_REWARD_MODEL = "a sequence-classification checkpoint with num_labels 1"
-EXPECTED_CRITIC = "a reward model (sequence classification) or a saved critic (token classification), with one label"
+EXPECTED_CRITIC = (
+    "a reward model (sequence classification) or a saved critic (token classification), with one label, or a language "
+    "model, of any size"
+)
 TINY_VOCABULARY = 2 + 256
 """Counts the tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -145,12 +147,11 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
 
 @dataclass(frozen=True)
 class Policy:
-    """The properties of a policy that a critic has to fit; None where only the hub could tell.
+    """The tokens of a policy, which its critic has to read; None where only the hub could tell.
 
     `tokenizer` is the folder the policy's tokenizer lies in.
     """
 
-    hidden_size: int | None = None
     vocab_size: int | None = None
     tokenizer: Path | None = None
 
@@ -162,14 +163,14 @@ def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
     """
     folder = Path(path).expanduser()
     config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
-    return Policy(hidden_size_of(config), vocab_size_of(config), Path(tokenizer or path).expanduser())
+    return Policy(vocab_size_of(config), Path(tokenizer or path).expanduser())
 
 
 def describe_critic(path: str, policy: Policy, *, where: str) -> str:
     """Describe a critic: `PATH (LlamaForTokenClassification)`; a folder is looked at and a hub id is not.
 
-    Raises ModelError, beside what describe_model raises, when the folder holds neither a reward model nor a critic, or
-    one that is of another size than the policy or reads other tokens.
+    Raises ModelError, beside what describe_model raises, when the folder holds no reward model, critic or language
+    model, or one that reads other tokens. Its size may be another than the policy's.
     """
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
@@ -182,15 +183,6 @@ def describe_critic(path: str, policy: Policy, *, where: str) -> str:
         if file.is_file():
             _check_critic_config(read_json(file, where), got=path, where=where)
     config = read_json(file, where) if file.is_file() else {}
-    ours, theirs = hidden_size_of(config), policy.hidden_size
-    if ours is not None and theirs is not None and ours != theirs:
-        raise ModelError(
-            "the critic is of another size than the policy",
-            where=where,
-            got=f"{path}: hidden_size {ours}",
-            expected=f"hidden_size {theirs}, as the policy",
-            hint="critic.init=policy",
-        )
     _check_same_tokens(folder, vocab_size_of(config), policy, where)
     return described
 
@@ -198,13 +190,10 @@ def describe_critic(path: str, policy: Policy, *, where: str) -> str:
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     name = next(iter(architectures_of(config)), "no architecture")
     num_labels = num_labels_of(config)
-    if _GENERATOR.search(name):
-        problem, hint = (
-            "a causal checkpoint has no value head",
-            "critic.init=policy, or train a reward model from it first",
-        )
-    elif not name.endswith(CLASSIFIERS):
-        problem, hint = "this is neither a reward model nor a critic", "critic.init=policy"
+    if is_language_model(config):
+        return  # its body under a head of zeros, as critic.init=policy is
+    if not name.endswith(CLASSIFIERS):
+        problem, hint = "this is no reward model, no critic and no language model", "critic.init=policy"
     elif num_labels not in (1, None):
         problem, hint = f"this model has {num_labels} labels; a critic has one", "critic.init=policy"
     else:
@@ -212,27 +201,44 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     raise ModelError(problem, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint=hint)
 
 
+def is_language_model(config: JsonTree) -> bool:
+    """Return whether a model's config says that it generates."""
+    return any(_GENERATOR.search(name) for name in architectures_of(config))
+
+
 def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, where: str) -> None:
-    """Compare token by token where both tokenizers lie there (a critic may know more), else by the number of tokens."""
+    """Compare token by token where both tokenizers lie there, else by the number of tokens.
+
+    A critic may know more. It may have fewer rows than the policy where those have no token: vocabularies are padded,
+    each size to a multiple of its own.
+    """
     got = None
     files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
     can_compare = len(files) == 2 and all(file.is_file() for file in files)
-    if can_compare and files[0].read_bytes() != files[1].read_bytes():
+    num_written = policy.vocab_size
+    if can_compare:
         read, written = (token_ids(read_json(file, where)) for file in files)
         other = next((token for token, number in written.items() if read.get(token) != number), None)
         if other is not None:
             got = f"token {other!r} is {written[other]} to the policy and {read.get(other, 'unknown')} to the critic"
-    if vocab_size is not None and policy.vocab_size is not None:
-        is_other = vocab_size < policy.vocab_size if can_compare else vocab_size != policy.vocab_size
-        got = got or (f"vocab_size {vocab_size}, the policy's is {policy.vocab_size}" if is_other else None)
+        num_written = max(written.values(), default=-1) + 1
+    if got is None and vocab_size is not None and num_written is not None:
+        is_other = vocab_size < num_written if can_compare else vocab_size != num_written
+        if is_other:
+            got = f"vocab_size {vocab_size}, the policy writes {num_written} tokens"
     if got is not None:
-        raise ModelError(
-            "the critic reads other tokens than the policy writes",
-            where=where,
-            got=got,
-            expected="a critic with the policy's tokenizer",
-            hint="critic.init=policy",
-        )
+        raise other_tokens(got, where)
+
+
+def other_tokens(got: str, where: str) -> ModelError:
+    """Return what is said of a critic that cannot read the policy's tokens."""
+    return ModelError(
+        "the critic reads other tokens than the policy writes",
+        where=where,
+        got=got,
+        expected="a critic with the policy's tokenizer",
+        hint="critic.init=policy",
+    )
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:

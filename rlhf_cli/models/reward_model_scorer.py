@@ -1,8 +1,9 @@
 """Makes a reward model a reward function: texts in, one scalar a row out, as TRL's own trainers score with it.
 
-Memory is bounded by `batch_size` rows of `max_length` tokens, however many rows are scored; rows are sorted by length
-so that a batch pads little. A checkpoint whose classification head is not in its files is refused: transformers would
-make up a random one and go on.
+Memory is bounded by `batch_size` rows of `max_length` tokens, however many rows are scored. Where the model can do it,
+rows go through it in flat rows of that many tokens, and what neighbours begin with goes once; else they are sorted by
+length so that a batch pads little. A checkpoint whose classification head is not in its files is refused: transformers
+would make up a random one and go on.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
+from rlhf_cli.packing.packed_texts import passes_of
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # A tokenizer that knows no limit says 1e30.
 _NO_LIMIT = 10**9
+_TRIED_ROWS = 3
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""How far packed scores may be from padded ones, absolutely and of their size; 0.1 in half precision."""
 
 
 class RewardModelScorer:
@@ -35,13 +41,14 @@ class RewardModelScorer:
 
     Args:
         path: a folder or hub id: a full checkpoint, or a PEFT adapter that has its head saved.
-        batch_size: rows in one forward pass.
+        batch_size: rows in one forward pass; rows without padding go in passes of this many times the longest's tokens.
         max_length: tokens of a row; None for what the model and its tokenizer say they can take.
         dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. No autocast changes it.
         device: where the model lives.
         with_eos: end plain texts with the end-of-sequence token, as TRL's RewardTrainer does in training where its
             GRPOTrainer does not in scoring.
         trust_remote_code: run code that came with the checkpoint.
+        may_pack: False for rows padded as TRL pads them, to the last digit of its scores.
 
     Raises ModelError when the checkpoint is no reward model, lost its head, or cannot be loaded.
     """
@@ -56,6 +63,7 @@ class RewardModelScorer:
         device: torch.device | str = "cpu",
         with_eos: bool = False,
         trust_remote_code: bool = False,
+        may_pack: bool = True,
     ) -> None:
         self.path = path
         self.with_eos = with_eos
@@ -73,6 +81,8 @@ class RewardModelScorer:
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to` so that mypy takes the device for the model
         module.to(self._device).eval().requires_grad_(False)
+        self.why_not_packed = why_not_scored_packed(self._model) if may_pack else "as asked"
+        self._has_tried = False
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
         return self.scored(prompts, completions)[0]
@@ -93,14 +103,7 @@ class RewardModelScorer:
             texts = [text if text.endswith(eos) else text + eos for text in texts]
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]
-        scores = [0.0] * len(rows)
-        # Longest first: what does not fit into memory shows at once.
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
-        for start in range(0, len(order), self.batch_size):
-            # In the given order within a batch: where one batch holds all rows, it is TRL's batch, to the last bit.
-            batch = sorted(order[start : start + self.batch_size])
-            for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
-                scores[row] = score
+        scores = self._scores_by_tokens(rows) if self._goes_packed(rows) else self._scores_by_rows(rows)
         self._refuse_non_finite(scores)
         return scores, [len(ids) for ids in encoded]
 
@@ -132,6 +135,44 @@ class RewardModelScorer:
         self.num_truncated += 1
         head = ids[:1] if ids[0] == self._tokenizer.bos_token_id and self.max_length > 1 else []
         return head + ids[len(ids) - self.max_length + len(head) :]
+
+    def _goes_packed(self, rows: list[list[int]]) -> bool:
+        """Return whether rows go packed; before the first ones do, three are scored both ways and compared.
+
+        A model that does not hand arguments down to its attention, or looks ahead, is found out so.
+        """
+        if self.why_not_packed is None and not self._has_tried:
+            self._has_tried = True
+            tried = sorted(rows[: min(_TRIED_ROWS, self.batch_size)])
+            ours, padded = torch.tensor(self._packed(tried)), torch.tensor(self._forward(tried))
+            tolerance = _TOLERANCE.get(self._model.dtype, 0.1)
+            if not torch.allclose(ours, padded, rtol=tolerance, atol=tolerance, equal_nan=True):
+                self.why_not_packed = "packed, its scores were not those of padded rows"
+        return self.why_not_packed is None
+
+    def _scores_by_tokens(self, rows: list[list[int]]) -> list[float]:
+        scores = [0.0] * len(rows)
+        for batch in passes_of(rows, self.batch_size * max(map(len, rows))):
+            for row, score in zip(batch, self._packed([rows[row] for row in batch]), strict=True):
+                scores[row] = score
+        return scores
+
+    def _scores_by_rows(self, rows: list[list[int]]) -> list[float]:
+        scores = [0.0] * len(rows)
+        # Longest first: what does not fit into memory shows at once.
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
+        for start in range(0, len(order), self.batch_size):
+            # In the given order within a batch: where one batch holds all rows, it is TRL's batch, to the last bit.
+            batch = sorted(order[start : start + self.batch_size])
+            for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
+                scores[row] = score
+        return scores
+
+    def _packed(self, rows: list[list[int]]) -> list[float]:
+        pad = self._tokenizer.pad_token_id
+        with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
+            scores: list[float] = packed_scores(self._model, [_read_part(ids, pad) for ids in rows]).float().tolist()
+        return scores
 
     def _forward(self, rows: list[list[int]]) -> list[float]:
         width = max(1, *(len(ids) for ids in rows))  # a row without a token still needs a column
@@ -181,6 +222,12 @@ def _num_positions(model: PreTrainedModel | PeftModel) -> int:
     paddings = (getattr(table, "padding_idx", None) for table in tables)
     taken = max((padding + 1 for padding in paddings if padding is not None), default=0)
     return int((getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0) - taken)
+
+
+def _read_part(ids: list[int], pad: int) -> list[int]:
+    """Return a row up to the token whose state is scored, the last that is no padding; one token where all are."""
+    end = next((place for place in range(len(ids), 0, -1) if ids[place - 1] != pad), 0)
+    return ids[:end] or [pad]
 
 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:

@@ -15,15 +15,13 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from trl.trainer import utils as trl_utils
 
+from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES
+
 _SEAM = "_ChunkedLogProbFunction"
 """What TRL's fused forward calls `apply` of; tests/packing/test_one_pass_head.py holds it."""
 
 HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
 """Log-probabilities and entropies; what else TRL's head can return is not asked of it here."""
-
-MAX_SOFTMAX_BYTES = 256 * 2**20
-"""Up to here the softmax of a pass, float32 of (places, vocabulary), is kept; TRL's own tile is as large with 2,048
-places."""
 
 
 @contextlib.contextmanager

@@ -1,22 +1,18 @@
-"""Says whether a model's rows may be packed, from its configuration: its attention, and how it counts places."""
+"""Says whether a model's rows may be packed: by its configuration, and by how it is written."""
 
 from __future__ import annotations
 
 from peft import PeftModel
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlhf_cli.packing.row_attention import NAMES
-
-_ROPE_BY_LENGTH = ("dynamic", "longrope")
-"""Rotary embeddings that change with the longest place of a batch: a row's numbers would depend on its company."""
+from rlhf_cli.tables.packable_models import READ, is_rotary, why_values_not_packed
 
 
 def has_relative_positions(config: PretrainedConfig) -> bool:
     """Return whether a row may be moved to the left without another result: rotary embeddings, as in nearly all
     models.
     """
-    text = config.get_text_config()
-    return bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
+    return is_rotary(_values(config.get_text_config()))
 
 
 def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
@@ -34,16 +30,8 @@ def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
         return "it reads more than text"
     if not getattr(model, "_supports_attention_backend", False):
         return "its attention is not one of transformers' attention functions"
-    if config._attn_implementation not in NAMES:
-        return f"its attention is {config._attn_implementation}; packed are {', '.join(NAMES)}"
-    if not has_relative_positions(config):
-        return "its positions are learned, not rotary"
-    rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _ROPE_BY_LENGTH:
-        return f"its rotary embeddings ({rope['rope_type']}) change with the longest row"
-    layers = set(getattr(text, "layer_types", None) or ())
-    if layers - {"full_attention"}:
-        return f"it has layers of {' and '.join(sorted(layers - {'full_attention'}))}"
-    if getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
-        return f"its attention has a sliding window of {text.sliding_window} tokens"
-    return None
+    return why_values_not_packed(_values(text), str(config._attn_implementation))
+
+
+def _values(text: PretrainedConfig) -> dict[str, object]:
+    return {name: getattr(text, name) for name in READ if hasattr(text, name)}

@@ -46,6 +46,11 @@ class PackedRows:
         """
         return self._from_starts(1)
 
+    def last_states(self) -> Tensor:
+        """Return (B,): the place of each row's last token, where that was packed."""
+        ends = [start + count for start, count in zip(self.starts, self.num_completion, strict=True)]
+        return torch.tensor(ends, device=self.input_ids.device)
+
     def _from_starts(self, more: int) -> Tensor:
         places = [
             torch.arange(start, start + count + more)

@@ -16,17 +16,16 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlhf_cli.packing.packed_rows import PackedRows
+from rlhf_cli.tables.packable_models import ATTENTIONS
 
 ARGUMENT = "packed_rows"
-NAMES = ("sdpa",)
-"""The attention functions of transformers that are called on each segment."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def register() -> None:
     """Put ours in the place of transformers' attention functions, once a process."""
-    for name in NAMES:
+    for name in ATTENTIONS:
         attention = ALL_ATTENTION_FUNCTIONS[name]
         if not hasattr(attention, ARGUMENT):
             AttentionInterface.register(name, _by_row(attention))

@@ -13,13 +13,17 @@ from rlhf_cli.memory.run_load import Lengths, run_load
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.device_memory import gpu_bytes, host_bytes
 from rlhf_cli.plan.devices import num_gpus
+from rlhf_cli.tables.pass_modes import Passes
 
 
-def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None) -> MemoryPlan:
-    """Return what a process needs of its device, after the data and the batches were looked at."""
+def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None, passes: Passes | None) -> MemoryPlan:
+    """Return what a process needs of its device, after the data and the batches were looked at.
+
+    `passes` is how rows will go through the models, None where nobody can say: then it is what needs most, TRL's way.
+    """
     batches = known.batches
     completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
-    load = run_load(experiment, lengths or Lengths(0, 0), completions)
+    load = run_load(experiment, lengths or Lengths(0, 0), completions, passes.mode if passes is not None else "plain")
     if not load.tokens:
         return MemoryPlan(unknown="how long the rows are is known when they are read")
     on_gpu = uses_gpu(experiment)

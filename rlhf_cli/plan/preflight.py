@@ -16,7 +16,7 @@ from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problem
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, sandbox_problems, tracker_problems
-from rlhf_cli.plan.checks.model_checks import critic_problems, policy_problems
+from rlhf_cli.plan.checks.model_checks import critic_problems, passes_problems, policy_problems
 from rlhf_cli.plan.checks.package_checks import package_problems
 from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokenizer_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
@@ -25,6 +25,7 @@ from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
 from rlhf_cli.plan.longest_rows import longest_rows
 from rlhf_cli.plan.paths_from_here import from_here
 from rlhf_cli.plan.planned_memory import planned_memory
+from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.plan.reward_components import scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.workload import checkpoints, evaluations, workload
@@ -42,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     class_file_problems,
     reward_problems,
     aggregate_problems,
+    passes_problems,
     critic_problems,
     column_problems,
     missing_argument_problems,
@@ -79,6 +81,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         raise Problems(problems)
     assert known.machine is not None
     lengths = longest_rows(experiment, known)
+    passes = planned_passes(experiment, known)
     return Plan(
         model=from_here(known.model),
         data=from_here(known.data),
@@ -92,11 +95,12 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         files=known.files,
         machine=known.machine,
         notices=tuple(known.notices),
-        memory=planned_memory(experiment, known, lengths),
+        memory=planned_memory(experiment, known, lengths, passes),
         workload=workload(experiment, known, lengths),
         evaluations=evaluations(experiment, known),
         checkpoints=checkpoints(experiment, known),
         num_held_out=known.num_held_out,
+        passes=passes,
     )
 
 

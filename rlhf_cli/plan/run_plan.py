@@ -10,6 +10,7 @@ from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.rollout_batches import BatchPlan
 from rlhf_cli.plan.row_batches import StagePlan
 from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
+from rlhf_cli.tables.pass_modes import Passes
 from rlhf_cli.tracking.tracking_plan import TrackingPlan
 
 
@@ -52,6 +53,8 @@ class Plan:
     checkpoints: Checkpoints | None = None
     num_held_out: int | None = None
     """Counts the rows that are kept from training; None for none, and where the data decides."""
+    passes: Passes | None = None
+    """Says how rows go through the models of a trainer that generates; None where only the loaded model says it."""
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON has it; a part is null where the run has none, a number where the data decides."""
@@ -67,6 +70,7 @@ class Plan:
             "workload": self.workload.as_json(),
             "evaluations": self.evaluations.as_json() if self.evaluations is not None else None,
             "checkpoints": self.checkpoints.as_json() if self.checkpoints is not None else None,
+            "passes": asdict(self.passes) if self.passes is not None else None,
             "memory": self.memory.as_json(),
             "notices": [{"subject": notice.subject, "text": notice.text} for notice in self.notices],
         }

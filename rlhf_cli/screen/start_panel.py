@@ -31,6 +31,8 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
     for name, line in (*workload_lines(plan), *_critic(experiment), *_reward_model(experiment), *_dropout(experiment)):
         facts.add_row(name, line)
+    if plan.passes is not None:
+        facts.add_row("passes", plan.passes.describe())
     if experiment.rewards:
         facts.add_row("guards", _guards(experiment))
     if experiment.expect is not None:

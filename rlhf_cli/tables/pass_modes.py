@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 PassMode = Literal["packed", "trimmed", "plain"]
@@ -10,3 +11,19 @@ columns that are all padding. `plain`: as TRL does it."""
 
 PassSetting = Literal["auto", "packed", "trimmed", "plain"]
 """`auto` is the first of them that a model can go."""
+
+MAX_SOFTMAX_BYTES = 256 * 2**20
+"""Up to here the softmax of a pass, float32 of (places, vocabulary), is kept where rows do not go plain; TRL's own tile
+is as large with 2,048 places."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Hold how rows go through models, and what keeps them from a faster way; None where nothing does."""
+
+    mode: PassMode
+    why: str | None = None
+
+    def describe(self) -> str:
+        """Return `packed`, or `trimmed: its attention has a sliding window of 4096 tokens`."""
+        return self.mode if self.why is None else f"{self.mode}: {self.why}"

@@ -37,9 +37,13 @@ SHAPE = {
 }
 """A Llama of 42 million parameters, 168 MB."""
 PROMPT, ANSWER = 64, 64
+REWARD = """def spread(completion_ids, **_):
+    return [sum(ids) * 7919 % 10007 / 10007 for ids in completion_ids]
+"""
+"""No two answers score alike: a row whose advantage is 0 goes through the policy without a gradient, and takes less."""
 ROUND = ["trainer.args.per_device_train_batch_size=8", "trainer.args.gradient_accumulation_steps=2",
          "trainer.args.num_generations=4", f"trainer.args.max_completion_length={ANSWER}",
-         "reward@rewards.brevity=brevity", "data.path=prompts.jsonl"]  # fmt: skip
+         "rewards.spread.fn=./spread.py:spread", "data.path=prompts.jsonl"]  # fmt: skip
 ROWS = ["trainer.args.per_device_train_batch_size=8", "trainer.args.gradient_accumulation_steps=1"]
 PLAIN = ["trainer.args.gradient_checkpointing=false"]
 SERIES: dict[str, list[str]] = {
@@ -53,7 +57,7 @@ SERIES: dict[str, list[str]] = {
     "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
     "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
 }  # fmt: skip
-ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=3",
+ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=2",
           "trainer.args.save_strategy=no", "trainer.args.logging_steps=1"]  # fmt: skip
 WORDS = {name: [*words, *ALWAYS] for name, words in SERIES.items()}
 
@@ -70,6 +74,7 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     LlamaForCausalLM(LlamaConfig(**shape, **ids)).save_pretrained(place / "model")
     tokenizer.save_pretrained(place / "model")
+    (place / "spread.py").write_text(REWARD)
     prompts = [f"{number:04d}".ljust(PROMPT, "?") for number in range(64)]
     answers = [f"{number:04d}".ljust(3 * ANSWER - 1, "!") for number in range(64)]
     rows = {
@@ -180,7 +185,7 @@ def in_a_process(name: str, place: Path, device: str, *, gives_back: bool) -> di
     env = os.environ | (GIVES_BACK if gives_back else {}) | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, __file__, "--one", name, "--device", device]
     with tempfile.TemporaryDirectory(dir=place) as own:
-        for shared in ("model", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
+        for shared in ("model", "spread.py", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
             Path(own, shared).symlink_to(place / shared)
         done = subprocess.run(command, cwd=own, env=env, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,17 +1,21 @@
 """What one optimizer step costs without generation: stock TRL and ours, given the same tokens, side by side.
 
-usage: passes.py [--pairs 5] [--trainers grpo rloo] [--passes packed trimmed plain] [--equal-lengths]
+usage: passes.py [--pairs 5] [--trainers grpo rloo] [--passes packed trimmed plain] [--equal-lengths] [--memory]
 
 A Llama of 12.6 million random weights and 8,192 tokens, KL coefficient 0.05, 32 answers a step in groups of 8 and
 micro-batches of 8, prompts of 8 to 24 tokens, answers log-normal with a mean of 36 of at most 128 tokens. Printed are
 CPU seconds of a step (medians of pairs, one thread), token slots that went through the policy in a training pass for
 each real token, and how far the gradient is from TRL's: the norm of the difference over its norm.
+
+With --memory each trains in a process of its own instead, and printed is VmHWM less that when everything is imported.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -57,12 +61,15 @@ class Clock(TrainerCallback):
         self.cpu_s: list[float] = []
         self.gradients: list[Tensor] = []
 
+    keeps_gradients = True
+
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._began = time.process_time()
 
     def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
         self.cpu_s.append(time.process_time() - self._began)
-        self.gradients.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
+        if self.keeps_gradients:
+            self.gradients.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
 
 
 def by_length(completion_ids: list[list[int]], **_: object) -> list[float]:
@@ -104,20 +111,49 @@ def step(models: Path, trainer: str, passes: str | None, *, equal_lengths: bool)
     return clock, made
 
 
+def peak_mb() -> float:
+    """Return the most that this process has held since its mark was reset, in MB of 10^6 bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
+def memory_mb(models: Path, trainer: str, passes: str | None, *, equal_lengths: bool) -> float:
+    """Return by how much training raises what this process holds, in MB."""
+    Clock.keeps_gradients = False
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_mb()
+    step(models, trainer, passes, equal_lengths=equal_lengths)
+    return peak_mb() - before
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--trainers", nargs="+", default=["grpo", "rloo"])
     parser.add_argument("--passes", nargs="+", default=["packed", "trimmed", "plain"])
     parser.add_argument("--equal-lengths", action="store_true", help="nothing to gain but shared prompts")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead, in processes of their own")
+    parser.add_argument("--one", nargs=2, metavar=("MODELS", "PASSES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if options.one:
+        models, passes = Path(options.one[0]), None if options.one[1] == "stock" else options.one[1]
+        held = memory_mb(models, options.trainers[0], passes, equal_lengths=options.equal_lengths)
+        print(f"\n{held:.0f}")
+        return
     with tempfile.TemporaryDirectory() as temporary:
         models = Path(temporary)
         make(models, vocab=VOCABULARY, end_probability=0.02)
         for trainer in options.trainers:
+            if options.memory:
+                for passes in ("stock", *options.passes):
+                    command = [sys.executable, __file__, "--trainers", trainer, "--one", temporary, passes]
+                    command += ["--equal-lengths"] * options.equal_lengths
+                    done = subprocess.run(command, capture_output=True, text=True, check=True)
+                    print(f"{trainer:<6}{passes:<9}{done.stdout.split()[-1]:>8} MB", flush=True)
+                continue
             seconds: dict[str, list[float]] = {}
             off: dict[str, float] = {}
             for _ in range(options.pairs):

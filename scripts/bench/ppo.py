@@ -12,6 +12,7 @@ world every answer runs to 128 tokens, in the ragged one a token in fifty is the
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -37,7 +38,7 @@ SPLIT = [
     "trainer.args.gradient_accumulation_steps=4",
     "trainer.args.steps_per_generation=16",
 ]
-"""The same minibatches of 8 rows in parts of 2, which are sorted by length before."""
+"""The same minibatches of 8 rows in parts of 2, for less memory."""
 
 
 @dataclass
@@ -96,14 +97,15 @@ STARTS = {
 }
 
 
-def world(bench: Bench, models: Path, pairs: int, *, is_ragged: bool) -> None:
+def world(bench: Bench, models: Path, pairs: int, more: dict[str, list[str]]) -> None:
+    """Our PPO with a critic as large as the policy, TRL's, and `more` of ours, by the words of their command lines."""
     critic = f"critic.init={models}/value"
+    words = {"ours": [critic, *WHOLE]} | {name: [critic, *others] for name, others in more.items()}
     runs: dict[str, Callable[[int], tuple[Cost, dict[str, float]]]] = {
-        "ours": lambda seed: bench.ours(models, critic, *WHOLE, seed=seed),
-        "TRL 1.12": lambda seed: bench.theirs(models, seed=seed),
+        name: functools.partial(lambda said, seed: bench.ours(models, *said, seed=seed), said)
+        for name, said in words.items()
     }
-    if is_ragged:
-        runs["ours by 2"] = lambda seed: bench.ours(models, critic, *SPLIT, seed=seed)
+    runs["TRL 1.12"] = lambda seed: bench.theirs(models, seed=seed)
     found: dict[str, list[tuple[Cost, dict[str, float]]]] = {name: [] for name in runs}
     for seed in range(pairs):  # which answers end early is chance, and not the same on both sides
         for name, run in runs.items():
@@ -114,7 +116,7 @@ def world(bench: Bench, models: Path, pairs: int, *, is_ragged: bool) -> None:
             print_ratios(name, "TRL 1.12", list(zip(costs[name], costs["TRL 1.12"], strict=True)))
     for name, of_name in found.items():
         reward, length = (statistics.mean(said[key] for _, said in of_name) for key in ("reward", "length"))
-        print(f"  {name:<10} reward of the last update {reward:>8.4f}   tokens of an answer {length:>6.1f}")
+        print(f"  {name:<15} reward of the last update {reward:>8.4f}   tokens of an answer {length:>6.1f}")
     sys.stdout.flush()
 
 
@@ -154,17 +156,19 @@ def main() -> None:
         make(ragged, vocab=8192, end_probability=END_PROBABILITY)
         if "full" in options.only:
             print(f"\nfull, {options.epochs} epochs", flush=True)
-            world(bench, full, options.pairs, is_ragged=False)
+            world(bench, full, options.pairs, {})
         if "ragged" in options.only:
             print(f"\nragged, {options.epochs} epochs", flush=True)
-            world(bench, ragged, options.pairs, is_ragged=True)
+            smaller = [f"critic.init={ragged}/small", *WHOLE]
+            lora = ["critic.init=policy", "critic.share=lora", "+model.lora.r=16", *WHOLE]
+            world(bench, ragged, options.pairs, {"smaller critic": smaller, "LoRA critic": lora})
         if "critic" in options.only:
             print(f"\nwhat the critic costs: full, {options.epochs} epochs", flush=True)
             critic_cost(bench, full)
         if "memory" in options.only:
             make(large, vocab=32768, end_probability=END_PROBABILITY)
             print("\nmemory: ragged, 32768 tokens, 1 epoch", flush=True)
-            world(Bench(workplace, bench.trl, 1, 1, bench.number), large, 1, is_ragged=True)
+            world(Bench(workplace, bench.trl, 1, 1, bench.number), large, 1, {"ours by 2": SPLIT})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 usage: ppo_models.py FOLDER [--vocab 8192] [--end-probability 0.02] [--check]
 
-Writes FOLDER/policy, reward, value (Llama, 12.6M parameters with its 8192 tokens) and prompts.jsonl. The tokenizer has
+Writes FOLDER/policy, reward, value (Llama, 12.6M parameters with its 8192 tokens), small (a reward model of 2.1M, for a
+smaller critic) and prompts.jsonl. The tokenizer has
 a word a token, so that a text and its tokens are the same thing.
 """
 
@@ -25,12 +26,13 @@ from transformers import (
 )
 
 SHAPE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 4}
+SMALL = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 2}
 PAD, EOS = 0, 1
 _NEVER = -20.0
 
 
 def make(folder: Path, *, vocab: int, end_probability: float) -> None:
-    """The three folders with one tokenizer, and 256 prompts of 8 to 24 words.
+    """The four folders with one tokenizer, and 256 prompts of 8 to 24 words.
 
     end_probability: of every token of an answer to be its last; 0 for answers that all run to the longest allowed.
     """
@@ -45,6 +47,7 @@ def make(folder: Path, *, vocab: int, end_probability: float) -> None:
         "policy": policy,
         "reward": LlamaForSequenceClassification(classifier),
         "value": LlamaForSequenceClassification(classifier),
+        "small": LlamaForSequenceClassification(LlamaConfig(vocab_size=vocab, num_labels=1, **ids, **SMALL)),
     }
     for name, model in made.items():
         model.save_pretrained(folder / name)

@@ -1,10 +1,11 @@
 """How fast our PPO and that of TRL 1.12 learn the toy task: sums, with the rewards of `exp=toy_ppo`.
 
-usage: ppo_toy.py --trl-1-12 DIR [--seeds 5] [--rounds 20]
+usage: ppo_toy.py [--trl-1-12 DIR] [--seeds 5] [--rounds 20]
 
 The same model, prompts, rewards and settings on both sides: 256 episodes a round, 4 minibatches, 4 epochs, 8 bytes,
 learning rates of 3e-4 (TRL has one for policy and critic), a KL penalty of 0.05, a critic that begins as the policy
-under a head of zeros. Printed is the score, without the penalty, over the last two rounds.
+under a head of zeros. Ours learns a second time with a smaller critic: half the width and one layer, from random
+weights. Printed is the score, without the penalty, over the last two rounds. One process at a time.
 """
 
 from __future__ import annotations
@@ -17,26 +18,40 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from rlhf_cli.data.worlds.toy_sums import generate
 from rlhf_cli.models.tiny import EMBEDDED
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 RATE = "3e-4"
 
 
-def ours(workplace: Path, environment: dict[str, str], seed: int, rounds: int) -> list[float]:
-    """The score of every round."""
-    command = [sys.executable, "-m", "rlhf_cli", "train", "+exp=toy_ppo", f"seed={seed}", f"run.name=seed{seed}"]
+def ours(place: Path, environment: dict[str, str], seeds: int, rounds: int, critic: str) -> list[list[float]]:
+    """The score of every round, of every seed; all in one sweep."""
+    command = [sys.executable, "-m", "rlhf_cli", "train", "-m", "+exp=toy_ppo"]
+    command += [f"seed={','.join(map(str, range(seeds)))}", f"critic.init={critic}"]
     command += [f"trainer.args.max_steps={16 * rounds}", f"trainer.args.learning_rate={RATE}"]
     command += [f"critic.learning_rate={RATE}", "track=none", "launch=cpu", "trainer.args.save_strategy=no"]
-    subprocess.run(command, cwd=workplace, env=environment, check=True, capture_output=True)
-    return series(read_metrics(RunFolder(workplace / f"runs/toy_ppo/seed{seed}").metrics), "reward")[1]
+    place.mkdir()
+    subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
+    files = sorted(place.glob("runs/toy_ppo/*/seed=*/metrics.jsonl"))
+    assert len(files) == seeds, files
+    return [series(read_metrics(file), "reward")[1] for file in files]
+
+
+def save_small(folder: Path) -> None:
+    """A language model of half the tiny model's width and one layer, with its tokens."""
+    set_seed(0)
+    tiny = LlamaConfig.from_pretrained(EMBEDDED / "tiny").to_dict()
+    width = {"hidden_size": tiny["hidden_size"] // 2, "intermediate_size": tiny["intermediate_size"] // 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": width["hidden_size"] // 2}
+    LlamaForCausalLM(LlamaConfig(**tiny | width | heads | {"num_hidden_layers": 1})).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(EMBEDDED / "tiny").save_pretrained(folder)
 
 
 def theirs(workplace: Path, environment: dict[str, str], seed: int, rounds: int, trl: Path) -> list[float]:
@@ -60,24 +75,27 @@ def line(name: str, rows: list[list[float]]) -> str:
     half = math.inf if end.high is None else end.high - end.mean
     start = statistics.mean(row[0] for row in rows)
     seeds = "  ".join(f"{one:.3f}" for one in ends)
-    return f"{name:<10} start {start:.3f}   end {end.mean:.3f} +- {half:.3f}   by seed {seeds}"
+    return f"{name:<15} start {start:.3f}   end {end.mean:.3f} +- {half:.3f}   by seed {seeds}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl-1-12", required=True, type=Path, metavar="DIR", help="folder that TRL 1.12 is in")
+    parser.add_argument("--trl-1-12", type=Path, metavar="DIR", help="folder with TRL 1.12; without it ours alone")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    trl, seeds = options.trl_1_12.resolve(), range(options.seeds)
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as temporary:
         workplace = Path(temporary)
         environment = {**os.environ, "RLHF_CACHE": f"{workplace}/cache", "OMP_NUM_THREADS": "1"}
         environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        new = [pool.submit(ours, workplace, environment, seed, options.rounds) for seed in seeds]
-        old = [pool.submit(theirs, workplace, environment, seed, options.rounds, trl) for seed in seeds]
-        print(line("ours", [run.result() for run in new]))
-        print(line("TRL 1.12", [run.result() for run in old]))
+        save_small(workplace / "small")
+        for name, critic in (("ours", "policy"), ("smaller critic", f"{workplace}/small")):
+            place = workplace / name.replace(" ", "-")
+            print(line(name, ours(place, environment, options.seeds, options.rounds, critic)), flush=True)
+        if options.trl_1_12 is not None:
+            trl = options.trl_1_12.resolve()
+            old = [theirs(workplace, environment, seed, options.rounds, trl) for seed in range(options.seeds)]
+            print(line("TRL 1.12", old))
 
 
 if __name__ == "__main__":

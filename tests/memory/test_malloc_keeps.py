@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,15 +58,21 @@ def test_a_share_of_what_lies_in_the_heap() -> None:
     in the heap, of 6 the MLP's 12 x 4 x 36 MiB are not, of 17 nothing is (34 MiB).
     """
 
-    def kept(rows: int, activations: float, logits: float = 0.0) -> float:
+    def kept(rows: int, activations: float, logits: float = 0.0, **more: Any) -> float:
         batch = Batch(rows, 1024, padded=False)
-        return kept_by_malloc(ARCH, FLOAT32, batch, activations=activations, logits=logits)
+        sizes = {"activations": activations, "logits": logits}
+        return kept_by_malloc(ARCH, FLOAT32, batch, scored=rows * 1024, **sizes, **more)
 
     whole = kept(5, 2000 * MIB)
     assert 0 < whole < 2000 * MIB
+    assert whole < kept(5, 2000 * MIB, trains_adapter=True) < 2000 * MIB  # no gradients that fill the gaps
     assert kept(5, 4000 * MIB) == pytest.approx(2 * whole)
     assert kept(6, 2000 * MIB) == pytest.approx(whole * (2000 - 12 * 4 * 36) / 2000)
     assert kept(17, 9000 * MIB) == 0
     # A tile of the head is 1024 tokens by 4096 words of 4 bytes, 16 MiB; of two rows it has a mapping of its own.
-    assert kept(1, 0, logits=MIB) > MIB
+    assert kept(1, 0, logits=MIB) > 0
     assert kept(2, 0, logits=MIB) == 0
+    # A gradient of the MLP's is 512 x 1536 numbers, 3 MiB; of 4096 x 4096 numbers it has a mapping of its own.
+    assert 0 < kept(17, 0, gradients=MIB) < MIB
+    wide = replace(ARCH, hidden=4096, ffn=4096)
+    assert kept_by_malloc(wide, FLOAT32, Batch(1, 1), activations=0, logits=0, scored=1, gradients=MIB) == 0

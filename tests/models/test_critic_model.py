@@ -176,8 +176,18 @@ def test_of_another_architecture_the_head_has_another_name(tmp_path: Path) -> No
     assert not any(isinstance(module, nn.Dropout) for _, module in critic.named_children())
 
 
-def test_a_language_model_is_no_critic(policy: Path) -> None:
-    refused(policy, policy, "lost its head", "score.weight", "critic.init=policy")
+def test_from_a_language_model_of_another_size_its_body_under_a_head_of_zeros(policy: Path, tmp_path: Path) -> None:
+    """The policy is two heads of 8 in one layer; this is one head of 4 in each of two."""
+    sizes = {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
+    config = LlamaConfig.from_pretrained(policy)
+    small = LlamaForCausalLM(LlamaConfig(**config.to_dict() | sizes | {"num_key_value_heads": 1, "head_dim": 4}))
+    small.save_pretrained(tmp_path)
+    critic = build(tmp_path, policy)
+    body = small.model.state_dict()
+    assert critic.model.state_dict().keys() == body.keys()
+    assert all(torch.equal(critic.model.state_dict()[name], weight) for name, weight in body.items())
+    assert torch.equal(values_of(critic), torch.zeros(2, 5))
+    assert all(weight.requires_grad for weight in critic.parameters())
 
 
 @pytest.mark.parametrize("name", ["score.weight", "model.layers.0.mlp.up_proj.weight"])

@@ -52,7 +52,8 @@ def test_the_score_is_that_of_the_last_token_of_the_unpadded_row(reward_model: P
 
 @pytest.fixture
 def scorer(reward_model: Path) -> RewardModelScorer:
-    return RewardModelScorer(str(reward_model), batch_size=4)
+    """Padded as TRL pads; packed rows are in test_packed_scores.py."""
+    return RewardModelScorer(str(reward_model), batch_size=4, may_pack=False)
 
 
 @pytest.fixture

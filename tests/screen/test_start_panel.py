@@ -30,6 +30,8 @@ def test_what_will_happen(place: Path) -> None:
     assert lines["processes"] == "1 (device cpu, precision float32)"
     assert lines["run"].split() == ["folder", "runs/sums/one"]
     assert lines["correct"].split()[0] == "1"
+    assert lines["passes"] == "packed"
+    assert read("trainer.args.torch_compile=true")["passes"] == "trimmed: it is compiled for rows of one shape"
     assert "critic" not in lines
 
 

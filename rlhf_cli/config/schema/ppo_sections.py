@@ -30,11 +30,12 @@ class PpoArgs(Section):
 class Critic(Section):
     """The value model that PPO learns beside the policy, with an optimizer of its own.
 
-    `init` is `policy` (its body, with a new head), a folder or hub id of a reward model or critic, or run:NAME. With
-    `share: lora` the critic is a second adapter on the policy's body. `learning_rate` is that of its own optimizer. The
-    policy waits for `warmup_steps` optimizer steps in which only the critic learns. `value_clip` bounds how far a value
-    moves from that of the rollout, null for no bound. `loss_coef` multiplies the value loss, `max_grad_norm` bounds its
-    gradient, and `dropout` stands before the head while training.
+    `init` is `policy` (its body, with a new head), a folder or hub id of a reward model, critic or language model that
+    reads the policy's tokens, of any size, or run:NAME. With `share: lora` the critic is a second adapter on the
+    policy's body. `learning_rate` is that of its own optimizer. The policy waits for `warmup_steps` optimizer steps in
+    which only the critic learns. `value_clip` bounds how far a value moves from that of the rollout, null for no bound.
+    `loss_coef` multiplies the value loss, `max_grad_norm` bounds its gradient, and `dropout` stands before the head
+    while training.
     """
 
     init: str = "policy"

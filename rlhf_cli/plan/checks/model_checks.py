@@ -8,7 +8,9 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.model_folders import TINY_VOCABULARY, Policy, describe_critic, read_policy
+from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.planned_passes import planned_passes
 from rlhf_cli.plan.policy_model import describe_policy
 
 
@@ -18,6 +20,13 @@ def policy_problems(experiment: Experiment, composed: Composed, known: Known) ->
     known.model = describe_policy(experiment, composed)
 
 
+def passes_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Refuse packed rows of a policy whose config.json says that they cannot be packed, as the run would."""
+    found = planned_passes(experiment, known) if experiment.trainer.passes == "packed" else None
+    if found is not None and found.mode != "packed":
+        yield refused_packing(found, where=composed.origins.where("trainer.passes"))
+
+
 def critic_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
     """Look at what the critic is to start from. Raises ModelError where it is no critic, or not one for this policy."""
     yield from ()
@@ -25,7 +34,7 @@ def critic_problems(experiment: Experiment, composed: Composed, known: Known) ->
     if critic is None or critic.init == "policy":
         return
     if model.build is not None:
-        policy = Policy(model.build.hidden_size, TINY_VOCABULARY)
+        policy = Policy(TINY_VOCABULARY)
     else:
         assert model.path is not None
         policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))

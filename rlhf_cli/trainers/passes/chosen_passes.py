@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rlhf_cli.errors import ModelError
 from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.packing.row_attention import register
-from rlhf_cli.tables.pass_modes import PassMode, PassSetting
+from rlhf_cli.tables.pass_modes import Passes, PassSetting
 from rlhf_cli.trainers.dropout import drops
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
-
-
-@dataclass(frozen=True)
-class Passes:
-    """Hold how rows go through models, and what keeps them from a faster way; None where nothing does."""
-
-    mode: PassMode
-    why: str | None = None
-
-    def describe(self) -> str:
-        """Return `packed`, or `trimmed: its attention has a sliding window of 4096 tokens`."""
-        return self.mode if self.why is None else f"{self.mode}: {self.why}"
 
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
@@ -42,13 +28,7 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
             why = "it is compiled for rows of one shape"
         found = Passes("packed") if why is None else Passes("trimmed", why)
     if setting == "packed" and found.mode != "packed":
-        raise ModelError(
-            "the policy's rows cannot be packed",
-            where="trainer.passes",
-            got=f"packed, and {found.why}",
-            expected="auto: the fastest way that it can go",
-            hint="trainer.passes=auto",
-        )
+        raise refused_packing(found, where="trainer.passes")
     if found.mode == "packed":
         register()
     return found

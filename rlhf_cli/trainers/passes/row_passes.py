@@ -16,10 +16,11 @@ from transformers import PreTrainedModel
 
 from rlhf_cli.packing.packable import has_relative_positions
 from rlhf_cli.packing.packed_rows import rows_by_prompt
+from rlhf_cli.tables.pass_modes import Passes
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
-from rlhf_cli.trainers.passes.chosen_passes import Passes, chosen_passes
+from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
 from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer

@@ -63,6 +63,7 @@ class Critic:
         self.settings = settings
         self.may_move = has_relative_positions(model.config)
         self.is_packed = False
+        self._last_token = model.config.get_text_config().vocab_size - 1
         self._optimizer: Optimizer
         self._schedule: LRScheduler
 
@@ -187,6 +188,8 @@ class Critic:
 
     def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
         """Return (B, C + 1) values from (B, P + C) ids and mask; 0 behind the one after a row's last token."""
+        # A policy with a larger padded vocabulary may sample a row that is no token of any text.
+        ids = ids.clamp(max=self._last_token)
         rows = packed_rows(ids, mask, num_completion, with_last=True) if self.is_packed else None
         counts = mask[:, -num_completion:].sum(dim=1)
         is_state = torch.arange(num_completion + 1, device=ids.device) <= counts.unsqueeze(1)

@@ -21,7 +21,8 @@ from transformers import (
 from rlhf_cli.errors import ModelError
 from rlhf_cli.packing import row_attention
 from rlhf_cli.packing.packable import why_not_packed
-from rlhf_cli.trainers.passes.chosen_passes import Passes, chosen_passes
+from rlhf_cli.tables.pass_modes import Passes
+from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
 from tests.support.same_rollouts import policy, trained
 
 SHAPE: dict[str, Any] = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.tables.pass_modes import Passes
 from rlhf_cli.trainers import trim
 from rlhf_cli.trainers.passes import row_passes
-from rlhf_cli.trainers.passes.chosen_passes import Passes
 from rlhf_cli.trainers.passes.row_passes import RowPasses
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)

@@ -1,0 +1,44 @@
+"""Scores texts with a sequence classifier in one flat row: no padding, and no logits but those of the last tokens.
+
+It is what transformers' decoders with a `score` head compute: the head's output on the state of a row's last token that
+is not the padding token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GenericForSequenceClassification
+
+from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.packing.packed_texts import packed_texts
+from rlhf_cli.packing.row_attention import model_inputs, register
+
+
+def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
+    """Return what keeps texts from being scored packed, in words; None where nothing does.
+
+    Where nothing does, attention by row is there from then on.
+    """
+    classifier = model.get_base_model() if isinstance(model, PeftModel) else model
+    if getattr(type(classifier), "forward", None) is not GenericForSequenceClassification.forward:
+        return "its head is not transformers' own of decoders"
+    why = why_not_packed(model)
+    if why is None:
+        register()
+    return why
+
+
+def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return (B,) scores of rows of tokens, the last of each not the padding token; sorted rows share most."""
+    classifier = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+    packed = packed_texts(rows, torch.device(classifier.device))
+    states: Tensor = classifier.base_model(**model_inputs(packed), use_cache=False).last_hidden_state
+    head = cast(torch.nn.Module, classifier.score)
+    scores: Tensor = head(states[0, packed.last_states()])
+    return scores[:, 0]

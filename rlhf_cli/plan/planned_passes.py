@@ -1,0 +1,65 @@
+"""Says before a run how its rows will go through the models, by what the policy's config.json says.
+
+The run itself asks the loaded model (trainers/passes/chosen_passes.py); both go by tables/packable_models.py.
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import setting
+from rlhf_cli.json_values import JsonTree
+from rlhf_cli.models.config_json import language_part
+from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
+from rlhf_cli.tables.pass_modes import Passes
+
+_ATTENTION = ATTENTIONS[0]
+"""What transformers takes where nothing is said, and no key of an experiment says anything."""
+
+
+def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
+    """Return how rows go through the models of a trainer that generates.
+
+    None for one that does not, and where that is only known when the model is loaded: its config.json is not on this
+    machine, or is of a family that was not looked at.
+    """
+    trainer = experiment.trainer
+    if not trainer.row.generates:
+        return None
+    if trainer.passes in ("trimmed", "plain"):
+        return Passes(trainer.passes, "as asked")
+    config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
+    if experiment.model.build is None:
+        config = _config_of(str(experiment.model.path), known)
+    if language_part(config) is not config:
+        return Passes("trimmed", "it reads more than text")
+    try:
+        why = why_config_not_packed(config, _ATTENTION)
+    except KeyError:
+        return None
+    if why is None and _drops(experiment, config):
+        why = "it drops at random in training, each row for itself"
+    if why is None and setting(known.trainer, trainer.args, "torch_compile") is True:
+        why = "it is compiled for rows of one shape"
+    return Passes("packed") if why is None else Passes("trimmed", why)
+
+
+def _drops(experiment: Experiment, config: JsonTree) -> bool:
+    """Return whether a pass in training drops anything: TRL's `disable_dropout` passes over the attention's share,
+    ours under PPO does not (trainers/dropout.py).
+    """
+    trainer, lora = experiment.trainer, experiment.model.lora
+    if trainer.disables_dropout and trainer.baseline == "critic":
+        return False
+    return bool(config.get("attention_dropout")) or bool(
+        lora is not None and lora.lora_dropout and not trainer.disables_dropout
+    )
+
+
+def _config_of(path: str, known: Known) -> JsonTree:
+    """Return a model's config.json, that of an adapter's base; nothing where it is not on this machine."""
+    folder = known.folder_of(path)
+    if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        return known.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    return known.config_of(path)

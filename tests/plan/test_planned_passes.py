@@ -1,0 +1,112 @@
+"""Which way a run's rows will go, said before anything is loaded, against what the loaded model says of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.plan.checks.known import nothing_known
+from rlhf_cli.plan.planned_passes import planned_passes
+from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed
+from rlhf_cli.tables.pass_modes import Passes
+from rlhf_cli.trainers.dropout import drops
+from tests.support.planning import planned
+from tests.support.small_runs import PPO_SMALL, SMALL
+
+SHAPE: dict[str, Any] = {
+    **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
+}
+WINDOWS = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
+DROPS = "it drops at random in training, each row for itself"
+
+
+def passes(*words: str) -> Passes | None:
+    experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
+    return planned_passes(experiment, nothing_known(experiment))
+
+
+def of(config: dict[str, Any], *words: str) -> Passes | None:
+    """Of a policy with this config.json."""
+    folder = Path("there")
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return passes("model.build=null", "model.path=there", *words)
+
+
+@pytest.mark.parametrize(
+    ("family", "changed"),
+    [
+        *((family, {}) for family in WHERE_NOT_SAID),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", WINDOWS),
+        ("qwen3", WINDOWS),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+        ("llama", {"attention_dropout": 0.1}),
+    ],
+)
+def test_the_plan_says_what_the_model_will_say(family: str, changed: dict[str, Any]) -> None:
+    """Both of one configuration: of its file, and of a model that transformers makes of it."""
+    shape = {"n_embd": 8, "n_head": 2, "n_layer": 1} if family == "gpt2" else SHAPE
+    config = CONFIG_MAPPING[family](**shape, **changed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
+    why = why_not_packed(model) or (DROPS if drops(model) else None)
+    said = of(json.loads(config.to_json_string()))
+    assert said == (Passes("packed") if why is None else Passes("trimmed", why))
+
+
+@pytest.mark.parametrize("family", WHERE_NOT_SAID)
+def test_what_a_config_json_leaves_out_is_what_transformers_takes(family: str) -> None:
+    """The files of Llama 2 have no rope_theta, those of the first Mistral might have no window."""
+    whole = json.loads(CONFIG_MAPPING[family]().to_json_string())
+    found = why_config_not_packed({"model_type": family}, "sdpa")
+    assert found == why_config_not_packed(whole, "sdpa")
+    assert found == {
+        "gpt2": "its positions are learned, not rotary",
+        "mistral": "its attention has a sliding window of 4096 tokens",
+    }.get(family)
+
+
+def test_the_name_of_before_transformers_5() -> None:
+    old = {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    assert of(old) == Passes("trimmed", "its rotary embeddings (dynamic) change with the longest row")
+    assert of(old | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}) == Passes("packed")
+
+
+def test_dropout_counts_where_it_is_not_switched_off() -> None:
+    """TRL's disable_dropout reaches layers, the adapter's among them, and no share that attention keeps as a number;
+    ours, under PPO, reaches both.
+    """
+    lora, off = ("model.lora.r=2", "model.lora.lora_dropout=0.1"), "trainer.args.disable_dropout=true"
+    attention = {"model_type": "llama", "attention_dropout": 0.1}
+    dropping = Passes("trimmed", DROPS)
+    assert (passes(*lora), passes(*lora, off)) == (dropping, Passes("packed"))
+    assert (of(attention), of(attention, off)) == (dropping, dropping)
+    assert of(attention, *PPO_SMALL) == passes(*PPO_SMALL, *lora) == Passes("packed")
+
+
+def test_a_check_refuses_what_the_run_would(place: Path) -> None:
+    """In the words of the run (tests/trainers/passes/test_chosen_passes.py); what can go is not refused."""
+    asked = [*SMALL, "trainer.passes=packed"]
+    with pytest.raises(ModelError, match="the policy's rows cannot be packed") as caught:
+        planned(*asked, "trainer.args.torch_compile=true")
+    assert "packed, and it is compiled for rows of one shape" in str(caught.value)
+    assert planned(*asked).passes == Passes("packed")
+
+
+def test_what_is_asked_for_and_what_cannot_be_known() -> None:
+    assert passes("trainer.passes=plain") == Passes("plain", "as asked")
+    assert passes("trainer.args.torch_compile=true") == Passes("trimmed", "it is compiled for rows of one shape")
+    assert of({"model_type": "some", "text_config": {"model_type": "llama"}}) == Passes(
+        "trimmed", "it reads more than text"
+    )
+    assert of({"model_type": "mamba2"}) is None
+    assert passes("model.build=null", "model.path=nobodys/model") is None

@@ -1,0 +1,127 @@
+"""Values of packed rows, and in float64 the gradients they leave, against every row by itself; both arrangements."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, Qwen2Config
+from transformers import Qwen2ForTokenClassification as Qwen2Critic
+
+from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
+from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from tests.support.tolerances import MODEL_OF_TENSORS
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+TOKENS = {"vocab_size": 50, "pad_token_id": 0, "eos_token_id": 1, "num_labels": 1}
+SETTINGS = CriticSettings(learning_rate=1e-3)
+WIDTH = 5
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A critic's head is in float32 by promise; here it is not, so that rounding hides nothing."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+def critic_of(arrangement: str, dtype: torch.dtype) -> Critic:
+    """A critic of random weights; its norms are torch's, as those of transformers compute in float32 whatever comes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        critic: Critic
+        if arrangement == "separate":
+            critic = SeparateCritic(LlamaForTokenClassification(LlamaConfig(**SIZES, **TOKENS)), SETTINGS)
+        elif arrangement == "qwen2":
+            critic = SeparateCritic(Qwen2Critic(Qwen2Config(**SIZES, **TOKENS)), SETTINGS)
+        else:
+            policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(r=2))
+            critic = SharedLoraCritic(policy, SETTINGS, dropout=0.0)
+        for module in list(critic.model.modules()):
+            for name, norm in list(module.named_children()):
+                if type(norm).__name__.endswith("RMSNorm"):
+                    setattr(module, name, torch.nn.RMSNorm(SIZES["hidden_size"], eps=norm.variance_epsilon))
+        critic.model.to(dtype).eval()
+        for weight in critic.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+    return critic
+
+
+def rows() -> dict[str, torch.Tensor]:
+    """Four prompts of which two are equal and two share a beginning; completions of 5, 2, 0 and 3 tokens."""
+    prompts = [[3, 4, 5, 6], [3, 4, 5, 6], [7], [3, 4, 9]]
+    completions = [[10, 11, 12, 13, 14], [15, 16], [], [17, 18, 19]]
+    made = {name: torch.zeros((4, width), dtype=torch.long) for name, width in _WIDTHS.items()}
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        made["prompt_ids"][row, 4 - len(prompt) :] = torch.tensor(prompt)
+        made["prompt_mask"][row, 4 - len(prompt) :] = 1
+        made["completion_ids"][row, : len(completion)] = torch.tensor(completion, dtype=torch.long)
+        made["completion_mask"][row, : len(completion)] = 1
+    return made
+
+
+_WIDTHS = {"prompt_ids": 4, "prompt_mask": 4, "completion_ids": WIDTH, "completion_mask": WIDTH}
+
+
+def alone(critic: Critic, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(4, 6): each row through the model without a token of padding; before every completion token and after it."""
+    found = []
+    for row in range(4):
+        ids = torch.cat(
+            [batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()] for part in ("prompt", "completion")]
+        )
+        values = critic._every_value({"input_ids": ids.unsqueeze(0)}, contextlib.nullcontext)[0]
+        own = values[int(batch["prompt_mask"][row].sum()) - 1 :]
+        found.append(torch.nn.functional.pad(own, (0, WIDTH + 1 - len(own))))
+    return torch.stack(found)
+
+
+ARRANGEMENTS = pytest.mark.parametrize("arrangement", ["separate", "qwen2", "shared"])
+
+
+@ARRANGEMENTS
+def test_values_of_the_rollout(arrangement: str) -> None:
+    critic, batch = critic_of(arrangement, torch.float32), rows()
+    critic.pack()
+    assert critic.is_packed
+    ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
+    with torch.no_grad():
+        wanted = alone(critic, batch)
+    for batch_size in (1, 3, 4):
+        found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext)
+        torch.testing.assert_close(found, wanted, **MODEL_OF_TENSORS)
+    assert wanted[0].unique().numel() == WIDTH + 1
+
+
+@pytest.mark.usefixtures("double")
+@ARRANGEMENTS
+def test_values_with_a_gradient(arrangement: str) -> None:
+    batch = rows()
+    weights = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    gradients = []
+    for is_packed in (True, False):
+        critic = critic_of(arrangement, torch.float64)
+        if is_packed:
+            critic.pack()
+            assert critic.is_packed
+            values = critic.values(batch, contextlib.nullcontext)  # type: ignore[arg-type]
+            (values * weights * batch["completion_mask"]).sum().backward()
+        else:
+            (alone(critic, batch)[:, :-1] * weights * batch["completion_mask"]).sum().backward()
+        gradients.append([weight.grad for weight in critic.parameters()])
+    assert len(gradients[0]) >= 10
+    for ours, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, wanted, **EXACT)
+    assert all(bool(wanted.any()) for wanted in gradients[1])
+
+
+def test_a_token_beyond_the_critics_vocabulary_is_read_as_its_last() -> None:
+    """A policy whose vocabulary is padded farther may sample what no text is made of; it is no reason to crash."""
+    critic, batch = critic_of("separate", torch.float32), rows()
+    batch["completion_ids"][0, 2] = TOKENS["vocab_size"] + 3
+    beyond = critic.values(batch, contextlib.nullcontext)  # type: ignore[arg-type]
+    batch["completion_ids"][0, 2] = TOKENS["vocab_size"] - 1
+    assert torch.equal(beyond, critic.values(batch, contextlib.nullcontext))  # type: ignore[arg-type]
