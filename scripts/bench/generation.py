@@ -165,7 +165,9 @@ def main() -> None:
         goal = 0.45 if is_ragged else 1.02
         measures.append(of_pairs(f"generation, {name}: against generate", "time", "CPU s", of_cpu, goal))
         measures.append(of_pairs(f"generation, {name}: peak memory", "memory", "MB", of_peak, 1.0))
-        measures.append(Measure(f"generation, {name}: decoded slots a token", "counter", slots / tokens))
+        measures.append(
+            Measure(f"generation, {name}: decoded slots a token", "counter", slots / tokens, pairs=len(pairs))
+        )
     if options.json:
         write(options.json, measures)
 

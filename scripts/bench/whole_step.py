@@ -74,7 +74,7 @@ def measured(world: str, folder: Path, pairs: int) -> list[Measure]:
     for side, index in (("ours", 0), ("TRL's", 1)):
         slots = sum(pair[index] for pair in both("slots"))
         goal_of = 0.8 if index == 0 and world != "equal" else None
-        measures.append(Measure(f"{name}: {side} slots a token", "counter", slots / tokens, goal=goal_of))
+        measures.append(Measure(f"{name}: {side} slots a token", "counter", slots / tokens, goal=goal_of, pairs=pairs))
     measures.append(Measure(f"{name}: gradient off by", "note", off, goal=1e-6))
     return measures
 

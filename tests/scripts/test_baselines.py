@@ -13,7 +13,7 @@ from scripts.bench.baselines import kind_of_machine, main, regressions
 from scripts.bench.measures import Measure, of_pairs, read, say, write
 
 STEP = Measure("step", "time", 0.40)
-PEAK = Measure("peak", "memory", 0.80)
+PEAK = Measure("peak", "memory", 800.0)
 SLOTS = Measure("slots", "counter", 0.75)
 OFF = Measure("gradient", "note", 3e-7)
 BEFORE = [STEP, PEAK, SLOTS, OFF]
@@ -28,15 +28,27 @@ def names(**values: float) -> list[str]:
 
 
 def test_what_is_within_its_tolerance_is_no_regression():
-    """0.40 * 1.15 = 0.46 and 0.80 * 1.01 = 0.808; better is never worse, and a note is not compared."""
+    """0.40 * 1.15 = 0.46 and 800 * 1.01 = 808; better is never worse, and a note is not compared."""
     assert names() == []
-    assert names(step=0.459, peak=0.807, gradient=1.0) == []
+    assert names(step=0.459, peak=807.9, gradient=1.0) == []
     assert names(step=0.01, peak=0.01) == []
 
 
-@pytest.mark.parametrize(("name", "value"), [("step", 0.461), ("peak", 0.809), ("slots", 0.7501), ("slots", 0.7499)])
+@pytest.mark.parametrize(("name", "value"), [("step", 0.461), ("peak", 808.1), ("slots", 0.7501), ("slots", 0.7499)])
 def test_what_is_beyond_it_is_one(name: str, value: float):
     assert names(**{name: value}) == [name]
+
+
+def test_memory_is_compared_in_mb_of_ours_and_two_are_always_allowed():
+    """Of 50 MB 1 % is half a MB; the ratio, which the other side moves as well, is not compared."""
+    before = Measure("peak", "memory", 0.5, unit="MB", ours=50.0, other=100.0)
+    assert not regressions([replace(before, found=0.9, ours=51.9)], [before])
+    assert regressions([replace(before, found=0.3, ours=52.1)], [before])
+
+
+def test_a_counter_of_other_pairs_is_not_taken_for_the_same():
+    (told,) = regressions([STEP, PEAK, replace(SLOTS, pairs=2)], BEFORE)
+    assert "counted in 2 pairs, its baseline in 1" in told.why
 
 
 @pytest.mark.parametrize("name", ["step", "peak", "slots"])
