@@ -37,7 +37,7 @@ def said_of(trainer: BuiltWhole) -> list[str]:
     """Return the lines that are printed of it: rows that lose something, and a model that cannot go the fast way."""
     said = []
     rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
-    if rewards is not None and rewards.passes == "auto" and passes is not None and passes.mode != "packed":
+    if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
         said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
     lengths = getattr(trainer, "lengths", {}).values()
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]

@@ -46,7 +46,7 @@ def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[
 
     clock, _ = profiled
     accelerator = trainer.accelerator
-    if accelerator.device.type == "cuda":
+    if str(accelerator.device).startswith("cuda"):
         # A kernel is only asked for; the Trainer itself waits for it after every micro-batch, to look for NaN.
         clock.settle = torch.cuda.synchronize
     # Under FSDP and ZeRO a layer's weights are gathered while another one computes: to wait would end that.

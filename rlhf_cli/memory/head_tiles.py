@@ -59,16 +59,16 @@ def one_pass_forward_bytes(arch: Architecture, precision: Precision, tokens: int
 def one_pass_backward_bytes(
     arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, entropy_learns: bool
 ) -> float:
-    """Return the bytes that the gradient of `tokens` log-probabilities takes: it is made in the softmax's place.
+    """Return the bytes that the gradient of `tokens` log-probabilities takes: it is made beside the softmax.
 
-    `entropy_learns`: its gradient takes three more of that size for a moment. The head's gradient, where it is trained,
-    and that of the hidden states are made in the bytes of what is computed, and again in those of the weights.
+    `entropy_learns`: with it goes a mask of one byte for a moment. The head's gradient, where it is trained, and that
+    of the hidden states are made in the bytes of what is computed, and again in those of the weights.
     """
     words, narrow = tokens * arch.vocabulary, precision.compute_bytes
     copies = 2 if precision.copies_weights else 1
     gradients = tokens * arch.hidden + (arch.vocabulary * arch.hidden if trains_head else 0)
     multiplied = words * (narrow if narrow < _FLOAT32 else 0.0) + gradients * narrow * copies
-    return words * _FLOAT32 + max(multiplied, 3 * words * _FLOAT32 if entropy_learns else 0.0)
+    return 2 * words * _FLOAT32 + max(multiplied, words if entropy_learns else 0.0)
 
 
 def _cast_head(arch: Architecture, precision: Precision) -> float:

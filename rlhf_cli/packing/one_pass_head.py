@@ -2,7 +2,7 @@
 
 TRL's head keeps no logits: its backward pass projects a second time, and its tiles are widened to float32 and copied
 several times where there is no Triton. With few places and a small vocabulary the softmax itself is smaller than TRL's
-tile. It is kept then, and the backward pass makes the gradient of the logits out of it, in place.
+tile. It is kept then, and the backward pass makes the gradient of the logits out of it.
 """
 
 from __future__ import annotations
@@ -129,19 +129,19 @@ class OnePassLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Kept, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Turn the softmax into the gradient of the logits, in place: a second backward pass raises."""
+        """Make the gradient of the logits of the softmax, which stays as it is for a second backward pass."""
         hidden, weight, bias, targets, softmax, entropy = ctx.saved_tensors
         if of_log_probs is None:
             if of_entropy is None:
                 return (None,) * 7
             of_log_probs = torch.zeros_like(of_entropy)
         if of_entropy is None:
-            gradient = softmax.mul_(-of_log_probs.unsqueeze(1))
+            gradient = softmax * -of_log_probs.unsqueeze(1)
         else:
             by_token = softmax.log().add_(entropy.unsqueeze(1)).mul_(of_entropy.unsqueeze(1))
             by_token += of_log_probs.unsqueeze(1)
             # Where p is 0 its logarithm is no number, and p log p is 0.
-            gradient = softmax.mul_(-by_token.where(softmax > 0, 0.0))
+            gradient = by_token.masked_fill_(softmax == 0, 0.0).mul_(softmax).neg_()
         gradient.scatter_add_(1, targets.unsqueeze(1), of_log_probs.unsqueeze(1))
         if ctx.scale != 1.0:
             gradient *= ctx.scale

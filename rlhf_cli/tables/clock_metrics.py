@@ -1,4 +1,4 @@
-"""List the logged metrics that are read off a clock: two runs that are the same in all else differ in them.
+"""List the logged metrics of a process, not of a run, a clock's above all: the same run, stopped, differs in them.
 
 Nothing is left out of a comparison of a run with itself but these. A count that a clock decides (`timeouts`) is none
 of them: it says that another thing happened.
@@ -28,6 +28,8 @@ CLOCK_METRICS: tuple[ClockRow, ...] = (
     ClockRow("time/elapsed_s", "seconds since the last log event"),
     ClockRow("time/share/*", "share of the seconds that a phase took"),
     ClockRow("time/share/reward/*", "share of the seconds that a reward took"),
+    *(ClockRow(f"passes/{what}", "counted since this process last logged") for what in ("slots", "tokens")),
+    ClockRow("passes/slots_per_token", "a ratio of what this process counted"),
     ClockRow("step_time", "seconds of a step, TRL's"),
     ClockRow("rewards/*/seconds", "seconds that a reward took"),
     *(ClockRow(f"{which}_runtime", "seconds of a whole call, transformers'") for which in ("train", "eval")),

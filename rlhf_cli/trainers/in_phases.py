@@ -78,7 +78,8 @@ class InPhases(BuiltWhole):
             profile = self.additions.profile
             is_of_training = "loss" in logs or "train_runtime" in logs
             measured = profile.taken(self.accelerator) if profile is not None and is_of_training else {}
-            super().log({**logs, **measured}, start_time)
+            logs.update(measured)  # in place, as TRL's own: the best checkpoint is chosen by what an evaluation logged
+            super().log(logs, start_time)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
         """Say that a micro-batch's loss and gradient are computed."""

@@ -22,6 +22,7 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metrics_file import describe_held_out, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.tables.clock_metrics import is_of_the_clock
 from rlhf_cli.trainers.policy_evaluation import WithEvaluation
 from tests.support.tolerances import ARITHMETIC
 
@@ -38,9 +39,8 @@ def evaluation(folder: RunFolder, step: int) -> dict[str, Any]:
 
 def of_training(folder: RunFolder) -> list[dict[str, Any]]:
     """Log events of training, without clocks."""
-    clocks = ("time_s", "step_time", "seconds", "runtime", "per_second", "profiling")
     events = [event for event in read_metrics(folder.metrics) if "loss" in event]
-    return [{k: v for k, v in event.items() if not any(clock in k for clock in clocks)} for event in events]
+    return [{k: v for k, v in event.items() if not is_of_the_clock(k)} for event in events]
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])

@@ -40,7 +40,7 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known_values", list)
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
-    monkeypatch.setattr(redaction, "_hides", lambda key, value: False)
+    monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
     monkeypatch.setattr(compose, "references_of", lambda config, tree: {})
     monkeypatch.setattr(referee, "is_secret_key", lambda name: False)
     monkeypatch.setattr(referee, "secret_variable_in", lambda text: None)

@@ -62,7 +62,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     assert seconds(events[1])["saving"] == 0
     between = events[2]["time_s"] - events[1]["time_s"]
     assert events[2]["time/elapsed_s"] == pytest.approx(between, abs=0.05)
-    assert events[0]["passes/slots"] >= events[0]["passes/tokens"] > 0
+    assert 0 < events[0]["passes/slots"] < events[0]["passes/tokens"]  # a group's prompt is computed once
     _, without = train(*words, "profile=off", name="without")
     logged = read_metrics(without.metrics)
     assert not any(name.startswith(("time/", "passes/")) for event in logged for name in event)

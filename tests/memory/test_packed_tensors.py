@@ -88,7 +88,7 @@ def test_log_probabilities_take_one_tile_and_entropies_two_more(has_entropy: boo
 
 
 @pytest.mark.parametrize("entropy_learns", [False, True])
-def test_their_gradient_takes_the_softmaxs_place(entropy_learns: bool) -> None:
+def test_their_gradient_is_made_beside_the_softmax(entropy_learns: bool) -> None:
     measured = head_bytes(goes_backward=True, has_entropy=True, entropy_learns=entropy_learns)
     forward = one_pass_forward_bytes(ARCH, Precision(4.0), TOKENS, has_entropy=True)
     backward = one_pass_backward_bytes(ARCH, Precision(4.0), TOKENS, trains_head=True, entropy_learns=entropy_learns)

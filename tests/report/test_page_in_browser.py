@@ -11,7 +11,7 @@ from rlhf_cli.report.page.write_report import write_report
 from tests.support.opened_page import SCREEN, OpenedPage
 from tests.support.reported_runs import STEPS, write_reported
 
-SECTIONS = 14
+SECTIONS = 15
 FAILED = 4
 """The place of the run that failed: the last of five."""
 

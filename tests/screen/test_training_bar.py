@@ -6,6 +6,8 @@ import io
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -13,6 +15,9 @@ from rlhf_cli.launch import worker
 from rlhf_cli.runs.running_reward import Running, RunningReward
 from rlhf_cli.screen import training_bar
 from rlhf_cli.screen.training_bar import Spinner, TrainingBar, waited_for
+
+if TYPE_CHECKING:
+    from rlhf_cli.config.schema.experiment import Experiment
 
 
 class Terminal(io.StringIO):
@@ -132,6 +137,8 @@ def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monk
         time.sleep(0.15)  # longer than the spinner's own beat
         seen.append((name, "importing torch and TRL" in screen.getvalue()))
 
+    monkeypatch.setattr("rlhf_cli.assemble.trainer_class.import_trainer", lambda trainer: None)
     monkeypatch.setattr(worker.importlib, "import_module", imported)
-    worker._import_libraries(shown=True)
+    plain = SimpleNamespace(model=SimpleNamespace(lora=None), trainer=SimpleNamespace(args={}))
+    worker._import_libraries(cast("Experiment", plain), shown=True)
     assert seen == [("rlhf_cli.assemble.trainer", True)]

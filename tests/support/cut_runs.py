@@ -15,6 +15,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.clock_metrics import is_of_the_clock
 from tests.support.small_runs import SMALL
 
 WINDOWS = [
@@ -30,8 +31,6 @@ WINDOWS = [
     "data.args.num_rows=5",
 ]
 """Four prompts a window, eight micro-batches a window, two a step: an epoch, of four of five rows, is steps 1 to 4."""
-
-TIMES = ("time", "runtime", "per_second", "seconds")
 
 
 def cut(run: RunFolder, step: int, copy: Path) -> RunFolder:
@@ -59,7 +58,7 @@ def is_same(one: RunFolder, other: RunFolder) -> bool:
 def events(folder: RunFolder) -> list[dict[str, Any]]:
     """What was logged, without times; the last line is about one call and not about the run."""
     logged = [event for event in read_metrics(folder.metrics) if "train_loss" not in event]
-    return [{name: value for name, value in event.items() if not any(t in name for t in TIMES)} for event in logged]
+    return [{name: value for name, value in event.items() if not is_of_the_clock(name)} for event in logged]
 
 
 def table(folder: RunFolder, step: int) -> dict[str, list[Any]]:

@@ -164,6 +164,6 @@ def test_no_tracker_is_told_a_secret(
     monkeypatch.setattr(redaction, "_known_values", list)
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
-    monkeypatch.setattr(redaction, "_hides", lambda key, value: False)
+    monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
     mirrored(folder, tracker)
     assert _told_in(place) == set(_NEEDLES)

@@ -37,7 +37,7 @@ def c(completions, **kwargs):
 def whole(completions, **kwargs):
     return {C[-4:] * 2}
 """
-DROP = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "trainer=rloo")
+DROP = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "trainer=rloo", "trainer.passes=plain")
 EXCLUDING = [f"+rewards.{name}={{fn: './mine.py:{name}', weight: {weight}}}" for name, weight in WEIGHTS.items()]
 
 

@@ -93,8 +93,8 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert said.err == (
         "error: unknown key 'sed'\n"
         "  where:    sed (command line)\n"
-        "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, reward_model, "
-        "rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
+        "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, "
+        "reward_model, rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
         "  try:      seed\n"
     )
 

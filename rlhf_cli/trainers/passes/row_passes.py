@@ -22,6 +22,7 @@ from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
 from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
 from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
+from rlhf_cli.trainers.token_slots import uncounted
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
@@ -188,7 +189,7 @@ class RowPasses(TrlTrainer):
     def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
         """Hold packed rows against TRL's own pass once, and go trimmed where they differ."""
         self._has_tried = True
-        with in_evaluation_mode(model), torch.no_grad():
+        with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that goes on tries again
             difference = (plain() - packed()).abs().max()
         farthest = float(self.accelerator.gather(difference.reshape(1)).max())
         if not farthest <= _TOLERANCE.get(self.model.dtype, 0.1):
