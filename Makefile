@@ -49,9 +49,14 @@ test-strategies: $(STAMP)  ## FSDP 2 and DeepSpeed's ZeRO on the CPU against DDP
 	PATH="$$PWD/.venv-deepspeed/bin:$$PATH" PYTHONPATH="$$PWD" DS_ACCELERATOR=cpu \
 	  .venv-deepspeed/bin/python -m pytest -m strategies tests/launch/test_strategies_agree.py
 
-bench: $(STAMP)  ## the measures of docs/performance.md, as ratios
-	$(BIN)/python scripts/bench/launcher.py
-	$(BIN)/python scripts/bench/rewards.py
+bench: $(STAMP)  ## the measures of docs/performance.md as one table, side by side with TRL
+	$(BIN)/python -m scripts.bench.all_measures
+
+bench-check: bench  ## the same, and fail where one is worse than the baseline of this kind of machine
+	$(BIN)/python -m scripts.bench.baselines
+
+bench-gpu: $(STAMP)  ## a step of a 0.5B model on a GPU: ours, TRL's, and the floors
+	$(BIN)/python -m scripts.bench.gpu
 
 chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/chaos.md, an hour
 	mkdir -p build
@@ -86,4 +91,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo check structure site test test-processes test-slow test-slurm test-strategies bench chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo check structure site test test-processes test-slow test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

@@ -1,7 +1,7 @@
 """How long it takes until a model learns: `rlhf train` against `trl grpo`, from Enter to the first optimizer step.
 
-    python scripts/bench/first_step.py --pairs 5
-    python scripts/bench/first_step.py --pairs 5 --against plain --steps 100
+    PYTHONPATH=. python -m scripts.bench.first_step --pairs 5
+    PYTHONPATH=. python -m scripts.bench.first_step --pairs 5 --against plain --steps 100
 
 Both sides have the same model, rows, reward (marked_steps.py) and settings, and take turns. `--against plain` compares
 with the same trainer of TRL's called by a script, and says what a step costs between the first and the last: ours
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.models.tiny import EMBEDDED
+from scripts.bench.measures import of_pairs, write
 
 HERE = Path(__file__).parent
 MODEL = EMBEDDED / "tiny"
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--against", choices=["trl", "plain"], default="trl")
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -63,6 +65,13 @@ def main() -> None:
                 pairs.append((a, b))
                 print(f"pair {turn}: " + "  ".join(f"{name} {a[name]:.2f}/{b[name]:.2f}" for name in a), flush=True)
         print_table(pairs, "trl grpo" if options.against == "trl" else "plain script")
+    if options.json:
+        first = [(a["first step, CPU s"], b["first step, CPU s"]) for a, b in pairs]
+        goal = 0.65 if options.against == "trl" else None
+        write(
+            options.json,
+            [of_pairs(f"start: to the first step, against {options.against}", "time", "CPU s", first, goal)],
+        )
 
 
 def ours(steps: int, name: str) -> list[str]:

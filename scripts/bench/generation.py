@@ -1,6 +1,6 @@
 """Generation without dead rows against transformers' own `generate`, the same answers on both sides, turn by turn.
 
-usage: generation.py [--pairs 5] [--rows 32] [--group 8] [--limit 128] [--vocab 8192]
+usage: PYTHONPATH=. python -m scripts.bench.generation [--pairs 5] [--rows 32] [--group 8] [--limit 128] [--vocab 8192]
 
 A Llama of random weights (12.6M parameters with 8192 tokens) samples answers whose lengths are drawn beforehand, for
 every pair others: ragged (log-normal, mean 36, at most 128), or all equal. Prompts have 9 to 24 tokens, each repeated
@@ -18,6 +18,7 @@ import resource
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, Logits
 
 from rlhf_cli.decoding import suited
 from rlhf_cli.decoding.generating import Generating
+from scripts.bench.measures import Measure, of_pairs, write
 
 PAD, EOS = 0, 1
 SHAPE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 4}
@@ -133,12 +135,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"pairs": 5, "rows": 32, "group": 8, "limit": 128, "vocab": 8192}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has no other threads
     suited.ROW_BY_ROW = suited.ROW_BY_ROW | {EndsInTime}
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=options.vocab, tie_word_embeddings=False, **SHAPE)).eval()
     generate(world(model, options, 0, is_ragged=True), 2, is_plain=True)  # what is loaded once
+    measures: list[Measure] = []
     for name, is_ragged in {"ragged": True, "equal": False}.items():
         pairs: list[tuple[Turn, Turn]] = []
         for number in range(options.pairs):
@@ -157,6 +161,15 @@ def main() -> None:
         print(f"  slots      {slots} against {stock_slots} decoded")
         print(f"  peak MB    {peak_mb[0]:.0f} against {peak_mb[1]:.0f}")
         print(f"  the same tokens: {all(a.check == b.check for a, b in pairs)}", flush=True)
+        of_cpu, of_peak = ([(getattr(a, of), getattr(b, of)) for a, b in pairs] for of in ("cpu_s", "peak_mb"))
+        goal = 0.45 if is_ragged else 1.02
+        measures.append(of_pairs(f"generation, {name}: against generate", "time", "CPU s", of_cpu, goal))
+        measures.append(of_pairs(f"generation, {name}: peak memory", "memory", "MB", of_peak, 1.0))
+        measures.append(
+            Measure(f"generation, {name}: decoded slots a token", "counter", slots / tokens, pairs=len(pairs))
+        )
+    if options.json:
+        write(options.json, measures)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,7 @@ def make(folder: Path, *, vocab: int, end_probability: float) -> None:
     ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
     config = LlamaConfig(vocab_size=vocab, tie_word_embeddings=False, **ids, **SHAPE)
     classifier = LlamaConfig(vocab_size=vocab, num_labels=1, **ids, **SHAPE)
-    names = {"<pad>": PAD, "<eos>": EOS} | {f"w{number}": number for number in range(2, vocab)}
-    words = Tokenizer(models.WordLevel(names, unk_token="w2"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
+    tokenizer = word_tokenizer(vocab)
     policy = LlamaForCausalLM(config)
     set_end(policy, end_probability)
     made = {
@@ -60,6 +55,14 @@ def make(folder: Path, *, vocab: int, end_probability: float) -> None:
     lengths = torch.randint(8, 25, (256,)).tolist()
     prompts = [" ".join(f"w{word}" for word in torch.randint(2, vocab, (n,)).tolist()) for n in lengths]
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+
+
+def word_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of the words w2, w3, ..., a token each."""
+    names = {"<pad>": PAD, "<eos>": EOS} | {f"w{number}": number for number in range(2, vocab)}
+    words = Tokenizer(models.WordLevel(names, unk_token="w2"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left")
 
 
 @torch.no_grad()

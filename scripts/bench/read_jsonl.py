@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from scripts.bench.measures import Measure, of_pairs, write
+
 _TEXT = "yes no maybe because therefore the answer is 4 7 12 polite \\frac{1}{2} Straße"
 
 
@@ -75,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--read", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
@@ -93,12 +96,20 @@ def main() -> None:
     same = {one["seen"] for how in ("ours", "datasets") for one in took[how]}
     print(f"{num_rows} rows, {options.mb} MB, {options.pairs} turns; the same rows on both sides: {len(same) == 1}")
     print(f"{'':<12}{'ours':>10}{'datasets':>10}{'ratio':>8}{'min':>8}{'max':>8}{'check':>10}")
+    measures: list[Measure] = []
     for figure in ("cpu_s", "peak_mb"):
         ours, theirs, check = ([one[figure] for one in took[how]] for how in ("ours", "datasets", "check"))
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         middle = [statistics.median(values) for values in (ours, theirs, ratios)]
         print(f"{figure:<12}{middle[0]:>10.2f}{middle[1]:>10.2f}{middle[2]:>8.2f}", end="")
         print(f"{min(ratios):>8.2f}{max(ratios):>8.2f}{statistics.median(check):>10.2f}")
+        pairs = list(zip(ours, theirs, strict=True))
+        if figure == "cpu_s":
+            measures.append(of_pairs(f"JSONL, {options.mb} MB: CPU", "time", "CPU s", pairs, 1.5))
+        else:
+            measures.append(of_pairs(f"JSONL, {options.mb} MB: memory", "memory", "MB", pairs, 0.5))
+    if options.json:
+        write(options.json, measures)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scripts.bench.measures import Measure, write
 from scripts.bench.pairs import Cost, cost_of
 
 _TEXT = "yes no paris lyon tokyo maybe because therefore the answer is 4 7 12 polite thanks"
@@ -39,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     counts = (1, options.rows // 4, options.rows)
     took: dict[tuple[int, bool], list[Cost]] = {(count, as_json): [] for count in counts for as_json in (False, True)}
@@ -53,12 +55,20 @@ def main() -> None:
                 command = ["sh", "-c", 'exec "$@" > said.txt', "sh", *command]
                 costs.append(cost_of(command, cwd=place, environment=dict(os.environ)))
     print(f"{'rows':>8}{'':>8}{'CPU s':>8}{'beyond':>8}{'peak MB':>9}{'beyond':>8}   {options.turns} turns")
+    measures: list[Measure] = []
     for (count, as_json), costs in took.items():
         cpu_s, peak_mb = (statistics.median(getattr(cost, figure) for cost in costs) for figure in ("cpu_s", "peak_mb"))
         of_one = took[1, as_json]
         rest_s = cpu_s - statistics.median(cost.cpu_s for cost in of_one)
         rest_mb = peak_mb - statistics.median(cost.peak_mb for cost in of_one)
         print(f"{count:>8}{'JSON' if as_json else 'table':>8}{cpu_s:>8.2f}{rest_s:>8.2f}{peak_mb:>9.0f}{rest_mb:>8.0f}")
+        if count == options.rows and options.json:
+            name = f"score, {count} rows{', --json' if as_json else ''}"
+            limit_s, limit_mb = (10.0, 500.0) if count == 100_000 else (None, None)
+            measures.append(Measure(f"{name}: CPU s", "time", rest_s, limit_s, pairs=options.turns))
+            measures.append(Measure(f"{name}: MB", "memory", rest_mb, limit_mb, pairs=options.turns))
+    if options.json:
+        write(options.json, measures)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""Run every benchmark that needs nothing but this repository, and print one table: `make bench`.
+
+    OMP_NUM_THREADS=1 python -m scripts.bench.all_measures [--pairs 5] [--only whole_step ...]
+
+Left out are those that need something beside: PPO against TRL 1.12 (ppo.py), a GPU (gpu.py). One after another, each
+in processes of its own; what they found is written to build/bench.json, from which `make bench-check` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.bench.measures import Measure, read, say, write
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("whole_step", "generation", "first_step", "score_rows", "read_jsonl")
+
+
+def run(part: str, pairs: int, out: Path) -> list[Measure]:
+    """Return what one benchmark found. Raises CalledProcessError where it failed."""
+    turns = "--turns" if part == "score_rows" else "--pairs"
+    command = [sys.executable, "-m", f"scripts.bench.{part}", turns, str(pairs), "--json", str(out)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    print("$ " + " ".join(["python", *command[1:-2]]), flush=True)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    return read(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--results", type=Path, default=Path("build/bench.json"))
+    options = parser.parse_args()
+    found: list[Measure] = []
+    with tempfile.TemporaryDirectory() as place:
+        for part in options.only:
+            found += run(part, options.pairs, Path(place, f"{part}.json"))
+            write(options.results, found)  # what has ended is kept, whatever comes next
+    print(f"\n{say(found)}\n\n{options.results} has it as JSON")
+
+
+if __name__ == "__main__":
+    main()

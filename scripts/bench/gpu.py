@@ -1,0 +1,181 @@
+"""A whole GRPO step of a 0.5B model on a GPU, in bf16: stock TRL's trainer and ours, and how far both are from floors.
+
+    python -m scripts.bench.gpu [--pairs 3] [--tiny]
+
+A Llama of 0.47 billion random weights, 32,768 tokens, 64 prompts of 64 to 256 tokens, 8 answers each, lengths
+log-normal with a mean of 300 of at most 1,024, no KL penalty. Each side is a process of its own, turn by turn. The
+table is the one for docs/performance.md. Floors, of what this device does in a large product of matrices and in a copy:
+6 FLOP for each parameter and real token of the update, the weights read once for each token of the longest answer.
+`--tiny` is the same on a CPU with toy numbers, in float32: it shows that this runs, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+
+from scripts.bench.ppo_models import EOS, PAD, word_tokenizer
+from scripts.bench.step_sides import SIDES, Step, StepClock, Taken, listen, ragged, read_taken
+
+
+@dataclass(frozen=True)
+class World:
+    """What is trained. `prompts` are the fewest and most tokens of one, `mean` and `limit` those of an answer."""
+
+    shape: dict[str, int]
+    vocab: int
+    rows: int
+    micro_batch: int
+    prompts: tuple[int, int]
+    mean: float
+    limit: int
+    device: str
+
+
+LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+GPU = World(LARGE, 32_768, 64 * 8, 16, (64, 256), 300, 1024, "cuda")
+TINY = World(SMALL, 128, 2 * 8, 8, (4, 8), 8, 16, "cpu")
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What the device does: floating point operations and bytes a second."""
+
+    flop_s: float
+    byte_s: float
+
+
+def make(folder: Path, world: World) -> int:
+    """Write policy/ and prompts.jsonl; returns how many parameters multiply: all but the embedding's."""
+    set_seed(0)
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None, "tie_word_embeddings": False}
+    policy = LlamaForCausalLM(LlamaConfig(vocab_size=world.vocab, **ids, **world.shape))
+    (policy.bfloat16() if world.device == "cuda" else policy).save_pretrained(folder / "policy")
+    word_tokenizer(world.vocab).save_pretrained(folder / "policy")
+    lengths = torch.randint(world.prompts[0], world.prompts[1] + 1, (256,)).tolist()
+    prompts = [" ".join(f"w{word}" for word in torch.randint(2, world.vocab, (n,)).tolist()) for n in lengths]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return sum(one.numel() for one in policy.parameters()) - policy.model.embed_tokens.weight.numel()
+
+
+def floor(device: str) -> Floor:
+    """Return the most that was seen in five products of matrices, and in five copies, of the device's precision."""
+    side, dtype = (8192, torch.bfloat16) if device == "cuda" else (512, torch.float32)
+    a, b = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
+    into = torch.empty_like(a)
+    taken: dict[str, list[float]] = {"product": [], "copy": []}
+    for _ in range(6):
+        for name in taken:
+            if device == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            torch.mm(a, b, out=into) if name == "product" else into.copy_(a)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken[name].append(time.perf_counter() - began)
+    product, copy = (min(seconds[1:]) for seconds in taken.values())
+    return Floor(2 * side**3 / product, 2 * a.numel() * a.element_size() / copy)
+
+
+def turn(side: str, step: Step) -> Taken:
+    """Return what a step took in a process of its own. Raises SystemExit with its output where it failed."""
+    out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
+    out.unlink(missing_ok=True)
+    root = str(Path(__file__).parents[2])
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "RLHF_CACHE": f"{step.folder}/cache"}
+    environment = {**os.environ, **quiet, "PYTHONPATH": root, "CUDA_VISIBLE_DEVICES": _first_gpu()}
+    command = [sys.executable, "-m", "scripts.bench.gpu", "--side", side, json.dumps(asdict(step)), str(out)]
+    with said.open("wb") as stream:
+        subprocess.run(command, cwd=step.folder, env=environment, stdout=stream, stderr=stream)
+    if not out.exists():
+        raise SystemExit(f"{side} failed:\n{said.read_text()}")
+    return read_taken(out)
+
+
+def _first_gpu() -> str:
+    """Return what makes one GPU visible: with several TRL would spread over them."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+
+
+def table(took: dict[str, list[Taken]], step: Step, parameters: int, limits: Floor) -> list[str]:
+    """Return the lines of the table."""
+    answers, weight_bytes = sum(step.lengths), parameters * (2 if step.device == "cuda" else 4)
+    tokens = max(one.tokens for one in took["stock"])
+    floors = {
+        "generation": max(step.lengths) * weight_bytes / limits.byte_s,
+        "update": 6 * parameters * tokens / limits.flop_s,
+    }
+    found = {side: {name: statistics.median(values) for name, values in _figures(taken, answers).items()}
+             for side, taken in took.items()}  # fmt: skip
+    lines = ["| | ours | TRL 1.16 | ours / TRL | floor |", "|---|---|---|---|---|"]
+    for name, ours in found["ours"].items():
+        theirs = found["stock"].get(name, 0.0)
+        ratio = f"{ours / theirs:.3f}" if theirs else ""
+        least = f"{floors[name.split(',')[0]]:.3g}" if name.split(",")[0] in floors else ""
+        lines.append(f"| {name} | {ours:.3g} | {theirs:.3g} | {ratio} | {least} |")
+    return lines
+
+
+def _figures(taken: list[Taken], answers: int) -> dict[str, list[float]]:
+    """Return the figures of one side, a value a turn."""
+    figures = {
+        "tokens of answers a second": [answers / one.step_s for one in taken],
+        "step, s": [one.step_s for one in taken],
+        "generation, s": [one.generation_s for one in taken],
+        "update, s": [one.step_s - one.generation_s for one in taken],
+        "peak memory, MB": [one.peak_mb for one in taken],
+        "slots of the training pass": [float(one.slots) for one in taken],
+    }
+    for phase in ("generation", "log-probabilities", "forward", "backward"):
+        figures[f"share of {phase}"] = [one.phases.get(phase, 0.0) / one.step_s for one in taken]
+    figures["share of the rest"] = [1 - sum(one.phases.values()) / one.step_s for one in taken]
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="toy numbers on a CPU, to see that it runs")
+    parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        side, said, out = options.side
+        given = json.loads(said)
+        step = Step(**{**given, "words": tuple(given["words"])})
+        listen(StepClock(Path(out), step, None), step)
+        SIDES[side](step)
+        return
+    if not options.tiny and not torch.cuda.is_available():
+        raise SystemExit("there is no GPU that torch can use here; --tiny runs the same with toy numbers on a CPU")
+    world = TINY if options.tiny else GPU
+    with tempfile.TemporaryDirectory() as temporary:
+        parameters = make(Path(temporary), world)
+        took: dict[str, list[Taken]] = {"ours": [], "stock": []}
+        limits = floor(world.device)
+        torch.cuda.empty_cache()
+        for pair in range(options.pairs):
+            lengths = ragged(world.rows, world.limit, 0, mean=world.mean, deviation=0.9)
+            step = Step(temporary, "grpo", lengths, 8, world.micro_batch, world.limit, 0.0, world.device)
+            for side in ("ours", "stock") if pair % 2 else ("stock", "ours"):
+                took[side].append(turn(side, step))
+                print(f"{pair} {side}: a step {took[side][-1].step_s:.2f} s", flush=True)
+    what = torch.cuda.get_device_name() if world.device == "cuda" else "a CPU, toy numbers: no measure of anything"
+    print(f"\n{what}; torch {torch.__version__}; {options.pairs} pairs, medians; {parameters / 1e9:.3f}B parameters")
+    print(f"{limits.flop_s / 1e12:.3g} TFLOP/s in a product, {limits.byte_s / 1e9:.3g} GB/s in a copy\n")
+    print("\n".join(table(took, step, parameters, limits)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""One step of GRPO or RLOO, generation included, on two sides: stock TRL's trainer, and ours as `rlhf train` builds it.
+
+Both have the same weights, prompts and settings, and sample answers whose lengths were drawn beforehand. A first step
+with answers of four tokens warms both up: it is not counted. The learning rate is 0, so that the second begins with the
+starting weights as well. Whoever trains here does nothing else afterwards: the process ends when the step has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, LogitsProcessorList, Trainer, TrainerCallback
+from transformers.models.llama.modeling_llama import LlamaModel
+from transformers.utils import logging
+
+from rlhf_cli.decoding import suited
+from scripts.bench.generation import EndsInTime
+
+_SHORT = 4
+"""Tokens of an answer in the step that is not counted."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is trained on both sides. `folder` has policy/ and prompts.jsonl; lengths (rows,) of the answers."""
+
+    folder: str
+    trainer: str
+    lengths: list[int]
+    group: int = 8
+    micro_batch: int = 8
+    limit: int = 128
+    beta: float = 0.05
+    device: str = "cpu"
+    words: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the trainer, ours and TRL's."""
+        return {
+            "beta": self.beta,
+            "num_generations": self.group,
+            "per_device_train_batch_size": self.micro_batch,
+            "gradient_accumulation_steps": len(self.lengths) // self.micro_batch,
+            "max_completion_length": self.limit,
+            "max_steps": 3,
+            "max_grad_norm": 1e9,
+            "learning_rate": 0.0,
+            "temperature": 1.0,
+            "gradient_checkpointing": False,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "log_completions": True,
+            "num_completions_to_print": 0,
+            "seed": 0,
+        }
+
+
+def by_length(completions: list[str], **_: object) -> list[float]:
+    """Score an answer by its length and its first word: no two of a group are alike."""
+    words = [text.split() or ["w0"] for text in completions]
+    return [len(said) / 10 + int(said[0][1:]) % 5 for said in words]
+
+
+@dataclass
+class Taken:
+    """What the second step took. Seconds are CPU's, or wall where there is a GPU. `slots` of training passes are places
+    that went through the policy with a gradient, `tokens` those of them that are no padding (None where rows are
+    flat), `check` a sum that two lists of answers share when they are the same; `phases` are seconds by what was done.
+    """
+
+    step_s: float = 0.0
+    generation_s: float = 0.0
+    peak_mb: float = 0.0
+    slots: int = 0
+    tokens: int = 0
+    answer_tokens: int = 0
+    check: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    began_s: float = 0.0
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add to a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+
+class StepClock(TrainerCallback):
+    """Counts from the beginning of the second step to that of the third, logging included, and ends the process.
+
+    `gradient_file` gets the gradient of the second step, None for nobody; the time of writing is left out.
+    """
+
+    def __init__(self, out: Path, step: Step, gradient_file: Path | None) -> None:
+        self.taken, self._out, self._gradient_file, self._step = Taken(), out, gradient_file, step
+        self._left_out_s = 0.0
+        self._number = 0
+
+    def now_s(self) -> float:
+        """Return CPU seconds, or wall seconds when the GPU has done what it was given."""
+        if self._step.device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._number += 1
+        if self._number == 2:
+            if self._step.device != "cpu":
+                torch.cuda.reset_peak_memory_stats()
+            self.taken = Taken(began_s=self.now_s())
+        elif self._number == 3:
+            self.taken.step_s = self.now_s() - self.taken.began_s - self._left_out_s
+            if self._step.device == "cpu":
+                self.taken.peak_mb = int(_status().partition("VmHWM:")[2].split()[0]) / 1024
+            else:
+                self.taken.peak_mb = torch.cuda.max_memory_allocated() / 2**20
+            self._out.write_text(json.dumps(vars(self.taken)))
+            os._exit(0)  # neither side saves, shows or clears away anything
+
+    def timed(self, call: Callable[..., Any], phase: Callable[[], str]) -> Callable[..., Any]:
+        """Return the function with its seconds added to a phase, which is asked for when it is called."""
+
+        def timed(*given: Any, **named: Any) -> Any:
+            name, began = phase(), self.now_s()
+            found = call(*given, **named)
+            self.taken.add(name, self.now_s() - began)
+            return found
+
+        return timed
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+        if self._number != 2 or self._gradient_file is None:
+            return
+        began = self.now_s()
+        with self._gradient_file.open("wb") as stream:
+            for one in model.parameters():
+                one.grad.float().cpu().numpy().tofile(stream)
+        self._left_out_s += self.now_s() - began
+
+
+def _status() -> str:
+    return Path("/proc/self/status").read_text()
+
+
+def listen(clock: StepClock, step: Step) -> None:
+    """Have lengths as drawn, every trainer of this process tell the clock, and the passes of a Llama be counted."""
+    suited.ROW_BY_ROW = suited.ROW_BY_ROW | {EndsInTime}
+    generate, forward, train = LlamaForCausalLM.generate, LlamaModel.forward, Trainer.train
+
+    def generated(model: Any, *given: Any, **named: Any) -> Any:
+        lengths = torch.tensor(step.lengths if clock._number == 2 else [_SHORT] * len(step.lengths))
+        began, width = clock.now_s(), named["input_ids"].shape[1]
+        ends = EndsInTime(lengths, width)
+        found = generate(model, *given, **named, logits_processor=LogitsProcessorList([ends]))
+        clock.taken.generation_s += clock.now_s() - began
+        clock.taken.add("generation", clock.now_s() - began)
+        answers = found[:, width:].cpu()
+        clock.taken.answer_tokens = int((answers != 0).sum())
+        clock.taken.check = int((answers * torch.arange(1, answers.numel() + 1).view_as(answers)).sum())
+        return found
+
+    def counted(model: Any, input_ids: Tensor | None = None, *given: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled() and input_ids is not None:
+            clock.taken.slots += input_ids.numel()
+            mask = named.get("attention_mask", given[0] if given else None)
+            clock.taken.tokens += int(mask.sum()) if isinstance(mask, Tensor) else 0
+        return forward(model, input_ids, *given, **named)
+
+    def trained(trainer: Any, *given: Any, **named: Any) -> Any:
+        trainer.add_callback(clock)
+        seam = "_get_per_token_logps_and_entropies"
+        setattr(trainer, seam, clock.timed(getattr(trainer, seam), _pass))
+        trainer.accelerator.backward = clock.timed(trainer.accelerator.backward, lambda: "backward")
+        return train(trainer, *given, **named)
+
+    LlamaForCausalLM.generate = generated  # type: ignore[method-assign]
+    LlamaModel.forward = counted  # type: ignore[method-assign, assignment]
+    Trainer.train = trained  # type: ignore[method-assign]
+
+
+def _pass() -> str:
+    return "forward" if torch.is_grad_enabled() else "log-probabilities"
+
+
+def stock(step: Step) -> None:
+    """Train with TRL's own trainer."""
+    import trl
+    from datasets import load_dataset
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    precision = {"use_cpu": True, "bf16": False} if step.device == "cpu" else {"bf16": True}
+    dtype = "float32" if step.device == "cpu" else "bfloat16"
+    args = getattr(trl, f"{step.trainer.upper()}Config")(
+        output_dir=f"{step.folder}/out",
+        report_to="none",
+        disable_tqdm=True,
+        model_init_kwargs={"dtype": dtype},
+        **precision,
+        **step.settings(),
+    )
+    made = getattr(trl, f"{step.trainer.upper()}Trainer")(
+        model=f"{step.folder}/policy",
+        reward_funcs=[by_length],
+        args=args,
+        train_dataset=load_dataset("json", data_files=f"{step.folder}/prompts.jsonl", split="train"),
+    )
+    made.train()
+
+
+def ours(step: Step) -> None:
+    """Train as `rlhf train` does, in this process."""
+    from rlhf_cli.cli import main
+
+    said = [f"trainer.args.{name}={value}".replace("=True", "=true").replace("=False", "=false")
+            for name, value in step.settings().items() if name != "seed"]  # fmt: skip
+    words = [f"trainer={step.trainer}", "model=local", f"model.path={step.folder}/policy", "data=file"]
+    words += [f"data.path={step.folder}/prompts.jsonl", "+rewards.score.fn=scripts.bench.step_sides:by_length"]
+    words += [
+        "track=none",
+        f"launch={'cpu' if step.device == 'cpu' else 'auto'}",
+        "seed=0",
+        f"run.name=run{os.getpid()}",
+    ]
+    words += [] if step.device == "cpu" else ["model.dtype=bfloat16"]
+    raise SystemExit(main(["train", *words, *said, *step.words]) or "training ended before its third step")
+
+
+SIDES: dict[str, Callable[[Step], None]] = {"ours": ours, "stock": stock}
+
+
+def in_a_fork(side: str, step: Step, gradient_file: Path | None = None) -> Taken:
+    """Return what a step took on one side, in a fork of this process. Raises SystemExit where it failed."""
+    out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
+    out.unlink(missing_ok=True)
+    if (child := os.fork()) == 0:
+        try:
+            stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(stream, 1)
+            os.dup2(stream, 2)
+            os.chdir(step.folder)
+            listen(StepClock(out, step, gradient_file), step)
+            SIDES[side](step)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    if not out.exists():
+        raise SystemExit(f"{side} failed:\n{said.read_text()}")
+    return read_taken(out)
+
+
+def read_taken(out: Path) -> Taken:
+    """Return what a clock wrote."""
+    return Taken(**json.loads(out.read_text()))
+
+
+def ragged(rows: int, limit: int, seed: int, *, mean: float, deviation: float) -> list[int]:
+    """Return lengths drawn log-normal with that mean, their logarithms with that deviation, at most `limit`."""
+    chance = torch.Generator().manual_seed(seed)
+    drawn = math.log(mean) - deviation**2 / 2 + deviation * torch.randn(rows, generator=chance)
+    lengths: list[int] = drawn.exp().round().long().clamp(1, limit).tolist()
+    return lengths
