@@ -87,7 +87,7 @@ def test_the_heads_softmax_is_that_of_the_answers_alone() -> None:
     assert learning().parts["logits"] == learning(passes="trimmed").parts["logits"] == 3 * a_tile
     head, states = 4 * VOCABULARY * 16, 4 * 8 * (PROMPT + ANSWER) * 16
     assert learning(passes="plain").parts["logits"] == 8.25 * 4 * 8 * (PROMPT + ANSWER) * VOCABULARY + head + states
-    assert learning("trainer.args.entropy_coef=0.1").parts["logits"] == 4 * a_tile
+    assert learning("trainer.args.entropy_coef=0.1").parts["logits"] == 3 * a_tile  # its gradient takes less
 
 
 def test_a_softmax_that_is_too_large_goes_in_trls_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

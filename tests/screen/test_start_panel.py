@@ -15,12 +15,14 @@ from tests.support.terminal import printed
 
 
 def read(*words: str, folder: str | None = None) -> dict[str, str]:
-    """The first word of each line within the frame -> the rest of the line."""
+    """The first word of each line within the frame -> the rest of the first line that begins with it."""
     prepared = prepare(["exp=quickstart", "launch=cpu", "track=none", *words], keep_run_names=True)
     experiment, plan = prepared.experiment, preflight(prepared.experiment, prepared.composed)
     lines = printed(lambda console: show_start(console, experiment, plan, title="sums", folder=folder))
     assert lines[0].startswith("╭─ sums ─")
-    inside = [line.strip("│ ").split(maxsplit=1) for line in lines[1:]]
+    inside = [
+        line.strip("│ ").split(maxsplit=1) for line in reversed(lines[1:])
+    ]  # parts of memory are folded at the end
     return {first: " ".join(rest).strip() for first, *rest in filter(None, inside)}
 
 
