@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # a worker hears signals before it imports torch
+    from torch import Tensor
 
 
 class TokenSlots:

@@ -44,5 +44,9 @@ def test_light_where_no_reward_needs_a_model(place: Path) -> None:
     assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
 
 
+def test_a_worker_hears_signals_before_it_imports_anything_large() -> None:
+    assert heavy_after("import rlhf_cli.launch.worker") == set()
+
+
 def test_negative_control_what_computes_is_not() -> None:
     assert "torch" in heavy_after("import rlhf_cli.numerics.gae")
