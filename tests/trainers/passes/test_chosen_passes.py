@@ -94,7 +94,7 @@ def test_what_keeps_a_trainer_from_it_is_said(changed: dict[str, Any], said: str
 
 
 def test_a_model_that_computes_something_else_packed_goes_trimmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As one would that does not hand arguments down to its attention: all rows see each other then."""
     monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
@@ -102,4 +102,5 @@ def test_a_model_that_computes_something_else_packed_goes_trimmed(
     found, ours = trained(tmp_path / "ours", "auto")
     assert ours.passes.mode == "trimmed"
     assert ours.passes.why.startswith("packed, its log-probabilities were ")
+    assert "rows go through the model trimmed: packed, its" in caplog.text
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
