@@ -33,6 +33,17 @@ importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 
 pytest_plugins = ["tests.support.run_fixtures"]
 
+_LONG = {"slow": 3600, "processes": 900, "strategies": 1800, "slurm": 900}
+"""Marker -> the seconds after which such a test hangs; one without any has what pyproject.toml says."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that are known to be long the time that they take."""
+    for item in items:
+        if longest := max((timeout_s for name, timeout_s in _LONG.items() if item.get_closest_marker(name)), default=0):
+            item.add_marker(pytest.mark.timeout(longest))
+
+
 _OURS_TO_SET = ("RLHF_CACHE", "WANDB", "HF_", "CUDA_VISIBLE_DEVICES", "NETRC")
 
 
