@@ -11,7 +11,6 @@ the rows its gates leave.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +32,8 @@ from rlhf_cli.stack.reward_loop import RewardLoop
 from rlhf_cli.stack.token_offsets import Decode, characters, token_offsets
 from rlhf_cli.stack.token_values import Offset, TokenValues, multiply, shifted
 from rlhf_cli.stack.too_many_errors import ErrorCounts, MaxErrors
+from rlhf_cli.stack.waiting_rewards import WaitingRewards
 from rlhf_cli.stack.weight_schedule import weight_at
-
-_WORTH_A_THREAD_S = 0.005
 
 RecordError = Callable[[dict[str, object]], None]
 
@@ -83,7 +81,7 @@ class RewardStack:
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
-        self._waited_s: dict[str, float] = {}
+        self._waiting = WaitingRewards()
         self._was_interrupted: Callable[[], bool] = bool
         self._loop = RewardLoop()
         self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted(), self._keep_call)
@@ -141,22 +139,14 @@ class RewardStack:
             # Only what waits gains from a thread: what computes would wait for the interpreter there. The rest, and
             # whatever nobody has timed yet, stays in this very thread, and so does one of several that wait: signals
             # arrive only here, those of a deadline and those by which libraries time themselves.
-            waiting = [name for name in level if self._waits(name)]
+            waiting = [name for name in level if self._waiting.waits(name, self._by_name[name].score)]
             threaded = waiting[1:] if len(waiting) == len(level) else waiting
             futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
             outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
             outcomes |= {name: future.result() for name, future in futures.items()}
             self.outcomes.update(outcomes)
-            # One that had to be interrupted can be so again, here.
-            waited_s = {name: 0.0 if one.timeouts else one.seconds - one.busy_s for name, one in outcomes.items()}
-            self._waited_s.update(waited_s)
-
-    def _waits(self, name: str) -> bool:
-        score = self._by_name[name].score
-        is_known_to = isinstance(score, Isolated) or any(
-            map(inspect.iscoroutinefunction, (score, type(score).__call__))
-        )
-        return self._waited_s.get(name, _WORTH_A_THREAD_S if is_known_to else 0.0) >= _WORTH_A_THREAD_S
+            for name, outcome in outcomes.items():
+                self._waiting.add(name, outcome)
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Hand a failed row to whoever keeps it."""

@@ -15,6 +15,9 @@ from rlhf_cli.stack.deadline import Overdue, call_within
 from rlhf_cli.stack.reward_stack import RewardStack
 from tests.support.small_batches import BATCH
 
+# The alarm of a test's own time limit would be among those that are tested here.
+pytestmark = pytest.mark.timeout(0)
+
 FOR_EVER_S = 20.0
 
 
@@ -118,7 +121,7 @@ def test_a_regex_among_rewards_that_wait_fails_as_a_timeout() -> None:
         rounds.append(1)
         if len(rounds) > 2:
             matches_for_ever()
-        return [float(sum(range(300_000)))] * 2
+        return [float(sum(range(5_000_000)))] * 2
 
     components = [Component("waits", waits), Component("also", waits), Component("mine", regexed, timeout_s=1.0)]
     stack = RewardStack(components)
