@@ -78,11 +78,12 @@ def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
     """With the adapter off it is the reference that is asked, and the same tokens are as probable as they are to it."""
     _, trainer = trained(tmp_path, "auto", lora=LORA, max_steps=1)
     model = trainer.model
-    kept = KeptLogps.of(model, torch.zeros(3, 4))
+    kept = KeptLogps.of(model, -torch.arange(1.0, 13.0).view(3, 4))
     assert kept.is_of(model, 3)
     assert not kept.is_of(model, 2)
     with model.disable_adapter():
         assert not kept.is_of(model, 3)
     assert kept.is_of(model, 3)
-    assert kept.padded(6).shape == (3, 6)
-    assert kept.padded(2).shape == (3, 2)
+    first, *_ = kept.padded(6).tolist()
+    assert first == [-1.0, -2.0, -3.0, -4.0, 0.0, 0.0]
+    assert kept.padded(2).tolist() == [[-1.0, -2.0], [-5.0, -6.0], [-9.0, -10.0]]
