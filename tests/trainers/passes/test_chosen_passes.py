@@ -108,14 +108,20 @@ def test_a_model_that_computes_something_else_packed_goes_trimmed(
 
 
 @pytest.mark.parametrize(
-    ("off", "precision", "mode"),
-    [(0.02, "bf16", "packed"), (0.02, "no", "trimmed"), (0.2, "bf16", "trimmed"), (1e-4, "no", "packed")],
+    ("off", "precision", "dtype", "mode"),
+    [
+        (0.02, "bf16", torch.float32, "packed"),
+        (0.02, "no", torch.bfloat16, "packed"),  # as `model.dtype=bfloat16` has it
+        (0.02, "no", torch.float32, "trimmed"),
+        (0.2, "bf16", torch.float32, "trimmed"),
+        (1e-4, "no", torch.float32, "packed"),
+    ],
 )
-def test_how_far_off_is_another_result(off: float, precision: str, mode: str) -> None:
+def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.dtype, mode: str) -> None:
     """A hundredth is bfloat16's rounding of a logit, and no float32 is off by as much."""
     trainer = object.__new__(type("Tries", (RowPasses,), {}))
     trainer.passes, trainer.model = Passes("packed"), torch.nn.Linear(1, 1)  # type: ignore[misc]
-    trainer.model.dtype = torch.float32
+    trainer.model.dtype = dtype
     trainer.accelerator = SimpleNamespace(gather=lambda one: one, mixed_precision=precision)
     plain = torch.full((3, 4), -2.0)
     trainer._try(trainer.model, lambda: plain, lambda: plain - off)
