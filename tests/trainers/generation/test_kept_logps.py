@@ -107,13 +107,13 @@ def test_whose_sampling_is_what_a_pass_comes_to() -> None:
 
 
 def test_every_so_many_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round is two micro-batches, learned from three times: six steps; of every two rounds the first is checked."""
-    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 2)
+    """A round is two micro-batches, learned from three times: six steps; of three rounds the first is checked."""
+    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 3)
 
     def is_checked(step: int, *, training: bool = True) -> bool:
         args, model = SimpleNamespace(steps_per_generation=2), SimpleNamespace(training=training)
         trainer = SimpleNamespace(args=args, num_iterations=3, model=model, _step=step)
         return LiveGeneration._is_checked.fget(trainer)  # type: ignore[attr-defined]
 
-    assert [is_checked(step) for step in (0, 6, 12, 18, 24)] == [True, False, True, False, True]
+    assert [is_checked(step) for step in (0, 5, 6, 12, 18, 24)] == [True, True, False, False, True, False]
     assert not is_checked(0, training=False)
