@@ -110,7 +110,7 @@ class TestTrial:
         )
         assert "on random numbers it is 1 off" in (why_wrong(CPU) or "")
 
-    def test_it_is_the_same_wherever_it_is_made(self) -> None:
+    def test_it_is_the_same_wherever_it_is_made(self, kernel: ReferenceVarlen) -> None:
         """In a layer that is checkpointed, without gradients, in inference mode, in autocast; nothing else changes."""
         saved: list[torch.Tensor] = []
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one)
@@ -120,6 +120,7 @@ class TestTrial:
         with torch.no_grad(), hooks:
             assert why_wrong(CPU) is None
         assert not saved
+        assert kernel.dtypes == [torch.bfloat16] * 2
         assert torch.equal(torch.get_rng_state(), state)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a GPU")

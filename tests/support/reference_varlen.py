@@ -20,12 +20,13 @@ from rlhf_cli.packing import kernel_choice, row_attention
 
 @dataclass
 class ReferenceVarlen:
-    """Counts its calls. `align`, `scale_by`, `error`: what a kernel may do otherwise."""
+    """Notes its calls: how many queries, of what. `align`, `scale_by`, `error`: what a kernel may do otherwise."""
 
     align: str = "bottom right"
     scale_by: float | None = None
     error: Exception | None = None
     calls: list[int] = field(default_factory=list)
+    dtypes: list[torch.dtype] = field(default_factory=list)
 
     def __call__(
         self,
@@ -44,6 +45,7 @@ class ReferenceVarlen:
         if self.error is not None:
             raise self.error
         self.calls.append(len(query))
+        self.dtypes.append(query.dtype)
         assert {query.dtype, key.dtype, value.dtype} == {query.dtype}
         assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
         assert query.shape[1] == key.shape[1] or enable_gqa, "Try setting enable_gqa=True for GQA."

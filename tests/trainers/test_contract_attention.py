@@ -1,4 +1,4 @@
-"""What packed rows need of attention in torch and transformers: a kernel of variable lengths, and what `sdpa` is given."""
+"""What packed rows need of attention: a kernel of variable lengths in torch, and what transformers gives `sdpa`."""
 
 from __future__ import annotations
 
