@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 import torch
+from peft import PeftModel
+from transformers import PreTrainedModel
 
 from rlhf_cli.packing.kernel_trial import why_wrong
 from rlhf_cli.packing.varlen_kernel import Heads
@@ -16,6 +18,19 @@ _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
 
 _distrusted: list[str] = []
 """What was found wrong with the kernel where a model was tried with it. It is a process's, as the kernel is."""
+
+
+def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dtype: torch.dtype) -> Heads:
+    """Return what the attention of a model that can be packed is computed with, by its configuration."""
+    config = model.config.get_text_config()
+    num_heads = config.num_attention_heads
+    return Heads(
+        device=device,
+        dtype=dtype,
+        num_heads=num_heads,
+        num_key_heads=getattr(config, "num_key_value_heads", None) or num_heads,
+        size=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
+    )
 
 
 def why_a_row_each(heads: Heads) -> str | None:

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 import torch
 
-from rlhf_cli.packing import kernel_choice
-from rlhf_cli.packing.kernel_choice import distrust, why_a_row_each
+from rlhf_cli.packing import kernel_choice, row_attention
+from rlhf_cli.packing.kernel_choice import distrust, heads_of_model, why_a_row_each
 from rlhf_cli.packing.kernel_trial import why_wrong
 from rlhf_cli.packing.varlen_kernel import Heads
+from tests.packing.test_row_attention import FAMILIES, laid_out, model_of, states
 from tests.support.reference_varlen import ReferenceVarlen
 
 GPU = Heads(torch.device("cuda", 0), torch.bfloat16, 4, 2, 64)
@@ -66,6 +67,22 @@ def test_what_a_model_found_wrong_holds_for_the_process() -> None:
     assert why_a_row_each(dataclasses.replace(GPU, size=128)) == (
         "packed with torch's varlen_attn, its log-probabilities were 3 off"
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what a start says of a run is what its layers do. Qwen 3 says how large its heads are, others do not."""
+    seen: set[Heads] = set()
+    monkeypatch.setattr(row_attention, "why_a_row_each", lambda heads: seen.add(heads) or "asked")
+    row_attention.register()
+    model = model_of(family, torch.float32)
+    states(model, **row_attention.model_inputs(laid_out()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states(model, **row_attention.model_inputs(laid_out()))
+    expected = {heads_of_model(model, torch.device("cpu"), dtype) for dtype in (torch.float32, torch.bfloat16)}
+    assert seen == expected
 
 
 class TestTrial:

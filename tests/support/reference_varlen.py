@@ -78,4 +78,5 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
 
     monkeypatch.setattr(row_attention, "why_a_row_each", why)
     monkeypatch.setattr("rlhf_cli.trainers.passes.chosen_passes.why_a_row_each", why)
+    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_a_row_each", why)
     return kernel

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_cli.packing.kernel_choice import why_a_row_each
+from rlhf_cli.packing.kernel_choice import heads_of_model, why_a_row_each
 from rlhf_cli.packing.packable import why_not_packed
 from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.packing.row_attention import register
-from rlhf_cli.packing.varlen_kernel import Heads
 from rlhf_cli.tables.pass_modes import Passes, PassSetting
 from rlhf_cli.trainers.dropout import drops
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
@@ -47,13 +46,5 @@ def why_attention_a_row_each(trainer: TrlTrainer) -> str | None:
     It is read off the configuration, and asked again of what comes to each layer.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
-    config = model.config.get_text_config()
-    num_heads = config.num_attention_heads
-    heads = Heads(
-        device=trainer.accelerator.device,
-        dtype=_AUTOCAST.get(trainer.accelerator.mixed_precision, model.dtype),
-        num_heads=num_heads,
-        num_key_heads=getattr(config, "num_key_value_heads", None) or num_heads,
-        size=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
-    )
-    return why_a_row_each(heads)
+    dtype = _AUTOCAST.get(trainer.accelerator.mixed_precision, model.dtype)
+    return why_a_row_each(heads_of_model(model, trainer.accelerator.device, dtype))
