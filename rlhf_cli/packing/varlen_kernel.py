@@ -68,7 +68,8 @@ def attend_at_once(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor
 def _picked(whole: Tensor, places: Tensor) -> Tensor:
     """Return (K, heads, size), the `places` of (tokens, heads, size).
 
-    It is an index_select whose gradient adds in a fixed order: index_select's own adds by atomics on CUDA.
+    It is an index_select whose gradient adds in a fixed order: index_select's own, on CUDA, has none
+    (`torch.use_deterministic_algorithms` lists it).
     """
     flat = whole.reshape(whole.shape[0], -1)
     return torch.nn.functional.embedding(places, flat).view(-1, *whole.shape[1:])

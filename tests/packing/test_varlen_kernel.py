@@ -17,6 +17,7 @@ from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaFo
 from rlhf_cli.models.packed_scores import packed_scores
 from rlhf_cli.packing import row_attention
 from rlhf_cli.packing.joined_keys import joined_keys
+from rlhf_cli.packing.kernel_choice import distrust
 from rlhf_cli.packing.packed_rows import packed_rows
 from rlhf_cli.packing.row_attention import model_inputs, register
 from rlhf_cli.packing.varlen_kernel import attend_at_once, heads_of
@@ -99,6 +100,18 @@ def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | N
     (found * weights).sum().backward()
     for name, one in model.model.named_parameters():
         assert (one.grad - expected[name]).norm() / expected[name].norm() < 1e-6, name
+
+
+def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
+    """Also where the kernel was found wrong in between, by another model: a checkpoint wants the same tensors again."""
+    model, rows = model_of("llama").train(), laid_out()
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    found = states(model, **model_inputs(rows))
+    distrust("found wrong")
+    found.sum().backward()
+    assert len(kernel.calls) == 2 * 2  # layers, forward and again
+    states(model, **model_inputs(rows))
+    assert len(kernel.calls) == 2 * 2  # the next pass goes a row each
 
 
 def test_rows_of_a_single_token() -> None:
