@@ -1,8 +1,8 @@
 """What the limits of test_same_gradients.py are made of: without float32, ours is TRL's gradient to twelve digits.
 
 In a float64 model, too, TRL's head is computed in float32, and so are transformers' rotary positions, of which a row
-that is packed has others than one padded on the left, and its norms, whose gradient a shared prompt has once for all its
-rows. Here both sides have these three by their definitions.
+that is packed has others than one padded on the left, and its norms, whose gradient a shared prompt has once for all
+its rows. Here both sides have these three by their definitions.
 """
 
 from __future__ import annotations
