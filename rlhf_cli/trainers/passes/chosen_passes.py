@@ -12,6 +12,9 @@ from rlhf_cli.tables.pass_modes import Passes, PassSetting
 from rlhf_cli.trainers.dropout import drops
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What accelerate's mixed precision computes attention in."""
+
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
     """Return the fastest way that a trainer's models can go, or the one that is asked for.
@@ -35,9 +38,6 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
     if found.mode == "packed":
         register()
     return found
-
-
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def why_attention_a_row_each(trainer: TrlTrainer) -> str | None:
