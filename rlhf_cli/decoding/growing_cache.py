@@ -14,15 +14,18 @@ ROOM_TOKENS = 32
 
 
 class GrowingLayer(DynamicLayer):
-    """A DynamicLayer whose keys and values (B, heads, L, size) are the beginnings of larger tensors.
+    """A DynamicLayer whose keys and values (B, heads, L, size) are the beginnings of larger ones, of `longest` at most.
 
     Whoever puts others in their place (rows that are taken, columns that are cut) need not know: there is no room
     behind those, and the next token makes some.
     """
 
-    _whole: tuple[Tensor, Tensor] | None = None
-    _used: Tensor | None = None
-    """The view of `_whole` that `keys` was set to: it is another one as soon as anybody else has set them."""
+    def __init__(self, longest: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._longest = longest
+        self._whole: tuple[Tensor, Tensor] | None = None
+        self._used: Tensor | None = None
+        """The view of `_whole` that `keys` was set to: it is another one as soon as anybody else has set them."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -36,7 +39,8 @@ class GrowingLayer(DynamicLayer):
         if not self._has_room(length + num_new):
             assert self.keys is not None
             assert self.values is not None
-            self._whole = (_with_room(self.keys, num_new), _with_room(self.values, num_new))
+            room = max(length + num_new, min(length + num_new + ROOM_TOKENS, self._longest))
+            self._whole = (_lengthened(self.keys, room), _lengthened(self.values, room))
         assert self._whole is not None
         for whole, new in zip(self._whole, (key_states, value_states), strict=True):
             whole[..., length : length + num_new, :] = new
@@ -53,19 +57,17 @@ class GrowingLayer(DynamicLayer):
         return self._whole is not None and self.keys is self._used and length <= self._whole[0].shape[-2]
 
 
-def let_grow(cache: DynamicCache) -> None:
-    """Have the layers of full attention that are still empty become GrowingLayers."""
+def let_grow(cache: DynamicCache, *, longest: int) -> None:
+    """Have the layers of full attention that are still empty become GrowingLayers for rows of `longest` tokens."""
     cache.layers = [
-        GrowingLayer() if type(layer) is DynamicLayer and not layer.is_initialized else layer  # type: ignore[no-untyped-call]
+        GrowingLayer(longest) if type(layer) is DynamicLayer and not layer.is_initialized else layer
         for layer in cache.layers
     ]
-    if cache.layer_class_to_replicate is DynamicLayer:
-        cache.layer_class_to_replicate = GrowingLayer
 
 
-def _with_room(cached: Tensor, num_new: int) -> Tensor:
-    """Return a tensor that begins with (B, heads, L, size) and has room for `num_new` tokens and more."""
-    *rows, length, size = cached.shape
-    whole = cached.new_empty((*rows, length + num_new + ROOM_TOKENS, size))
-    whole[..., :length, :] = cached
+def _lengthened(cached: Tensor, length: int) -> Tensor:
+    """Return (B, heads, length, size) that begins with what is cached; the rest is what lay in memory."""
+    *rows, num_cached, size = cached.shape
+    whole = cached.new_empty((*rows, length, size))
+    whole[..., :num_cached, :] = cached
     return whole

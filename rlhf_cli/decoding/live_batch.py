@@ -15,13 +15,14 @@ class LiveBatch:
 
     `rows` (N,): which of the B they are, ascending. `ids` (N, L): their tokens with all padding, as whatever changes
     scores or ends rows wants them. `is_live` (N,) bool: has not ended; who has is in the batch until `drop_ended`.
-    `inputs`: what `generate` has made ready for the model, cache and masks among it, of these rows.
+    `inputs`: what `generate` has made ready for the model, cache and masks among it, of these rows. `longest`: what L
+    may come to.
     """
 
-    def __init__(self, model: CausalModel, ids: Tensor, inputs: dict[str, object]) -> None:
+    def __init__(self, model: CausalModel, ids: Tensor, inputs: dict[str, object], *, longest: int) -> None:
         cache = inputs["past_key_values"]
         assert isinstance(cache, DynamicCache)
-        let_grow(cache)
+        let_grow(cache, longest=longest)
         self._model, self._cache, self._inputs, self.ids = model, cache, inputs, ids
         self.rows = torch.arange(len(ids), device=ids.device)
         self.is_live = torch.ones(len(ids), dtype=torch.bool, device=ids.device)

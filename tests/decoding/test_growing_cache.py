@@ -12,14 +12,14 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from rlhf_cli.decoding.growing_cache import ROOM_TOKENS, GrowingLayer, let_grow
 
-ROWS, HEADS, SIZE, PROMPT = 5, 2, 3, 4
+ROWS, HEADS, SIZE, PROMPT, LONGEST = 5, 2, 3, 4, 1000
 
 
 class Both:
     """The same tokens given to a GrowingLayer and to transformers' own layer."""
 
     def __init__(self) -> None:
-        self.ours, self.theirs = GrowingLayer(), DynamicLayer()
+        self.ours, self.theirs = GrowingLayer(LONGEST), DynamicLayer()
         self._draws = torch.Generator().manual_seed(0)
         self._rows = ROWS
 
@@ -68,7 +68,7 @@ def test_whatever_is_done_to_it() -> None:
 
 def test_what_was_handed_out_stays_as_it_is() -> None:
     """A layer's keys of one token are not written into by the next: whoever kept them has them."""
-    layer = GrowingLayer()
+    layer = GrowingLayer(LONGEST)
     layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
     kept = [layer.update(*torch.full((2, ROWS, HEADS, 1, SIZE), float(step)))[0] for step in range(1, 6)]
     for step, keys in enumerate(kept, start=1):
@@ -88,13 +88,13 @@ def places(layer: DynamicLayer, num_tokens: int) -> int:
 
 def test_it_is_copied_once_in_so_many_tokens() -> None:
     """32 more than there is a token for: the first has room for 33, and so has every one after it."""
-    assert places(GrowingLayer(), ROOM_TOKENS + 1) == 1
-    assert places(GrowingLayer(), ROOM_TOKENS + 2) == 2
+    assert places(GrowingLayer(LONGEST), ROOM_TOKENS + 1) == 1
+    assert places(GrowingLayer(LONGEST), ROOM_TOKENS + 2) == 2
     assert places(DynamicLayer(), 10) == 10  # negative control
 
 
 def test_rows_that_leave_take_their_memory_with_them() -> None:
-    layer = GrowingLayer()
+    layer = GrowingLayer(LONGEST)
     for num_tokens in (PROMPT, 1):
         layer.update(*torch.zeros(2, ROWS, HEADS, num_tokens, SIZE))
     assert layer._whole is not None
@@ -104,24 +104,33 @@ def test_rows_that_leave_take_their_memory_with_them() -> None:
 
 
 def test_no_more_room_than_is_said() -> None:
-    layer = GrowingLayer()
+    layer = GrowingLayer(LONGEST)
     layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
     layer.update(*torch.zeros(2, ROWS, HEADS, 1, SIZE))
     assert layer.keys.untyped_storage().nbytes() == ROWS * HEADS * (PROMPT + 1 + ROOM_TOKENS) * SIZE * 4
 
 
-@pytest.mark.parametrize("lists_layers", [True, False])
-def test_only_empty_layers_of_full_attention_grow(lists_layers: bool) -> None:
-    config = LlamaConfig(num_hidden_layers=2)
-    cache = DynamicCache(config=config) if lists_layers else DynamicCache()
-    let_grow(cache)
-    cache.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE), 0)
-    assert next(type(layer) for layer in cache.layers) is GrowingLayer
+@pytest.mark.parametrize(
+    ("longest", "num_places"), [(PROMPT + 7, PROMPT + 7), (PROMPT + 1, PROMPT + 1), (2, PROMPT + 1)]
+)
+def test_nor_more_than_a_row_may_have(longest: int, num_places: int) -> None:
+    """Where somebody was wrong about it, there is a place for every token all the same."""
+    layer = GrowingLayer(longest)
+    layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
+    layer.update(*torch.zeros(2, ROWS, HEADS, 1, SIZE))
+    assert layer.keys.shape[-2] == PROMPT + 1
+    assert layer.keys.untyped_storage().nbytes() == ROWS * HEADS * num_places * SIZE * 4
+
+
+def test_only_empty_layers_of_full_attention_grow() -> None:
+    cache = DynamicCache(config=LlamaConfig(num_hidden_layers=2))
+    let_grow(cache, longest=LONGEST)
+    assert [type(layer) for layer in cache.layers] == [GrowingLayer, GrowingLayer]
     read = DynamicCache()
     read.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE), 0)
-    let_grow(read)
+    let_grow(read, longest=LONGEST)
     assert type(read.layers[0]) is DynamicLayer  # what it holds is not to be lost
     windows = LlamaConfig(num_hidden_layers=2, sliding_window=8, layer_types=["sliding_attention", "full_attention"])
     mixed = DynamicCache(config=windows)
-    let_grow(mixed)
+    let_grow(mixed, longest=LONGEST)
     assert [type(layer) is GrowingLayer for layer in mixed.layers] == [False, True]
