@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
 from rlhf_cli.decoding.causal_model import CausalModel
+from rlhf_cli.decoding.growing_cache import GrowingLayer, let_grow
 
 
 class LiveBatch:
@@ -14,12 +15,14 @@ class LiveBatch:
 
     `rows` (N,): which of the B they are, ascending. `ids` (N, L): their tokens with all padding, as whatever changes
     scores or ends rows wants them. `is_live` (N,) bool: has not ended; who has is in the batch until `drop_ended`.
-    `inputs`: what `generate` has made ready for the model, cache and masks among it, of these rows.
+    `inputs`: what `generate` has made ready for the model, cache and masks among it, of these rows. `longest`: what L
+    may come to.
     """
 
-    def __init__(self, model: CausalModel, ids: Tensor, inputs: dict[str, object]) -> None:
+    def __init__(self, model: CausalModel, ids: Tensor, inputs: dict[str, object], *, longest: int) -> None:
         cache = inputs["past_key_values"]
         assert isinstance(cache, DynamicCache)
+        let_grow(cache, longest=longest)
         self._model, self._cache, self._inputs, self.ids = model, cache, inputs, ids
         self.rows = torch.arange(len(ids), device=ids.device)
         self.is_live = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
@@ -62,13 +65,13 @@ class LiveBatch:
     def _crop(self) -> None:
         mask, positions = self._inputs.get("attention_mask"), self._inputs.get("position_ids")
         # Without positions of its own a model counts them from the cache.
-        if mask is None or positions is None or any(type(layer) is not DynamicLayer for layer in self._cache.layers):
+        if mask is None or positions is None or any(type(layer) is not GrowingLayer for layer in self._cache.layers):
             return
         padding = int(_tensor(mask).argmax(dim=1).min())
         if not padding:
             return
         for layer in self._cache.layers:
-            assert isinstance(layer, DynamicLayer)
+            assert isinstance(layer, GrowingLayer)
             assert layer.keys is not None
             assert layer.values is not None
             layer.keys, layer.values = layer.keys[..., padding:, :], layer.values[..., padding:, :]

@@ -79,7 +79,7 @@ class LiveRows:
         padding = 0 if pad is None else int(pad)
         found = input_ids.new_full((num_rows, longest - width), padding)
         logps = input_ids.new_zeros(found.shape, dtype=torch.float32)
-        batch, processors = LiveBatch(model, input_ids, inputs), logits_processor
+        batch, processors = LiveBatch(model, input_ids, inputs, longest=longest), logits_processor
         step, num_live = 0, num_rows
         with model._optimize_model_for_decode():
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))

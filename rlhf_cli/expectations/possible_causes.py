@@ -19,6 +19,7 @@ _MACHINE = {
     "device": "device",
     "device_name": "device",
     "cuda": "CUDA",
+    "attention": "how packed rows attend",
 }
 _SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
 

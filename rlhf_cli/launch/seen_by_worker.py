@@ -39,6 +39,9 @@ def said_of(trainer: BuiltWhole) -> list[str]:
     rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
     if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
         said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
+    attention = getattr(trainer, "row_attention", None)
+    if attention is not None and attention.why_a_row_each is not None and trainer.accelerator.device.type == "cuda":
+        said.append(f"note: packed rows attend {attention.describe()} (docs/passes.md)")
     lengths = getattr(trainer, "lengths", {}).values()
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
@@ -48,7 +51,9 @@ def _ways(trainer: BuiltWhole) -> dict[str, object]:
     passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
     if passes is None or generation is None:
         return {}
-    return {"passes": passes.describe(), "generation": f"{generation.name}: {generation.why}"}
+    attention = getattr(trainer, "row_attention", None)
+    attends = {"attention": attention.describe()} if attention is not None else {}
+    return {"passes": passes.describe(), **attends, "generation": f"{generation.name}: {generation.why}"}
 
 
 def _computed_with(on_cuda: bool) -> dict[str, object]:

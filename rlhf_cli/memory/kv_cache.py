@@ -9,7 +9,7 @@ from __future__ import annotations
 from rlhf_cli.memory.architecture import Architecture
 from rlhf_cli.memory.precision import Precision
 
-_FLOAT32 = 4
+_FLOAT32, _INT64, _INTEGERS = 4, 8, 5
 _SAMPLING_COPIES = 4
 """transformers 5 copies the last logits to float32, makes probabilities of them, and multinomial draws a number for
 each word and divides by it.
@@ -25,9 +25,10 @@ def cache_bytes(arch: Architecture, rows: int, tokens: int, element_bytes: float
 
 def growth_bytes(arch: Architecture, rows: int, tokens: int, element_bytes: float) -> float:
     """Return what a step of generation needs beside the cache: transformers joins a layer's keys with the new ones into
-    another tensor, then its values, and lets go of the old.
+    another tensor, then its values, and lets go of the old. Of every token there are its number, twice while one is
+    appended, its number in the answer, its mask and its place.
     """
-    return cache_bytes(arch, rows, tokens, element_bytes) / (2 * arch.layers)
+    return cache_bytes(arch, rows, tokens, element_bytes) / (2 * arch.layers) + _INTEGERS * _INT64 * rows * tokens
 
 
 def sampling_bytes(arch: Architecture, precision: Precision, rows: int) -> float:

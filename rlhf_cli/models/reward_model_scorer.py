@@ -8,6 +8,7 @@ would make up a random one and go on.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -19,7 +20,10 @@ from trl import apply_chat_template, is_conversational
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
+from rlhf_cli.packing.kernel_choice import distrust, heads_of_model, why_a_row_each
 from rlhf_cli.packing.packed_texts import passes_of
+
+_log = logging.getLogger("rlhf")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # A tokenizer that knows no limit says 1e30.
@@ -139,16 +143,33 @@ class RewardModelScorer:
     def _goes_packed(self, rows: list[list[int]]) -> bool:
         """Return whether rows go packed; before the first ones do, three are scored both ways and compared.
 
-        A model that does not hand arguments down to its attention, or looks ahead, is found out so.
+        A model that does not hand arguments down to its attention, or looks ahead, is found out so. Where one kernel
+        attended in all rows, they are scored once more without it.
         """
         if self.why_not_packed is None and not self._has_tried:
             self._has_tried = True
             tried = sorted(rows[: min(_TRIED_ROWS, self.batch_size)])
-            ours, padded = torch.tensor(self._packed(tried)), torch.tensor(self._forward(tried))
-            tolerance = _TOLERANCE.get(self._model.dtype, 0.1)
-            if not torch.allclose(ours, padded, rtol=tolerance, atol=tolerance, equal_nan=True):
-                self.why_not_packed = "packed, its scores were not those of padded rows"
+            wrong = self._why_not_as_padded(tried)
+            is_at_once = why_a_row_each(heads_of_model(self._model, self._device, self._model.dtype)) is None
+            if wrong is not None and is_at_once:
+                distrust(f"packed with torch's varlen_attn, {wrong}")
+                _log.warning("packed texts attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+                wrong = self._why_not_as_padded(tried)
+            self.why_not_packed = None if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None
+
+    def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:
+        try:
+            ours = torch.tensor(self._packed(rows))
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            return f"it raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        tolerance = _TOLERANCE.get(self._model.dtype, 0.1)
+        is_as_padded = torch.allclose(
+            ours, torch.tensor(self._forward(rows)), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+        return None if is_as_padded else "its scores were not those of padded rows"
 
     def _scores_by_tokens(self, rows: list[list[int]]) -> list[float]:
         scores = [0.0] * len(rows)

@@ -1,5 +1,7 @@
 """Lets a model attend row by row in a flat batch: what transformers registers under its name, called on each segment.
 
+On a GPU in half precision one kernel attends in all segments at once instead (`kernel_choice`, `varlen_kernel`).
+
 transformers hands keyword arguments of a forward pass down to the attention function of every layer. `packed_rows` is
 one; a call without it goes to what was registered before, unchanged. It has to be an argument, not a state of ours:
 gradient checkpointing computes a layer again in the backward pass, when no context of the forward pass is open.
@@ -8,17 +10,23 @@ gradient checkpointing computes a layer again in the backward pass, when no cont
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from rlhf_cli.packing.joined_keys import JoinedKeys, joined_keys
+from rlhf_cli.packing.kernel_choice import why_a_row_each
 from rlhf_cli.packing.packed_rows import PackedRows
+from rlhf_cli.packing.varlen_kernel import Heads, attend_at_once, heads_of
 from rlhf_cli.tables.packable_models import ATTENTIONS
 
 ARGUMENT = "packed_rows"
+_MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")
+"""Arguments of transformers' `sdpa` for which one kernel for all rows has no counterpart."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -46,11 +54,28 @@ def model_inputs(rows: PackedRows) -> dict[str, object]:
 
 
 class Segments:
-    """Hold where a batch is cut, and the causal masks of rows that continue a prompt, made once for all layers."""
+    """Hold where a batch is cut, and what attention needs to know of that, made once for all layers.
+
+    Which way a model's attention goes is settled with its first layer: the backward pass computes layers again.
+    """
 
     def __init__(self, rows: PackedRows) -> None:
         self.rows = rows
         self._masks: dict[int, Tensor] = {}
+        self._at_once: dict[Heads, bool] = {}
+        self._joined: dict[torch.device, JoinedKeys] = {}
+
+    def go_at_once(self, heads: Heads) -> bool:
+        """Return whether one kernel attends in all of them."""
+        if heads not in self._at_once:
+            self._at_once[heads] = why_a_row_each(heads) is None
+        return self._at_once[heads]
+
+    def joined(self, device: torch.device) -> JoinedKeys:
+        """Return the layout of all of them for one kernel."""
+        if device not in self._joined:
+            self._joined[device] = joined_keys(self.rows.lengths, self.rows.shared, device)
+        return self._joined[device]
 
     def mask(self, row: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
         """Return (1, 1, queries, keys) bool: the last query sees every key, the one before it one less."""
@@ -77,6 +102,9 @@ def _by_row(attention: Attention) -> Attention:
         if segments is None:
             return attention(module, query, key, value, attention_mask, *others, **named)
         assert isinstance(segments, Segments)
+        if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query, key)):
+            scaling = cast(float | None, named.get("scaling"))
+            return attend_at_once(segments.joined(query.device), query, key, value, scaling=scaling), None
         outputs = [
             attention(module, *parts, mask, *others, **named)[0] for parts, mask in _cut(segments, query, key, value)
         ]
@@ -84,6 +112,14 @@ def _by_row(attention: Attention) -> Attention:
 
     setattr(attend, ARGUMENT, True)
     return attend
+
+
+def _is_causal_alone(module: torch.nn.Module, key: Tensor, value: Tensor, named: Mapping[str, object]) -> bool:
+    """Return whether nothing but a causal mask and a scale is asked for, with keys and values of one size."""
+    said = named.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if said is None else said
+    has_more = named.get("dropout") or any(named.get(name) is not None for name in _MORE_THAN_CAUSAL)
+    return bool(is_causal) and key.shape == value.shape and not has_more
 
 
 def _cut(

@@ -27,3 +27,15 @@ class Passes:
     def describe(self) -> str:
         """Return `packed`, or `trimmed: its attention has a sliding window of 4096 tokens`."""
         return self.mode if self.why is None else f"{self.mode}: {self.why}"
+
+
+@dataclass(frozen=True)
+class RowAttention:
+    """Hold how packed rows attend: all at once with a GPU's kernel of variable lengths, or a row each, and why not."""
+
+    why_a_row_each: str | None
+
+    def describe(self) -> str:
+        """Return `all rows at once (torch's varlen_attn)`, or `a row each (SDPA): it is computed in float32`."""
+        why = self.why_a_row_each
+        return "all rows at once (torch's varlen_attn)" if why is None else f"a row each (SDPA): {why}"

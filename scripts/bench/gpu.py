@@ -104,6 +104,15 @@ def turn(side: str, step: Step) -> Taken:
     return read_taken(out)
 
 
+def attention_of(folder: Path) -> str:
+    """Return how packed rows attended on our side, by the provenance of its newest run; what the log warns of it."""
+    newest = max(folder.rglob("provenance.json"), key=lambda file: file.stat().st_mtime)
+    said = json.loads(newest.read_text()).get("attention", "rows did not go packed")
+    log = newest.with_name("log.txt")
+    warnings = [line for line in log.read_text().splitlines() if "attend a row each" in line] if log.exists() else []
+    return "; then ".join([said, *warnings])
+
+
 def _first_gpu() -> str:
     """Return what makes one GPU visible: with several TRL would spread over them."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
@@ -171,10 +180,12 @@ def main() -> None:
             for side in ("ours", "stock") if pair % 2 else ("stock", "ours"):
                 took[side].append(turn(side, step))
                 print(f"{pair} {side}: a step {took[side][-1].step_s:.2f} s", flush=True)
+        attention = attention_of(Path(temporary))
     what = torch.cuda.get_device_name() if world.device == "cuda" else "a CPU, toy numbers: no measure of anything"
     print(f"\n{what}; torch {torch.__version__}; {options.pairs} pairs, medians; {parameters / 1e9:.3f}B parameters")
     print(f"{limits.flop_s / 1e12:.3g} TFLOP/s in a product, {limits.byte_s / 1e9:.3g} GB/s in a copy\n")
     print("\n".join(table(took, step, parameters, limits)))
+    print(f"\nattention of ours: {attention}")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from rlhf_cli.memory.activations import Batch
 from rlhf_cli.memory.architecture import Architecture
 from rlhf_cli.memory.precision import Precision
 
-ROWS, GROUP, PROMPT, EOS = 16, 4, 24, 1
+ROWS, GROUP, PROMPT, EOS = 16, 4, 8, 1
 WIDTH, FFN, HEADS = 64, 128, 4
-SHAPES = {"cache": (64, 64, 4), "words": (20_000, 4, 2)}
+SHAPES = {"cache": (64, 72, 3), "words": (20_000, 4, 2)}
 """What takes most -> the vocabulary, the new tokens, the layers."""
 
 
@@ -78,6 +78,6 @@ def test_no_more_than_transformers_own_loop(shape: str) -> None:
 
 
 def test_rows_that_have_ended_take_their_cache_with_them() -> None:
-    """One token of 64 ends a row: half of the rows are gone after 44."""
+    """One token of 64 ends a row: half of the rows are gone after 44 of 72."""
     assert allocated_bytes("cache", ends=True) < 0.75 * allocated_bytes("cache")
     assert allocated_bytes("cache", ends=True, is_plain=True) > 0.9 * allocated_bytes("cache", is_plain=True)

@@ -14,6 +14,7 @@ from rlhf_cli.models import reward_model_scorer
 from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.packing.packed_texts import packed_texts
+from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import MODEL
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -145,6 +146,34 @@ def test_a_model_that_looks_ahead_is_found_out(saved: Path) -> None:
     padded = RewardModelScorer(str(saved), may_pack=False)
     assert scorer(PROMPTS, COMPLETIONS) == padded(PROMPTS, COMPLETIONS)
     assert scorer.why_not_packed == "packed, its scores were not those of padded rows"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (ReferenceVarlen(), None),
+        (ReferenceVarlen(align="top left"), "its scores were not those of padded rows"),
+        (ReferenceVarlen(error=RuntimeError("no kernel image")), "it raised RuntimeError: no kernel image"),
+    ],
+    ids=["sound", "top left", "raises"],
+)
+def test_a_kernel_for_all_rows_that_is_wrong_is_left_for_a_row_each(
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernel: ReferenceVarlen,
+    said: str | None,
+) -> None:
+    """And texts go packed as before. A GPU's kernel is stood in for; the first three texts share a beginning."""
+    stand_in(monkeypatch, kernel)
+    scorer, padded = RewardModelScorer(str(saved)), RewardModelScorer(str(saved), may_pack=False)
+    prompts, completions = ["which of these?"] * 4, [" this", " that one here", " one", " it is"]
+    assert scorer(prompts, completions) == pytest.approx(padded(prompts, completions), **EXACT)
+    assert scorer.why_not_packed is None
+    warnings = [record.getMessage() for record in caplog.records if "attend a row each" in record.getMessage()]
+    expected = f"packed texts attend a row each: with torch's varlen_attn {said} (docs/passes.md)"
+    assert warnings == ([expected] if said else [])
+    assert (len(kernel.calls) > 2) is (said is None)  # two layers of the trial alone, where it is wrong
 
 
 def _forgets_its_rows(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:

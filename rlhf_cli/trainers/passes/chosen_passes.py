@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import torch
+
+from rlhf_cli.packing.kernel_choice import heads_of_model, why_a_row_each
 from rlhf_cli.packing.packable import why_not_packed
 from rlhf_cli.packing.refused_packing import refused_packing
 from rlhf_cli.packing.row_attention import register
 from rlhf_cli.tables.pass_modes import Passes, PassSetting
 from rlhf_cli.trainers.dropout import drops
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What accelerate's mixed precision computes attention in."""
 
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
@@ -32,3 +38,13 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting) -> Passes:
     if found.mode == "packed":
         register()
     return found
+
+
+def why_attention_a_row_each(trainer: TrlTrainer) -> str | None:
+    """Return what keeps the policy's packed rows from attending all at once, in words; None where nothing does.
+
+    It is read off the configuration, and asked again of what comes to each layer.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    dtype = _AUTOCAST.get(trainer.accelerator.mixed_precision, model.dtype)
+    return why_a_row_each(heads_of_model(model, trainer.accelerator.device, dtype))

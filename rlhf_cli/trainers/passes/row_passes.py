@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf_cli.packing.kernel_choice import distrust
 from rlhf_cli.packing.packable import has_relative_positions
 from rlhf_cli.packing.packed_rows import rows_by_prompt
-from rlhf_cli.tables.pass_modes import Passes
+from rlhf_cli.tables.pass_modes import Passes, RowAttention
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
-from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
+from rlhf_cli.trainers.passes.chosen_passes import chosen_passes, why_attention_a_row_each
 from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
 from rlhf_cli.trainers.token_slots import uncounted
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
@@ -49,6 +50,11 @@ class RowPasses(TrlTrainer):
         """Return how rows go through the models. Raises ModelError where they cannot go as they are asked to."""
         assert self.additions.rewards is not None
         return chosen_passes(self, self.additions.rewards.passes)
+
+    @property
+    def row_attention(self) -> RowAttention | None:
+        """Return how packed rows attend, None where rows do not go packed."""
+        return RowAttention(why_attention_a_row_each(self)) if self.passes.mode == "packed" else None
 
     # --- which rows go together ---
 
@@ -189,17 +195,44 @@ class RowPasses(TrlTrainer):
         )
 
     def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
-        """Hold packed rows against TRL's own pass once, and go trimmed where they differ."""
+        """Hold packed rows against TRL's own pass once.
+
+        Where they differ or raise with one kernel for all rows, they attend a row each from then on; where they still
+        do, they go trimmed.
+        """
         self._has_tried = True
         with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that goes on tries again
             expected = plain()
+            wrong, is_at_once = self._held_against(expected, packed)
+            if wrong is not None and is_at_once:
+                distrust(f"packed with torch's varlen_attn, {wrong}")
+                _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+                wrong, _ = self._held_against(expected, packed)
+        if wrong is not None:
+            self.passes = Passes("trimmed", f"packed, {wrong}")
+            _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())
+
+    def _held_against(self, expected: Tensor, packed: Callable[[], Tensor]) -> tuple[str | None, bool]:
+        """Return in words what is wrong with packed rows, None for nothing, and whether they attend all at once.
+
+        It is the same on every rank: each of them has to call the model as often as the others.
+        """
+        difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
+        is_at_once = why_attention_a_row_each(self) is None
+        try:
             is_token = expected != 0  # 0 where there is none
             difference = (expected - packed()).abs().sum() / is_token.sum().clamp(min=1)
-        farthest = float(self.accelerator.gather(difference.reshape(1)).max())
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            raised = f"a pass raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        said = torch.stack([difference.float(), torch.full_like(difference, float(is_at_once), dtype=torch.float32)])
+        farthest, any_at_once = self.accelerator.gather(said.unsqueeze(0)).amax(dim=0).tolist()
         is_half = self.accelerator.mixed_precision != "no" or self.model.dtype.itemsize < 4
-        if not farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
-            self.passes = Passes("trimmed", f"packed, its log-probabilities were {farthest:.2g} off")
-            _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())
+        if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
+            return None, bool(any_at_once)
+        off = f"its log-probabilities were {farthest:.2g} off"
+        return raised if farthest == torch.inf else off, bool(any_at_once)
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:

@@ -23,7 +23,6 @@ from rlhf_cli.packing import row_attention
 from rlhf_cli.packing.packable import why_not_packed
 from rlhf_cli.tables.pass_modes import Passes
 from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
-from rlhf_cli.trainers.passes.row_passes import RowPasses
 from tests.support.same_rollouts import policy, trained
 
 SHAPE: dict[str, Any] = {
@@ -105,24 +104,3 @@ def test_a_model_that_computes_something_else_packed_goes_trimmed(
     assert ours.passes.why.startswith("packed, its log-probabilities were ")
     assert "rows go through the model trimmed: packed, its" in caplog.text
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("off", "precision", "dtype", "mode"),
-    [
-        (0.02, "bf16", torch.float32, "packed"),
-        (0.02, "no", torch.bfloat16, "packed"),  # as `model.dtype=bfloat16` has it
-        (0.02, "no", torch.float32, "trimmed"),
-        (0.2, "bf16", torch.float32, "trimmed"),
-        (1e-4, "no", torch.float32, "packed"),
-    ],
-)
-def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.dtype, mode: str) -> None:
-    """A hundredth is bfloat16's rounding of a logit, and no float32 is off by as much."""
-    trainer = object.__new__(type("Tries", (RowPasses,), {}))
-    trainer.passes, trainer.model = Passes("packed"), torch.nn.Linear(1, 1)  # type: ignore[misc]
-    trainer.model.dtype = dtype
-    trainer.accelerator = SimpleNamespace(gather=lambda one: one, mixed_precision=precision)
-    plain = torch.full((3, 4), -2.0)
-    trainer._try(trainer.model, lambda: plain, lambda: plain - off)
-    assert trainer.passes.mode == mode
