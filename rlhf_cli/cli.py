@@ -1,7 +1,7 @@
 """Runs the command line: picks the verb, imports it, and turns its end into an exit code.
 
 Exit codes: 0 done, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
-resumable.
+resumable, 141 cut short because nobody reads what is printed (`| head -1`), as a shell has it of other commands.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ import traceback
 from collections.abc import Iterator
 
 import rlhf_cli
-from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
+from rlhf_cli.errors import (
+    CTRL_C,
+    EXIT_CRASH,
+    EXIT_OK,
+    EXIT_UNREAD,
+    Interrupted,
+    Preempted,
+    RewardFailed,
+    RlhfError,
+    UserError,
+)
 from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.immediate_exit import leave
-from rlhf_cli.json_output import is_json_alone, json_alone, print_json, problems_json
-from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.json_output import is_json_alone, json_alone, print_problems, value_streams
+from rlhf_cli.lasting_output import into_nothing, lasting_output, nobody_reads, open_closed_streams
 from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
@@ -53,11 +63,17 @@ _LONG = ("train", "resume", "join")
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
+    open_closed_streams()
     with forgetting(), redacted_output():
         remember_typed(words)
-        code = _dispatch(words)
-    if argv is None and not _is_waited_for():
-        leave(_written(code))  # to take six hundred modules down again, or four thousand, costs as much as to compose
+        try:
+            code = _dispatch(words)
+        except BrokenPipeError:  # `rlhf list | head -1`; of another pipe it does not get here
+            code = EXIT_UNREAD
+    if argv is None:
+        code = _written(code)
+        if not _is_waited_for():
+            leave(code)  # to take six hundred modules down again, or four thousand, costs as much as to compose
     return code
 
 
@@ -71,7 +87,8 @@ def _written(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return code  # `rlhf list | head`
+        into_nothing(sys.stdout)  # else Python writes it out once more when it ends, and complains
+        return code
     except OSError as error:
         tell("error", f"what was to be printed cannot be written: {error.strerror}")
         return EXIT_CRASH
@@ -89,7 +106,7 @@ def _dispatch(words: list[str]) -> int:
     if verb not in VERBS:
         unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join([*_meant(verb), *rest])}")
         if JSON in words:
-            print_json(problems_json(unknown))
+            print_problems(unknown)
         tell("error", str(unknown))
         return unknown.exit_code
     usage = usage_of(verb)
@@ -159,7 +176,7 @@ def _answered(verb: str, words: list[str]) -> int:
             code: int = module.run(words)
     except RlhfError as error:
         if is_json_alone():
-            print_json(problems_json(error))
+            print_problems(error)
         label = "stopped" if isinstance(error, Preempted) else "error"
         if isinstance(error, RewardFailed) and error.__cause__ is not None:
             traceback.print_exception(_from_the_reward_on(error.__cause__))
@@ -170,18 +187,18 @@ def _answered(verb: str, words: list[str]) -> int:
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
         if is_json_alone():
-            print_json(problems_json(Preempted(f"stopped{by}")))
+            print_problems(Preempted(f"stopped{by}"))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
-    except BrokenPipeError:
-        return EXIT_OK  # `rlhf list | head`
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
-            return EXIT_OK  # rich makes an exit with 1 of it
+            return EXIT_UNREAD  # rich makes an exit with 1 of it
         raise
     except Exception as error:  # a bug of ours or of the user's reward: the traceback is the message
+        if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
+            raise
         if is_json_alone():
-            print_json(problems_json(error))
+            print_problems(error)
         traceback.print_exc()
         return EXIT_CRASH
     return code

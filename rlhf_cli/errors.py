@@ -25,6 +25,8 @@ EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 EXIT_PREEMPTED = 75
+EXIT_UNREAD = 141
+"""Nobody reads what is printed any more: 128 and the number of SIGPIPE, as a shell has it of `ls | true`."""
 
 
 CTRL_C = "Ctrl-C"

@@ -9,10 +9,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TextIO, cast
 
 from rlhf_cli.errors import Problems, RlhfError
 from rlhf_cli.json_text import write_json
+from rlhf_cli.lasting_output import Lasting
 
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []
@@ -21,14 +22,14 @@ _kept: list[TextIO] = []
 
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
-    """Open a context in which only `print_json` writes to stdout."""
+    """Open a context in which only `print_json` writes to stdout; it goes on unread where stdout would."""
     sys.stdout.flush()
     stdout, own = sys.stdout, None
     if _is_real(stdout):
         own = os.dup(_STDOUT)
         os.dup2(_STDERR, _STDOUT)
-    with open(own, "w", encoding="utf-8") if own is not None else contextlib.nullcontext(stdout) as kept:
-        _kept.append(kept)
+    with _closed_without_a_word(own) if own is not None else contextlib.nullcontext(stdout) as kept:
+        _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
         sys.stdout = sys.stderr
         try:
             yield
@@ -37,6 +38,17 @@ def json_alone() -> Iterator[None]:
             sys.stdout = stdout
             if own is not None:
                 os.dup2(own, _STDOUT)
+
+
+@contextlib.contextmanager
+def _closed_without_a_word(own: int) -> Iterator[TextIO]:
+    """Open a context with a stream to a file descriptor; that nobody reads it was said when the value was printed."""
+    stream = open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
+    try:
+        yield stream
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
 
 
 def is_json_alone() -> bool:
@@ -57,6 +69,17 @@ def print_json(value: object) -> None:
     stream = _kept[-1] if _kept else sys.stdout
     write_json(value, stream.write)
     print(file=stream, flush=True)
+
+
+def value_streams() -> list[TextIO]:
+    """Return the streams to which a value may be on its way."""
+    return [*_kept, sys.stdout]
+
+
+def print_problems(error: BaseException) -> None:
+    """Print what is wrong as the one value; the exit code says it, too, where nobody reads it."""
+    with contextlib.suppress(BrokenPipeError):
+        print_json(problems_json(error))
 
 
 def problems_json(error: BaseException) -> dict[str, object]:

@@ -19,7 +19,8 @@ def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """
     if not probabilities.sum().isfinite():
         return torch.multinomial(probabilities, num_samples=1).squeeze(1)  # which says so
-    races = probabilities.div(_exponential(probabilities, rows, num_rows))
+    races = _exponential(probabilities, rows, num_rows)
+    torch.div(probabilities, races, out=races)  # in place: a vocabulary for every row is much
     return races.argmax(dim=-1)
 
 

@@ -1,4 +1,8 @@
-"""Counts what generation holds: the keys and values of every token so far, and the logits of the next one."""
+"""Counts what generation holds: the keys and values of every token so far, and the logits of the next one.
+
+It is what transformers' loop holds, where no row ends before its last token. A loop that rows leave when they have
+ended (decoding/) holds no more, and less from the first that leaves on; when that is, nobody knows beforehand.
+"""
 
 from __future__ import annotations
 

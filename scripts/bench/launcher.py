@@ -22,7 +22,9 @@ from rlhf_cli.models.tiny import EMBEDDED
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 
-PLAIN = {"quickstart": "plain_grpo.py", "toy_reward": "plain_reward.py"}
+PLAIN = {"quickstart": ["plain_grpo.py", "quickstart"], "toy_reward": ["plain_reward.py"]}
+"""Experiment -> the script that does it without us, and the task that it is told to do."""
+
 ALIKE = {
     "quickstart": ["trainer.passes=plain"],
     "toy_reward": ["~data.eval", "trainer.args.eval_strategy=no", "reward_model.show_samples=0"],
@@ -42,16 +44,18 @@ def main() -> None:
         ours = [sys.executable, "-m", "rlhf_cli", "train", f"+exp={options.exp}", "launch=cpu", "track=none"]
         ours += [f"trainer.args.max_steps={options.steps}", *ALIKE[options.exp]]
         subprocess.run([*ours, "run.name=warm"], cwd=workplace, env=environment, check=True, capture_output=True)
-        plain = [sys.executable, str(Path(__file__).with_name(PLAIN[options.exp])), str(EMBEDDED / "tiny")]
+        script, *task = PLAIN[options.exp]
+        plain = [sys.executable, str(Path(__file__).with_name(script)), *task]
+        plain += [str(EMBEDDED / "tiny"), str(options.steps)]
         pairs = []
         for number in range(options.pairs):
             a = cost_of([*ours, f"run.name=run{number}"], cwd=workplace, environment=environment)
-            b = cost_of([*plain, f"plain{number}", str(options.steps)], cwd=workplace, environment=environment)
+            b = cost_of([*plain, f"plain{number}"], cwd=workplace, environment=environment)
             pairs.append((a, b))
         print_ratios("rlhf train", "plain TRL", pairs)
         run = RunFolder(Path(workplace, "runs", options.exp, "run0"))
         done = subprocess.run(
-            [*plain, "check", str(options.steps)],
+            [*plain, "check"],
             cwd=workplace,
             env=environment,
             capture_output=True,

@@ -1,22 +1,41 @@
-"""The quickstart as a user of plain TRL would write it: the yardstick for what our layer costs.
+"""GRPO as a user of plain TRL would write it: the yardstick for what our layer costs.
 
-usage: plain_grpo.py MODEL_DIR OUTPUT_DIR STEPS
+usage: plain_grpo.py quickstart|first_step MODEL_DIR STEPS OUTPUT_DIR
+
+`quickstart` is the experiment of that name, which launcher.py times whole; `first_step` has the folder `rows` and the
+one reward of first_step.py, and imports nothing else of ours.
 """
 
-import functools
 import sys
+from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from rlhf_cli.data.worlds import generate
-from rlhf_cli.rewards.length import length_ramp
-from rlhf_cli.rewards.toy import digits_only, sums_correct
 
-model_dir, output_dir, steps = sys.argv[1:]
+def quickstart() -> dict[str, Any]:
+    """Return the rows and the rewards of the experiment."""
+    import functools
+
+    from rlhf_cli.data.worlds import generate
+    from rlhf_cli.rewards.length import length_ramp
+    from rlhf_cli.rewards.toy import digits_only, sums_correct
+
+    brevity = functools.partial(length_ramp, full=2, zero=16, unit="characters")
+    rows = generate("toy_sums", {"num_rows": 2000, "max_value": 20}, seed=0)
+    return {"reward_funcs": [sums_correct, digits_only, brevity], "train_dataset": Dataset.from_list(rows)}
+
+
+def first_step() -> dict[str, Any]:
+    """Return what lies in the working directory, and the reward that holds the clock."""
+    from marked_steps import correct
+
+    return {"reward_funcs": [correct], "train_dataset": load_dataset("rows", split="train")}
+
+
+task, model_dir, steps, output_dir = sys.argv[1:]
 trainer = GRPOTrainer(
     model=model_dir,
-    reward_funcs=[sums_correct, digits_only, functools.partial(length_ramp, full=2, zero=16, unit="characters")],
     args=GRPOConfig(
         output_dir=output_dir,
         max_steps=int(steps),
@@ -31,12 +50,12 @@ trainer = GRPOTrainer(
         save_steps=100,
         save_total_limit=2,
         report_to="none",
-        reward_weights=[1.0, 0.5, 0.2],
+        reward_weights={"quickstart": [1.0, 0.5, 0.2], "first_step": None}[task],
         use_cpu=True,
         bf16=False,
         seed=0,
     ),
-    train_dataset=Dataset.from_list(generate("toy_sums", {"num_rows": 2000, "max_value": 20}, seed=0)),
+    **{"quickstart": quickstart, "first_step": first_step}[task](),
 )
 trainer.train()
 trainer.save_model(f"{output_dir}/model")

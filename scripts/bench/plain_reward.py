@@ -1,6 +1,6 @@
 """A reward model as a user of plain TRL would train it: the yardstick for what our layer costs.
 
-usage: plain_reward.py MODEL_DIR OUTPUT_DIR STEPS
+usage: plain_reward.py MODEL_DIR STEPS OUTPUT_DIR
 """
 
 import sys
@@ -10,7 +10,7 @@ from trl import RewardConfig, RewardTrainer
 
 from rlhf_cli.data.worlds import generate
 
-model_dir, output_dir, steps = sys.argv[1:]
+model_dir, steps, output_dir = sys.argv[1:]
 rows = generate("toy_preferences", {"num_rows": 4000, "max_value": 20}, seed=0)
 trainer = RewardTrainer(
     model=model_dir,

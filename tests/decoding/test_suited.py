@@ -114,6 +114,17 @@ def test_a_cache_that_holds_something_is_its_owners() -> None:
     assert generating.mode.why == "the cache was given, and is not empty"
 
 
+def test_a_cache_that_lies_elsewhere_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two layers its rows are on their way to another device; there is none here to send them to."""
+    model, rows = model_of("llama"), prompts()
+    cache = DynamicCache(config=model.config)
+    no_more = LogitsProcessorList(), StoppingCriteriaList(), {"past_key_values": cache}
+    assert suited.why_not_call(model, len(rows["input_ids"]), *no_more) is None
+    monkeypatch.setattr(cache, "offloading", True)
+    why = suited.why_not_call(model, len(rows["input_ids"]), *no_more)
+    assert why == "the cache is a DynamicCache, of which no rows can be taken"
+
+
 def test_what_is_asked_for_is_plain() -> None:
     model, generating = model_of("llama"), Generating(is_plain=True)
     with generating.of(model):
@@ -134,6 +145,8 @@ def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.M
     assert not suited.is_in_parts(model)  # every rank has all of them
     monkeypatch.setattr(suited, "is_deepspeed_zero3_enabled", lambda: True)
     assert suited.is_in_parts(model)
+    two.get_world_size = lambda: 1
+    assert not suited.is_in_parts(model)  # nobody else to keep in step with
     monkeypatch.undo()
     monkeypatch.setattr(suited, "is_in_parts", lambda model: True)
     generating = Generating()

@@ -56,6 +56,27 @@ def test_values_and_gradients(has_bias: bool, scale: float, of: str) -> None:
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("trained", [{"hidden"}, {"weight"}, {"hidden", "weight"}], ids=sorted)
+def test_what_is_frozen_keeps_no_gradient_from_the_rest(trained: set[str]) -> None:
+    """Under an adapter the head is frozen and its states are not; the head alone may be trained, too."""
+    hidden, weight, _ = (one.detach() for one in tensors())
+    names = {"hidden": hidden, "weight": weight}
+    exact = {name: one.double() for name, one in names.items()}
+    for name in trained:
+        names[name].requires_grad_()
+        exact[name].requires_grad_()
+    with one_pass_head(has_entropy=True):
+        log_probs, entropy, *_ = getattr(trl_utils, subject._SEAM).apply(
+            hidden, weight, None, TARGETS, 0.7, 8, None, 1.0, ("log_probs", "entropy")
+        )
+    (log_probs.sum() + entropy.sum()).backward()
+    sum(one.sum() for one in by_autograd(exact["hidden"], exact["weight"], None, 1 / 0.7)).backward()
+    for name in names:
+        assert (names[name].grad is None) == (name not in trained)
+        if name in trained:
+            torch.testing.assert_close(names[name].grad.double(), exact[name].grad, rtol=0, atol=2e-5)
+
+
 def test_a_probability_of_nothing_has_no_gradient_but_its_own() -> None:
     """p log p is 0 where p is: a token that a bias of -200 rules out leaves every gradient a number."""
     hidden, weight, bias = tensors()

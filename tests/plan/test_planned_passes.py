@@ -81,6 +81,22 @@ def test_the_name_of_before_transformers_5() -> None:
     assert of(old | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}) == Passes("packed")
 
 
+def test_an_adapter_s_rows_go_as_its_base_takes_them(place: Path) -> None:
+    """Its own folder has no config.json; where it has one beside it (as a merged model), that is what is loaded."""
+    for name, config in {"windowed": {"model_type": "mistral"}, "whole": {"model_type": "llama"}}.items():
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps(config))
+    (place / "adapter").mkdir()
+    for base, mode in {"windowed": "trimmed", "whole": "packed"}.items():
+        (place / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        found = passes("model.build=null", "model.path=adapter")
+        assert found is not None
+        assert found.mode == mode
+    (place / "adapter" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    found = passes("model.build=null", "model.path=adapter")
+    assert found == Passes("trimmed", "its positions are learned, not rotary")
+
+
 def test_dropout_counts_where_it_is_not_switched_off() -> None:
     """TRL's disable_dropout reaches layers, the adapter's among them, and no share that attention keeps as a number;
     ours, under PPO, reaches both.

@@ -9,6 +9,9 @@ import pytest
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.pulse import (
+    CHECKS,
+    CLIPPING,
+    CRITIC,
     DATA,
     ENDING,
     EVALUATION,
@@ -17,13 +20,27 @@ from rlhf_cli.runs.pulse import (
     LOADING,
     LOGGING,
     LOSS,
+    OLD_LOGPS,
     OPTIMIZER,
     REFERENCE_LOGPS,
     REWARDS,
     ROLLOUT,
+    SAVING,
     TRAINING,
+    VALUES,
     Pulse,
 )
+from rlhf_cli.tables.step_phases import PHASES
+
+IN_THE_TABLE = {
+    **{DATA: "data", GENERATION: "generation", ROLLOUT: "rest of a rollout", REWARDS: "around rewards"},
+    **{OLD_LOGPS: "old log-probabilities", REFERENCE_LOGPS: "reference log-probabilities", VALUES: "values"},
+    **{FORWARD: "forward", LOSS: "backward", CRITIC: "critic", CHECKS: "checks of numbers", CLIPPING: "optimizer"},
+    **{OPTIMIZER: "optimizer", LOGGING: "logging", SAVING: "saving", EVALUATION: "evaluation", TRAINING: "the rest"},
+}
+"""What a rank says that it does -> the line of a person's table that has the time of it (docs/profile.md)."""
+OF_THE_MODELS = {FORWARD, LOSS, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC, CLIPPING, OPTIMIZER}
+"""What asks a device for matrix products, of weights or of gradients."""
 
 
 class Hands:
@@ -92,6 +109,15 @@ def test_a_phase_has_what_no_other_within_it_has(pulse: Pulse, clock: PhaseClock
     assert taken(clock) == {"rest": 5.0}
 
 
+@pytest.mark.parametrize("phase", [*IN_THE_TABLE, "of another version"])
+def test_the_line_of_a_phase(pulse: Pulse, clock: PhaseClock, hands: Hands, phase: str) -> None:
+    pulse.enter(TRAINING)
+    with pulse.during(phase):
+        hands.move(3)
+    label = IN_THE_TABLE.get(phase, "the rest")
+    assert {PHASES[key].label: seconds for key, seconds in taken(clock).items()} == {label: 3.0}
+
+
 def test_an_evaluation_is_one_whatever_happens_within(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
     pulse.enter(TRAINING)
     with pulse.during(EVALUATION), pulse.during(GENERATION), clock.waiting():
@@ -157,6 +183,16 @@ def test_a_device_is_waited_for_before_its_phase_ends(pulse: Pulse, clock: Phase
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
+
+
+@pytest.mark.parametrize("phase", IN_THE_TABLE)
+def test_which_phases_a_device_is_waited_for(pulse: Pulse, clock: PhaseClock, phase: str) -> None:
+    waits: list[int] = []
+    clock.settle = lambda: waits.append(1)
+    pulse.enter(TRAINING)
+    with pulse.during(phase):
+        waits.clear()
+    assert bool(waits) == (phase in OF_THE_MODELS)
 
 
 def test_no_second_is_lost_and_none_is_counted_twice(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:

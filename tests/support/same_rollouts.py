@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import torch
 import trl
-from datasets import Dataset
-from peft import LoraConfig
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.tables.pass_modes import PassSetting
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
 from rlhf_cli.trainers.passes.row_passes import RowPasses
+from tests.support.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
 
-PAD, EOS, VOCABULARY = 0, 1, 64
-LONGEST = 12
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One word, one token."""
-    names = {"<pad>": PAD, "<eos>": EOS} | {f"w{number}": number for number in range(2, VOCABULARY)}
-    words = Tokenizer(models.WordLevel(names, unk_token="w2"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left")
+VOCABULARY = 64
 
 
 def policy(**settings: Any) -> LlamaForCausalLM:
@@ -39,13 +27,11 @@ def policy(**settings: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**{"vocab_size": VOCABULARY, **shape, **given, **settings}))
 
 
-def prompts(count: int = 8) -> Dataset:
+def prompts() -> list[list[int]]:
     """Prompts of one to six words, two of them alike but for the last word."""
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(1, 7, (count,), generator=generator).tolist()
-    texts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    texts = random_prompts(2, VOCABULARY)
     texts[1] = [*texts[0][:-1], 3]
-    return Dataset.from_list([{"prompt": " ".join(f"w{word}" for word in text)} for text in texts])
+    return texts
 
 
 class Given:
@@ -64,77 +50,29 @@ class Given:
         return answers if isinstance(self, trl.RLOOTrainer) else (answers, None)
 
 
-def by_length(completion_ids: list[list[int]], **_: object) -> list[float]:
-    """Longer is better, and all that begin with a high token are alike: some groups have no deviation."""
-    return [float(len(ids)) + ids[0] % 5 for ids in completion_ids]
-
-
-class Grabbed(TrainerCallback):
-    """Keeps the gradient of every optimizer step, flat, as float64."""
-
-    def __init__(self) -> None:
-        self.gradients: list[Tensor] = []
-
-    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
-        grads = [one.grad for one in model.parameters() if one.requires_grad]
-        self.gradients.append(torch.cat([grad.double().flatten() for grad in grads if grad is not None]))
-
-
 def trained(
     folder: Path,
     passes: PassSetting | None,
     *,
     trainer: str = "GRPO",
     model: Any = None,
-    reward: Any = by_length,
     mixed: tuple[type, ...] = (),
-    lora: LoraConfig | None = None,
     dtype: torch.dtype = torch.float32,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
     """Return the gradients of every step and the trainer; `passes` None is TRL's trainer with nothing of ours."""
     trl_trainer = getattr(trl, f"{trainer}Trainer")
-    args = getattr(trl, f"{trainer}Config")(
-        output_dir=str(folder),
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_steps=1,
-        **{
-            "bf16": False,
-            "model_init_kwargs": {"dtype": "auto"},
-            "gradient_checkpointing": False,
-            "num_generations": 4,
-            "per_device_train_batch_size": 4,
-            "gradient_accumulation_steps": 4,
-            "max_completion_length": LONGEST,
-            "max_steps": 1,
-            "max_grad_norm": 1e9,
-            "learning_rate": 1e-3,
-            "optim": "sgd",
-            **settings,
-        },
-    )
-    grabbed = Grabbed()
-    saved = folder / "policy"  # where TRL finds the reference, too
-    (model if model is not None else policy()).to(dtype).save_pretrained(saved)
-    given: dict[str, Any] = {
-        "model": str(saved),
-        "reward_funcs": [reward],
-        "args": args,
-        "train_dataset": prompts(),
-        "processing_class": tokenizer(),
-        "callbacks": [grabbed],
-        **({"peft_config": copy.deepcopy(lora)} if lora is not None else {}),
-    }
     bases: tuple[type, ...] = (Given, *mixed, trl_trainer)
     if passes is not None:
         bases = (BuiltWhole, Given, RowPasses, *mixed, trl_trainer)
-        given["additions"] = Additions(rewards=RewardParts(stack=RewardStack([]), passes=passes))
-    made = type(trl_trainer.__name__, bases, {})(**given)
-    made.train()
-    return grabbed.gradients, made
+        settings["additions"] = Additions(rewards=RewardParts(stack=RewardStack([]), passes=passes))
+    return trained_on(
+        prompts(),
+        bases,
+        folder,
+        model=(model if model is not None else policy()).to(dtype),
+        **{"gradient_accumulation_steps": 4, "max_steps": 1, **settings},
+    )
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

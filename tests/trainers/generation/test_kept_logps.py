@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from peft import LoraConfig
 
 from rlhf_cli.trainers.generation import live_generation
 from rlhf_cli.trainers.generation.kept_logps import KeptLogps
+from rlhf_cli.trainers.generation.live_generation import LiveGeneration
 from tests.support.sampling_trainers import distance, trained
 from tests.support.tiny_decoders import model_of
 
@@ -78,11 +80,40 @@ def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
     """With the adapter off it is the reference that is asked, and the same tokens are as probable as they are to it."""
     _, trainer = trained(tmp_path, "auto", lora=LORA, max_steps=1)
     model = trainer.model
-    kept = KeptLogps.of(model, torch.zeros(3, 4))
+    kept = KeptLogps.of(model, -torch.arange(1.0, 13.0).view(3, 4))
     assert kept.is_of(model, 3)
     assert not kept.is_of(model, 2)
     with model.disable_adapter():
         assert not kept.is_of(model, 3)
     assert kept.is_of(model, 3)
-    assert kept.padded(6).shape == (3, 6)
-    assert kept.padded(2).shape == (3, 2)
+    first, *_ = kept.padded(6).tolist()
+    assert first == [-1.0, -2.0, -3.0, -4.0, 0.0, 0.0]
+    assert kept.padded(2).tolist() == [[-1.0, -2.0], [-5.0, -6.0], [-9.0, -10.0]]
+
+
+def test_whose_sampling_is_what_a_pass_comes_to() -> None:
+    """Not that of two samplings with a tool's output between them, nor that of a run in half precision."""
+
+    def may_keep(**changed: Any) -> bool:
+        accelerator = SimpleNamespace(mixed_precision=changed.pop("precision", "no"))
+        trainer = SimpleNamespace(**{"model": model_of("llama"), "accelerator": accelerator, "tools": None, **changed})
+        return LiveGeneration._may_keep.fget(trainer)  # type: ignore[attr-defined]
+
+    assert may_keep()
+    assert may_keep(tools=[])
+    assert not may_keep(tools=[print])
+    assert not may_keep(precision="bf16")
+    assert not may_keep(precision="fp16")
+
+
+def test_every_so_many_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round is two micro-batches, learned from three times: six steps; of every two rounds the first is checked."""
+    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 2)
+
+    def is_checked(step: int, *, training: bool = True) -> bool:
+        args, model = SimpleNamespace(steps_per_generation=2), SimpleNamespace(training=training)
+        trainer = SimpleNamespace(args=args, num_iterations=3, model=model, _step=step)
+        return LiveGeneration._is_checked.fget(trainer)  # type: ignore[attr-defined]
+
+    assert [is_checked(step) for step in (0, 6, 12, 18, 24)] == [True, False, True, False, True]
+    assert not is_checked(0, training=False)

@@ -34,12 +34,19 @@ def trying(precision: str = "no", gathered: Callable[[Tensor], Tensor] = lambda 
 
 
 @pytest.mark.parametrize(
-    ("off", "precision", "mode"),
-    [(0.02, "bf16", "packed"), (0.02, "no", "trimmed"), (0.2, "bf16", "trimmed"), (1e-4, "no", "packed")],
+    ("off", "precision", "dtype", "mode"),
+    [
+        (0.02, "bf16", torch.float32, "packed"),
+        (0.02, "no", torch.bfloat16, "packed"),  # as `model.dtype=bfloat16` has it
+        (0.02, "no", torch.float32, "trimmed"),
+        (0.2, "bf16", torch.float32, "trimmed"),
+        (1e-4, "no", torch.float32, "packed"),
+    ],
 )
-def test_how_far_off_is_another_result(off: float, precision: str, mode: str) -> None:
+def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.dtype, mode: str) -> None:
     """A hundredth is bfloat16's rounding of a logit, and no float32 is off by as much."""
     trainer = trying(precision)
+    trainer.model.to(dtype)
     trainer._try(trainer.model, lambda: PLAIN, lambda: PLAIN - off)
     assert trainer.passes.mode == mode
 

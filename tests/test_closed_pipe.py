@@ -1,0 +1,79 @@
+"""What a shell sees of a command whose output nobody reads to its end: no traceback, a code that says how it went."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.verbs import list as list_verb
+
+RLHF = f"'{sys.executable}' -m rlhf_cli"
+WRONG = "check +exp=quickstart nosuch=3"
+CASES = {
+    # what is typed: what the command ends with, and the first word of stderr
+    f"{RLHF} --help | true": (0, ""),  # it was done when it was written out
+    f"PYTHONUNBUFFERED=1 {RLHF} --help | true": (141, ""),
+    f"PYTHONUNBUFFERED=1 {RLHF} score --help | true": (141, ""),
+    f"{RLHF} list | true": (141, ""),
+    f"{RLHF} list --json | true": (141, ""),
+    f"{RLHF} {WRONG} | true": (2, "error:"),
+    f"{RLHF} {WRONG} --json | true": (2, "error:"),
+    f"{RLHF} nosuch --json | true": (2, "error:"),
+    f"{RLHF} nosuch --json 2>&1 | true": (141, ""),
+    f"{RLHF} list >&-": (0, ""),
+    f"{RLHF} list --json >&- 2>&-": (0, ""),
+}
+"""141 is what bash says of `yes | true`: 128 and the number of SIGPIPE."""
+
+
+def test_nobody_reads(place: Path) -> None:
+    """All in one shell. A reader that is gone before Python has started is gone before anything is printed."""
+    script = "unset PYTHONUNBUFFERED\n" + "".join(
+        f"{{ {typed}; echo ${{PIPESTATUS[0]}} > {number}.code; }} 2> {number}.stderr\n"
+        for number, typed in enumerate(["yes | true", *CASES])
+    )
+    subprocess.run(["bash", "-c", script], timeout=120, check=True)
+
+    def ended(number: int) -> tuple[int, str]:
+        stderr = (place / f"{number}.stderr").read_text()
+        assert "BrokenPipe" not in stderr
+        return int((place / f"{number}.code").read_text()), stderr.partition(" ")[0]
+
+    assert ended(0) == (141, "")
+    assert {typed: ended(number) for number, typed in enumerate(CASES, 1)} == CASES
+
+
+def test_the_first_line_is_read(place: Path) -> None:
+    done = subprocess.run(["bash", "-c", f"{RLHF} list | head -1"], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("exp\n", "")
+
+
+UNREAD_VALUE = """
+import sys
+from rlhf_cli.json_output import json_alone, print_json
+from rlhf_cli.lasting_output import lasting_output
+with lasting_output(), json_alone():
+    print_json(["x" * 200_000])
+    print("went on", file=sys.stderr)
+"""
+
+
+def test_a_training_s_value_is_lost_and_no_more() -> None:
+    command = f"'{sys.executable}' -c '{UNREAD_VALUE}' | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "went on\n")
+
+
+def test_the_pipe_of_something_else_is_a_crash(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    """A reward's server that is gone says nothing of who reads what is printed."""
+
+    def run(words: list[str]) -> int:
+        raise BrokenPipeError("to a server")
+
+    monkeypatch.setattr(list_verb, "run", run)
+    assert main(["list"]) == 1
+    assert "BrokenPipeError: to a server" in capfd.readouterr().err
