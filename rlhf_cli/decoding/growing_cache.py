@@ -37,13 +37,7 @@ class GrowingLayer(DynamicLayer):
         if not length:  # a prompt: what is read of it is all that there is
             return super().update(key_states, value_states, *args, **kwargs)
         if not self._has_room(length + num_new):
-            assert self.keys is not None
-            assert self.values is not None
-            room = max(length + num_new, min(length + num_new + ROOM_TOKENS, self._longest))
-            self._whole = self._used = None  # one after the other goes: never are both there twice
-            self.keys = _lengthened(self.keys, room)
-            self.values = _lengthened(self.values, room)
-            self._whole = self.keys, self.values
+            self._make_room(max(length + num_new, min(length + num_new + ROOM_TOKENS, self._longest)))
         assert self._whole is not None
         for whole, new in zip(self._whole, (key_states, value_states), strict=True):
             whole[..., length : length + num_new, :] = new
@@ -55,6 +49,15 @@ class GrowingLayer(DynamicLayer):
         """Keep these rows, and at once nothing of the others."""
         super().batch_select_indices(indices)
         self._whole = self._used = None
+
+    def _make_room(self, length: int) -> None:
+        """Move to larger tensors, the keys first: before the values do, what the keys were is gone."""
+        assert self.keys is not None
+        assert self.values is not None
+        num_cached, self._whole, self._used = self.keys.shape[-2], None, None
+        keys = _lengthened(self.keys, length)
+        self.keys = keys[..., :num_cached, :]
+        self._whole = (keys, _lengthened(self.values, length))
 
     def _has_room(self, length: int) -> bool:
         return self._whole is not None and self.keys is self._used and length <= self._whole[0].shape[-2]
