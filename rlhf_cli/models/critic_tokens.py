@@ -25,7 +25,7 @@ def check_tokens(critic: PreTrainedModel, path: str, tokenizer: str, *, trust_re
         read = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code).get_vocab()
     except (OSError, ValueError):  # a critic is saved without a tokenizer: its size is all there is to compare
         return
-    for token, number in written.items():
+    for token, number in sorted(written.items(), key=lambda one: one[1]):  # a vocabulary comes in any order
         if read.get(token) != number:
             known = read.get(token, "unknown")
             raise other_tokens(f"token {token!r} is {number} to the policy and {known} to the critic", "critic.init")
