@@ -154,3 +154,8 @@ class Preempted(RlhfError):
 
 class Interrupted(KeyboardInterrupt):
     """Raised where a signal arrives that is not to wait for the end of a step; its argument names the signal."""
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return what kind of error it is and the first line of what it says, for a message about something else."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

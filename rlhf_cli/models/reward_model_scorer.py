@@ -17,7 +17,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import apply_chat_template, is_conversational
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, in_a_line
 from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 from rlhf_cli.packing.kernel_choice import distrust, heads_of_model, why_a_row_each
@@ -164,7 +164,7 @@ class RewardModelScorer:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            return f"it raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            return f"it raised {in_a_line(error)}"
         tolerance = _TOLERANCE.get(self._model.dtype, 0.1)
         is_as_padded = torch.allclose(
             ours, torch.tensor(self._forward(rows)), rtol=tolerance, atol=tolerance, equal_nan=True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlhf_cli.errors import in_a_line
 from rlhf_cli.packing.joined_keys import JoinedKeys, joined_keys
 from rlhf_cli.packing.varlen_kernel import Heads, attend_at_once
 
@@ -34,7 +35,7 @@ def why_wrong(heads: Heads) -> str | None:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            return f"it raises {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            return f"it raises {in_a_line(error)}"
         exact = [one.detach().float().requires_grad_() for one in given]
         expected = _with_gradients(_a_segment_each(joined, *exact), exact)
     farthest = max(

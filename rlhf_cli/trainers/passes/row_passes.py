@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf_cli.errors import in_a_line
 from rlhf_cli.packing.kernel_choice import distrust
 from rlhf_cli.packing.packable import has_relative_positions
 from rlhf_cli.packing.packed_rows import rows_by_prompt
@@ -225,7 +226,7 @@ class RowPasses(TrlTrainer):
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            raised = f"a pass raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            raised = f"a pass raised {in_a_line(error)}"
         said = torch.stack([difference.float(), torch.full_like(difference, float(is_at_once), dtype=torch.float32)])
         farthest, any_at_once = self.accelerator.gather(said.unsqueeze(0)).amax(dim=0).tolist()
         is_half = self.accelerator.mixed_precision != "no" or self.model.dtype.itemsize < 4
