@@ -19,7 +19,8 @@ _MOST_OF_THE_TIME = 4.0
 """Whoever waits, waits for so many times as long as it computes, over all calls.
 
 One that only computes seems to wait as well, where the process gets no processor: for the interpreter that another
-thread left off with, or for the next slice of a container's quota. Eight other programs on two cores made it 0.7 times.
+thread left off with, or for the next slice of a container's quota: beside eight other programs on two cores one of a
+few milliseconds waited for up to 80 in a call.
 """
 
 

@@ -33,7 +33,7 @@ def judged(*calls: tuple[float, float], score=sync, timeouts: int = 0, asked: in
         ([], False),  # nobody knows yet
         ([(0.3, 0.01)], True),  # asks a server
         ([(0.3, 0.05)], True),  # and reads a long answer
-        ([(0.08, 0.112)], False),  # computes, beside eight others on two cores: seen
+        ([(0.08, 0.112)], False),  # computes; so long were waits beside eight others on two cores
         ([(0.0, 0.01), (0.1, 0.01)], True),
         ([(0.0, 0.01), (0.1, 0.01), (0.0, 0.01)], False),  # computes; somebody else had the processor once
         ([(0.004, 0.0)], False),  # too short to gain from a thread
