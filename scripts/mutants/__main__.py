@@ -47,7 +47,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     unexplained = [one for one in verdicts if one.lives and one.mutant.name not in explained]
     for one in unexplained:
         print(entry(one))
-    text = page(verdicts, explained, _head(project, arguments, verdicts))
+    text = page(verdicts, explained, _head(project, arguments, verdicts), project.room)
     if arguments.file or arguments.grep:
         print(text)
     else:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=240, help="how many mutants are drawn (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=30, help="how many mutants of each room (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
@@ -68,14 +68,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
-    by_file = [
-        mutants_of((project.root / file).read_text(encoding="utf-8"), file)
-        for file in (arguments.file or project.mutated_files())
-    ]
+    by_room: dict[str, list[Mutant]] = {room: [] for room in project.tests}
+    for file in arguments.file or project.mutated_files():
+        by_room[project.room(file)] += mutants_of((project.root / file).read_text(encoding="utf-8"), file)
     if arguments.file:
-        mutants = [mutant for mutants in by_file for mutant in mutants]
+        mutants = [mutant for mutants in by_room.values() for mutant in mutants]
     else:
-        mutants = drawn(by_file, arguments.count, arguments.seed)
+        mutants = drawn(list(by_room.values()), arguments.count, arguments.seed)
     wanted = arguments.grep or [""]
     return [mutant for mutant in mutants if any(text in _line(mutant) for text in wanted)]
 

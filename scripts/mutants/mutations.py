@@ -60,17 +60,15 @@ def mutants_of(source: str, file: str) -> list[Mutant]:
     return named
 
 
-def drawn(by_file: Sequence[Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
-    """Return about `count` mutants (all, where there are fewer): from each file in proportion to how many it has.
+def drawn(by_room: Sequence[Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
+    """Return `count` mutants of each room (all, where there are fewer), in the order of files and lines.
 
     They are drawn by a hash of seed and name, so a change of one statement leaves the rest of a sample as it was.
     """
-    total = sum(map(len, by_file))
     sample: list[Mutant] = []
-    for mutants in by_file:
-        share = min(len(mutants), round(count * len(mutants) / max(1, total)))
+    for mutants in by_room:
         by_lot = sorted(mutants, key=lambda mutant: hashlib.sha256(repr((seed, mutant.name)).encode()).digest())
-        sample += sorted(by_lot[:share], key=lambda mutant: mutant.start)
+        sample += sorted(by_lot[:count], key=lambda mutant: (mutant.file, mutant.start))
     return sample
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 class Project:
     """A folder of code with its tests.
 
-    copied: folders and files that the tests need. tests: folder or file that is mutated -> folders or files of tests.
+    copied: folders and files that the tests need. tests: room (a folder with what is below it, or a file) that is
+    mutated -> folders or files of tests; a file belongs to the innermost room that holds it.
     warm: modules that are imported once, before any fork (`module:name` for a name that is imported lazily).
     about: the beginning of the page. explanations, page, cache: files and a folder below the root.
     """
@@ -26,20 +27,22 @@ class Project:
     cache: str = "build/mutants"
 
     def mutated_files(self) -> Iterator[str]:
-        """Yield every file that is mutated, as a path below the root."""
-        for place in self.tests:
-            path = self.root / place
-            for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
-                if file.name != "__init__.py":
-                    yield file.relative_to(self.root).as_posix()
+        """Yield every file that is mutated, as a path below the root, room by room."""
+        for room in self.tests:
+            path = self.root / room
+            for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+                name = file.relative_to(self.root).as_posix()
+                if file.name != "__init__.py" and self.room(name) == room:
+                    yield name
+
+    def room(self, mutated: str) -> str:
+        """Return the room that a file belongs to."""
+        return max((room for room in self.tests if Path(mutated).is_relative_to(room)), key=len)
 
     def test_files(self, mutated: str, copy: Path) -> list[str]:
         """Return the files of tests in a copy of the project that belong to a file."""
-        places = next(
-            tests for place, tests in self.tests.items() if mutated == place or str(Path(mutated).parent) == place
-        )
         files = []
-        for place in places:
+        for place in self.tests[self.room(mutated)]:
             path = copy / place
             found = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
             files += [file.relative_to(copy).as_posix() for file in found]
@@ -73,18 +76,29 @@ OURS = Project(
     about=_ABOUT,
     copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
     tests={
+        "rlhf_cli/comparison": ("tests/comparison", "tests/report", "tests/screen/test_comparison_shown.py"),
+        "rlhf_cli/data": ("tests/data", "tests/models"),
+        "rlhf_cli/decoding": ("tests/decoding", "tests/trainers/generation"),
+        "rlhf_cli/diagnosis": ("tests/diagnosis",),
+        "rlhf_cli/expectations": ("tests/expectations",),
+        "rlhf_cli/hindsight": ("tests/hindsight",),
+        "rlhf_cli/measure": ("tests/measure", "tests/evaluate"),
+        "rlhf_cli/memory": ("tests/memory",),
         "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
-        "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
-        "rlhf_cli/trainers": (
-            *("tests/trainers", "tests/trainers/ppo"),
-            *("tests/stack/test_dense_speakers.py", "tests/stack/test_truncation.py"),
-        ),
-        "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
+        "rlhf_cli/packing": ("tests/packing", "tests/trainers/passes"),
         "rlhf_cli/runs/checkpoint_folders.py": (
             "tests/runs/test_checkpoint_folders.py",
             "tests/trainers/test_whole_checkpoints.py",
             "tests/trainers/test_resume_faults.py",
         ),
+        "rlhf_cli/sampling": ("tests/sampling",),
+        "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
+        "rlhf_cli/tables": ("tests/tables", "tests/config", "tests/plan"),
+        "rlhf_cli/trainers": (
+            *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),
+            *("tests/stack/test_dense_speakers.py", "tests/stack/test_truncation.py"),
+        ),
+        "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
     },
     warm=(
         *("numpy", "scipy.stats", "torch", "datasets", "accelerate", "peft", "wandb", "hydra", "pydantic", "rich"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,23 +48,27 @@ def explanations(file: Path) -> dict[tuple[str, str, str, str, int], Explanation
 
 
 def page(
-    verdicts: Sequence[Verdict], explained: Mapping[tuple[str, str, str, str, int], Explanation], head: Iterable[str]
+    verdicts: Sequence[Verdict],
+    explained: Mapping[tuple[str, str, str, str, int], Explanation],
+    head: Iterable[str],
+    room: Callable[[str], str],
 ) -> str:
-    """Return a Markdown page; `head` are its first lines."""
+    """Return a Markdown page; `head` are its first lines, `room` maps a file to its room."""
     lines = [
         *head,
         "",
-        "| folder | mutants | killed | survived | of which equivalent | killed |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| room | mutants | killed | survived | equivalent survivors | killed | killed, equivalent ones aside |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    folders = sorted({_folder(one) for one in verdicts})
-    for folder in [*folders, ""]:
-        some = [one for one in verdicts if folder in ("", _folder(one))]
+    for name in [*sorted({room(one.mutant.file) for one in verdicts}), ""]:
+        some = [one for one in verdicts if name in ("", room(one.mutant.file))]
         alive = [one for one in some if one.lives]
         equivalent = sum(one.mutant.name in explained and explained[one.mutant.name].is_equivalent for one in alive)
         killed = len(some) - len(alive)
-        share = f"{100 * killed / len(some):.1f} %" if some else ""
-        lines.append(f"| {folder or 'all'} | {len(some)} | {killed} | {len(alive)} | {equivalent} | {share} |")
+        counts = f"{len(some)} | {killed} | {len(alive)} | {equivalent}"
+        lines.append(
+            f"| {name or 'all'} | {counts} | {_share(killed, len(some))} | {_share(killed, len(some) - equivalent)} |"
+        )
     lines += ["", "| survivor | in | before | after | why it survives |", "|---|---|---|---|---|"]
     for one in verdicts:
         if one.lives:
@@ -107,5 +111,5 @@ def _code(text: str) -> str:
     return f"`{flat}`"
 
 
-def _folder(verdict: Verdict) -> str:
-    return str(Path(verdict.mutant.file).parent)
+def _share(killed: int, count: int) -> str:
+    return f"{100 * killed / count:.1f} %" if count else ""

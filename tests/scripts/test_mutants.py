@@ -85,7 +85,7 @@ def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None
     assert ended.returncode == 0, ended.stderr
     page = ended.stdout
     assert "| equivalent: Ten cost the same in both. |" in page
-    assert "| all | 1 | 0 | 1 | 1 | 0.0 % |" in page
+    assert "| all | 1 | 0 | 1 | 1 | 0.0 % |  |" in page
 
 
 def test_a_red_control_stops_everything(judge, tmp_path: Path) -> None:
@@ -121,13 +121,21 @@ class A:
     assert mutants_of(source, "a.py") == []
 
 
-def test_the_sample_is_the_same_for_a_seed_and_even_over_files() -> None:
-    by_file = [mutants_of(LITTLE, "a.py"), mutants_of(LITTLE + LITTLE, "b.py")]
-    sample = drawn(by_file, 12, seed=1)
-    assert sample == drawn(by_file, 12, seed=1)
-    assert sample != drawn(by_file, 12, seed=2)
-    assert sum(mutant.file == "a.py" for mutant in sample) == 4
-    assert len(set(drawn(by_file, 999, seed=1))) == len(by_file[0]) + len(by_file[1])
+def test_the_sample_is_the_same_for_a_seed_and_counts_by_room() -> None:
+    by_room = [mutants_of(LITTLE, "a.py"), mutants_of(LITTLE + LITTLE, "b.py")]
+    sample = drawn(by_room, 4, seed=1)
+    assert sample == drawn(by_room, 4, seed=1)
+    assert sample != drawn(by_room, 4, seed=2)
+    assert [mutant.file for mutant in sample] == ["a.py"] * 4 + ["b.py"] * 4
+    assert len(set(drawn(by_room, 999, seed=1))) == len(by_room[0]) + len(by_room[1])
+
+
+def test_a_file_belongs_to_the_innermost_room() -> None:
+    files = list(OURS.mutated_files())
+    assert len(files) == len(set(files))
+    assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
+    assert OURS.room("rlhf_cli/trainers/passes/row_passes.py") == "rlhf_cli/trainers"
+    assert {"rlhf_cli/trainers/passes/row_passes.py", "rlhf_cli/data/formats/json_lines.py"} <= set(files)
 
 
 def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
