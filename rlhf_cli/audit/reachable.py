@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.evaluate.policy_tokenizer import rewards_without_tokenizer
 from rlhf_cli.plan.reward_components import KEEP_TIME
 
 _CONNECT_S = 2.0
@@ -27,11 +28,12 @@ def expensive(experiment: Experiment) -> dict[str, str]:
 
 
 def unreachable(experiment: Experiment) -> dict[str, str]:
-    """Return name -> why a reward cannot be asked: nobody listens at its address, or its model is not on this machine.
+    """Return name -> why a reward cannot be asked: nobody listens at its address, its model is not on this machine, or
+    it counts the tokens of a policy that is not named.
 
     A connection is opened and closed again; nothing is sent.
     """
-    found = {}
+    found = rewards_without_tokenizer(experiment)
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
             if not Path(reward.model).expanduser().is_dir() and not _is_cached(reward.model):

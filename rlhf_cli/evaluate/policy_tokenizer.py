@@ -1,11 +1,13 @@
-"""Gives the policy's tokenizer alone: no weights, no torch, a second of `transformers`."""
+"""Gives the policy's tokenizer alone, and says which rewards ask for it: no weights, no torch."""
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ModelError
+from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,6 +51,26 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
             hint="hf download " + name,
         ) from error
     return loaded
+
+
+def reads_tokens(function: RewardFunction) -> bool:
+    """Return whether a reward reads token ids; one that measures in another unit does not."""
+    parameters = inspect.signature(function).parameters
+    unit = parameters["unit"].default if "unit" in parameters else "tokens"
+    return "completion_ids" in parameters and unit == "tokens"
+
+
+def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
+    """Return name -> what to type, for the rewards that count tokens of a policy that nobody has named."""
+    model = experiment.model
+    if model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN):
+        return {}
+    why = "it counts the policy's tokens, and no policy is named: model.path=FOLDER_OR_HUB_ID, or model=tiny"
+    return {
+        name: why
+        for name, reward in experiment.rewards.items()
+        if reward.fn is not None and reads_tokens(resolve(reward.fn, reward.args, where=f"rewards.{name}.fn"))
+    }
 
 
 NOT_GIVEN = "(not given)"

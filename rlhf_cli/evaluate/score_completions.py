@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import glob
-import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from rlhf_cli.data.data_files import near_files
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Problems, UserError
-from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer
+from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer, reads_tokens, rewards_without_tokenizer
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.scored_rows import (
     CompletionScores,
@@ -94,16 +94,24 @@ def score(
 ) -> CompletionScores:
     """Score the rows, and sum every reward up over them.
 
-    Weights that follow a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans;
+    A reward that counts tokens is left out where no policy is named, and then no row has a total. Weights that follow
+    a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans;
     None for the policy's own tokenizer, which is loaded where one is asked for.
     `running` are the deviations of a training by reward, None where there is no training to take them from.
     Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
     """
+    left_out = {} if "completion_ids" in rows[0] else _not_counted(experiment)
+    kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
+    experiment = experiment.model_copy(update={"rewards": kept})
     stack = reward_stack(experiment, device=device)
     try:
-        return score_with(stack, experiment, rows, decode=decode, step=step, max_steps=max_steps, running=running)
+        scores = score_with(stack, experiment, rows, decode=decode, step=step, max_steps=max_steps, running=running)
     finally:
         stack.close()
+    if not left_out:
+        return scores
+    why = "; ".join(f"rewards.{name} is left out: {why}" for name, why in left_out.items())
+    return replace(scores, rows=[replace(row, total=None) for row in scores.rows], no_total=why)
 
 
 def score_with(
@@ -202,15 +210,15 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
         raise Problems(problems)
 
 
+def _not_counted(experiment: Experiment) -> dict[str, str]:
+    """Return the rewards that can be left out for want of a tokenizer; empty where all count, or a gate reads one."""
+    counting = rewards_without_tokenizer(experiment)
+    read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
+    return {} if len(counting) == len(experiment.rewards) or read_by_gates & set(counting) else counting
+
+
 def _wanting_tokens(stack: RewardStack) -> list[str]:
-    """Return the keys of the rewards that read token ids; one that measures in another unit does not."""
-    wanting = []
-    for component in stack.components:
-        parameters = inspect.signature(component.score).parameters
-        unit = parameters["unit"].default if "unit" in parameters else "tokens"
-        if "completion_ids" in parameters and unit == "tokens":
-            wanting.append(f"rewards.{component.name}")
-    return wanting
+    return [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]
 
 
 def _mean(values: list[float]) -> float | None:

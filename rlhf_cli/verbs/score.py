@@ -59,6 +59,14 @@ def run(argv: list[str]) -> int:
     capsule = read_capsule(completions)
     experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
     other = _experiment(run, [*options.words, *words], capsule) if words else None
+    if not experiment.rewards:
+        raise ConfigError(
+            "there is no reward to score by",
+            where="rewards",
+            got=f"trainer={experiment.trainer.name}, rewards is empty",
+            expected="an experiment with rewards",
+            hint="+reward@rewards.correct=exact_match; `rlhf list reward` shows all",
+        )
 
     from rlhf_cli.evaluate.score_completions import read_completions, score
     from rlhf_cli.measure.score_bench import score_bench

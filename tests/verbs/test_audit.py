@@ -170,9 +170,34 @@ class TestScore:
         found = as_json(["score", *EXPERIMENT, *words, "model=local", "--completions", "c.jsonl"], capsys)
         assert found["summary"]["brief"]["mean"] == pytest.approx(8 / 14)
 
-    def test_what_counts_tokens_says_that_it_needs_a_tokenizer(self, capsys: Said, write: Write) -> None:
+    def test_what_counts_tokens_is_left_out_where_no_policy_is_named(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
-        words = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
-        assert main(["score", *EXPERIMENT, *words, "--completions", "c.jsonl"]) == 2
+        words = [*EXPERIMENT, "reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
+        typed = ["score", *words, "--completions", "c.jsonl"]
+        found = as_json(typed, capsys)
+        assert found["summary"]["right"]["mean"] == 1.0
+        assert "brief" not in found["summary"]
+        assert found["rows"][0]["total"] is None, "a total without one of its parts is another reward"
+        assert "model=tiny" in found["no_total"]
+        assert as_json([*typed, "model=tiny"], capsys)["summary"]["brief"]["calls"] == 1
+
+    @pytest.mark.parametrize(
+        "words", [["~rewards.right", "~rewards.short"], ["rewards.right.gate={by: brief, at_least: 1.0}"]]
+    )
+    def test_what_only_counts_tokens_needs_a_tokenizer(self, words: list[str], capsys: Said, write: Write) -> None:
+        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
+        brief = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
+        assert main(["score", *EXPERIMENT, *brief, *words, "--completions", "c.jsonl"]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: rewards.brief takes the policy's tokenizer, and no policy is named\n")
+
+    def test_a_shipped_experiment_without_a_model(self, capsys: Said, write: Write) -> None:
+        """gsm8k_grpo: 18 is right and 7 is not, by hand; its brevity counts tokens."""
+        write("c.jsonl", "".join(f'{{"prompt": "?", "answer": "#### 18", "completion": "{n}"}}\n' for n in (18, 7)))
+        found = as_json(["score", "+exp=gsm8k_grpo", "--completions", "c.jsonl"], capsys)
+        assert [row["rewards"]["correct"]["raw"] for row in found["rows"]] == [1.0, 0.0]
+
+    def test_an_experiment_without_rewards(self, capsys: Said, write: Write) -> None:
+        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2"}\n')
+        assert main(["score", "+exp=toy_dpo", "--completions", "c.jsonl"]) == 2
+        assert capsys.readouterr().err.startswith("error: there is no reward to score by\n")
