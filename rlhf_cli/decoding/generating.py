@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,10 +14,12 @@ from transformers import GenerationConfig
 from rlhf_cli.decoding.causal_model import CausalModel
 from rlhf_cli.decoding.live_rows import LiveRows, Unsuited
 from rlhf_cli.decoding.suited import why_not_model, why_not_settings
+from rlhf_cli.for_a_while import with_values
 
 _OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
 """Arguments of `generate` that are for a loop of somebody else's, or that a loop of ours would never see."""
 _ASKED_FOR = "it was asked for"
+_HAS_ITS_OWN = "the model was given a `generate` of its own"
 _LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
 
 
@@ -30,7 +33,8 @@ class GenerationMode:
 
 def expected_mode(model: CausalModel, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
     """Return how a model is going to generate, as far as can be said before it is asked to."""
-    why = _ASKED_FOR if is_plain else why_not_model(model) or why_not_settings(config)
+    own = _HAS_ITS_OWN if _has_its_own(model) else None
+    why = _ASKED_FOR if is_plain else own or why_not_model(model) or why_not_settings(config)
     return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
 
 
@@ -65,11 +69,17 @@ class Generating:
 
     @contextlib.contextmanager
     def of(self, model: CausalModel) -> Iterator[None]:
-        """Open a context in which `model.generate` goes through `self.generate`, whoever calls it."""
-        stock = model.generate
-        # On the instance: it hides the method of the class, and goes without a trace.
-        model.generate = lambda *args, **named: self.generate(stock, *args, **named)
-        try:
+        """Open a context in which `model.generate` goes through `self.generate`, whoever calls it.
+
+        A `generate` that sits on the instance stays: it may not do what the method of the class does.
+        """
+        if _has_its_own(model):
+            self.mode = GenerationMode("plain", _HAS_ITS_OWN)
             yield
-        finally:
-            del model.generate
+            return
+        with with_values(model, generate=functools.partial(self.generate, model.generate)):
+            yield
+
+
+def _has_its_own(model: CausalModel) -> bool:
+    return "generate" in vars(model)

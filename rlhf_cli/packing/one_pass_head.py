@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from trl.trainer import utils as trl_utils
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES
 
 _SEAM = "_ChunkedLogProbFunction"
@@ -56,11 +57,8 @@ def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
             )
             return found
 
-    setattr(trl_utils, _SEAM, Head)
-    try:
+    with with_values(trl_utils, **{_SEAM: Head}):
         yield
-    finally:
-        setattr(trl_utils, _SEAM, chunked)
 
 
 def fits(hidden: Tensor, weight: Tensor) -> bool:

@@ -8,6 +8,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Collection, Iterator
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.startup.later_imports import later_imports
 from rlhf_cli.startup.read_once import distributions_when_asked, read_models_once
 
@@ -55,22 +56,7 @@ def _asking_nobody() -> Iterator[None]:
         return importlib.util.find_spec("wandb") is not None
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_set(accelerate.utils, "is_peft_model", is_peft_model_when_imported))
+        stack.enter_context(with_values(accelerate.utils, is_peft_model=is_peft_model_when_imported))
         for module in (transformers, transformers.integrations):
-            stack.enter_context(_set(module, "is_wandb_available", is_wandb_installed))
+            stack.enter_context(with_values(module, is_wandb_available=is_wandb_installed))
         yield
-
-
-@contextlib.contextmanager
-def _set(module: object, name: str, value: object) -> Iterator[None]:
-    """Open a context in which a module has another value for a name, which it need not have had before."""
-    missing = object()
-    before = vars(module).get(name, missing)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        if before is missing:
-            delattr(module, name)
-        else:
-            setattr(module, name, before)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from rlhf_cli.for_a_while import with_values
+
 Structure = dict[frozenset[str], dict[str, set[str]]]
 """Backends -> module below `transformers.models` -> the names it exports."""
 
@@ -63,11 +65,8 @@ def distributions_when_asked() -> Iterator[None]:
     TRL calls it when it is imported, which reads what every installed distribution has, and asks for two of them.
     """
     read = importlib.metadata.packages_distributions
-    importlib.metadata.packages_distributions = lambda: _WhenAsked(read)
-    try:
+    with with_values(importlib.metadata, packages_distributions=lambda: _WhenAsked(read)):
         yield
-    finally:
-        importlib.metadata.packages_distributions = read
 
 
 def read_models_once() -> None:
@@ -97,11 +96,8 @@ def read_models_once() -> None:
         structure: Structure = define(module_path, prefix)
         return structure
 
-    setattr(import_utils, define.__name__, of_models)
-    try:
+    with with_values(import_utils, **{define.__name__: of_models}):
         import transformers.models
-    finally:
-        setattr(import_utils, define.__name__, define)
 
 
 def without_prefix(whole: Structure) -> Structure:

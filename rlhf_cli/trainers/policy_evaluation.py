@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.trainers.answers import Answer, Answers
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
@@ -106,7 +107,7 @@ class WithEvaluation(WithRewardStack):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Return TRL's dataloader with every row in it, in the same order each time."""
         # Every row counts, and in the same order each time; kept workers would also pile up, a set an evaluation.
-        with _with(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
+        with with_values(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
             return super().get_eval_dataloader(eval_dataset)
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
@@ -145,7 +146,7 @@ class WithEvaluation(WithRewardStack):
         }
         with contextlib.ExitStack() as stack:
             if self.use_vllm:
-                stack.enter_context(_with(self.vllm_generation, temperature=0.0))
+                stack.enter_context(with_values(self.vllm_generation, temperature=0.0))
             else:
                 given = self.generation_kwargs
                 kept = {name: given[name] for name in _IN_GREEDY if name in given}
@@ -154,20 +155,5 @@ class WithEvaluation(WithRewardStack):
                     "generation_kwargs": greedy,
                     "generation_config": GenerationConfig(**greedy, disable_compile=True),
                 }
-            stack.enter_context(_with(self, **instead))
+            stack.enter_context(with_values(self, **instead))
             yield
-
-
-@contextlib.contextmanager
-def _with(owner: object, **values: object) -> Iterator[None]:
-    """Set attributes of `owner` for a while; those it did not have are gone afterwards."""
-    before = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
-    vars(owner).update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            if name in before:
-                setattr(owner, name, before[name])
-            else:
-                delattr(owner, name)

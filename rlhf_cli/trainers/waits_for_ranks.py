@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.phase_clock import PhaseClock
 
 _COLLECTIVES = (
@@ -31,14 +32,9 @@ def timed_waits(
     if not wanted:
         yield
         return
-    before = {name: getattr(torch.distributed, name) for name in _COLLECTIVES}
-    for name, collective in before.items():
-        setattr(torch.distributed, name, _timed(collective, clock, settle))
-    try:
+    timed = {name: _timed(getattr(torch.distributed, name), clock, settle) for name in _COLLECTIVES}
+    with with_values(torch.distributed, **timed):
         yield
-    finally:
-        for name, collective in before.items():
-            setattr(torch.distributed, name, collective)
 
 
 def _timed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -134,6 +135,29 @@ def test_what_is_asked_for_is_plain() -> None:
     assert generating.live.slots.decoded == 0
     assert expected_mode(model, settings(), is_plain=True) == generating.mode
     assert expected_mode(model, settings(), is_plain=False).name == "live"
+
+
+def test_a_generate_of_the_instance_stays_there() -> None:
+    """As TRL's own tests and libraries put one there: it is called as TRL calls it, round after round."""
+    model, generating, called = model_of("llama"), Generating(), list[dict[str, Any]]()
+
+    def theirs(**named: Any) -> torch.Tensor:
+        called.append(named)
+        return torch.tensor([[7]])
+
+    with patch.object(model, "generate", side_effect=theirs) as on_instance:
+        expected = expected_mode(model, settings(), is_plain=False)
+        for _ in range(2):
+            with generating.of(model):
+                assert model.generate(**prompts(), top_k=3).tolist() == [[7]]
+            assert model.generate is on_instance
+    assert [sorted(named) for named in called] == [["attention_mask", "input_ids", "top_k"]] * 2
+    assert generating.mode == expected
+    assert (expected.name, expected.why) == ("plain", "the model was given a `generate` of its own")
+    assert "generate" not in vars(model)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode.name == "live"
 
 
 def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:

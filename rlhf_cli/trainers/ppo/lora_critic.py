@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
 from rlhf_cli.errors import ModelError, RlhfError
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.trainers.ppo.critic import Autocast, Critic, CriticSettings
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
@@ -141,11 +142,9 @@ class SharedLoraCritic(Critic):
         """Open a context in which PEFT saves every adapter but the critic's."""
         others = [name for name in self.model.peft_config if name != ADAPTER]
         # PEFT must know our adapter to leave its weights out: without its configuration they are saved as the policy's.
-        vars(self.model)["save_pretrained"] = functools.partial(self.model.save_pretrained, selected_adapters=others)
-        try:
+        save = functools.partial(self.model.save_pretrained, selected_adapters=others)
+        with with_values(self.model, save_pretrained=save):
             yield
-        finally:
-            del vars(self.model)["save_pretrained"]
 
     def save(self, folder: Path) -> None:
         """Write adapter and head as PEFT does: AutoPeftModelForTokenClassification.from_pretrained(folder)."""
