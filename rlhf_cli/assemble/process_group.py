@@ -1,4 +1,7 @@
-"""Start gloo with the time that `ddp_timeout` says, which transformers passes on to every backend but the CPU's.
+"""Open the store in which ranks meet, and start gloo with the timeout of `ddp_timeout`.
+
+torch's own store listens on every interface without a password, and holds pickles. So rank 0 opens it at MASTER_ADDR
+alone; the library that starts the process group then enters it as it would enter the store of torchrun's agent.
 
 `TrainingArguments._setup_devices` (transformers 5.23, training_args.py:1876) leaves the timeout out where `use_cpu` is
 set, and torch then waits 1800 s for a rank that hangs. accelerate takes a process group that is there already. On GPUs
@@ -7,14 +10,45 @@ it tells DeepSpeed of the group, too, without which ZeRO-3 takes every rank for 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from datetime import timedelta
 
-import torch.distributed
+from torch import distributed
 
 from rlhf_cli.config.argument_numbers import whole_number
 from rlhf_cli.config.trl_args import TrainerFields
+from rlhf_cli.plan.meeting_place import MeetingPlace
+
+_IS_OPEN = "TORCHELASTIC_USE_AGENT_STORE"
+_STORE_TIMEOUT = timedelta(seconds=300)
+
+
+def open_store() -> None:
+    """Open the ranks' store at MASTER_ADDR alone (on rank 0), and let every rank of this machine enter it as a client.
+
+    Does nothing if the ranks have no MASTER_ADDR, or if the store is open already.
+    """
+    if "MASTER_ADDR" not in os.environ or os.environ.get(_IS_OPEN) == "True":
+        return
+    if os.environ["RANK"] == "0":
+        _kept_store(MeetingPlace(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    os.environ[_IS_OPEN] = "True"
+
+
+@functools.cache
+def _kept_store(place: MeetingPlace) -> distributed.TCPStore:
+    """Return the store of this process, which lives as long as the process."""
+    return listening_store(place, _STORE_TIMEOUT)
+
+
+def listening_store(place: MeetingPlace, timeout: timedelta) -> distributed.TCPStore:
+    """Return a new store that listens at this address and at no other. Raises OSError if it cannot listen there."""
+    socket = place.listen().detach()  # the store closes it
+    return distributed.TCPStore(
+        place.host, place.port, None, True, timeout, wait_for_workers=False, master_listen_fd=socket
+    )
 
 
 def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, deepspeed: bool = False) -> None:
@@ -27,5 +61,5 @@ def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, d
         from deepspeed import comm
 
         comm.init_distributed("gloo", auto_mpi_discovery=False, timeout=timeout)
-    elif not is_alone and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", timeout=timeout)
+    elif not is_alone and not distributed.is_initialized():
+        distributed.init_process_group("gloo", timeout=timeout)

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_cli.assemble.policy_loading import model_init_kwargs
 from rlhf_cli.assemble.ppo_parts import args_with_critic
-from rlhf_cli.assemble.process_group import start_process_group
+from rlhf_cli.assemble.process_group import open_store, start_process_group
 from rlhf_cli.assemble.rollout_args import rollout_args
 from rlhf_cli.assemble.stack_building import truncation_policy
 from rlhf_cli.assemble.strategy_args import strategy_args
@@ -48,6 +48,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         owned["scale_rewards"] = "batch"
     if experiment.reward_model is not None:
         owned["center_rewards_coefficient"] = experiment.reward_model.center or None
+    open_store()
     if owned["use_cpu"]:
         start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in owned)
     try:

@@ -33,10 +33,10 @@ from rlhf_cli.machines.machine_words import (
     proof,
     versions,
 )
-from rlhf_cli.machines.network_interface import towards
 from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.meeting_place import meeting_place
+from rlhf_cli.plan.network_interface import towards
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, PREEMPTED, update_status
 

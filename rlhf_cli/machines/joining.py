@@ -32,11 +32,11 @@ from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.machines.first_machine import JOIN_TIMEOUT_S
 from rlhf_cli.machines.machine_line import EVERY_S, LOST_S, Line, Meeting, entered
 from rlhf_cli.machines.machine_words import Offer, Said, decode_offer, is_proof, proof, read_secret, versions
-from rlhf_cli.machines.network_interface import towards
 from rlhf_cli.machines.ranks_together import Together
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.launch_problems import why_not_reached
 from rlhf_cli.plan.meeting_place import MeetingPlace
+from rlhf_cli.plan.network_interface import towards
 from rlhf_cli.runs.run_folder import RunFolder
 
 _OFFER_S = 10.0

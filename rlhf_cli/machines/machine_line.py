@@ -75,16 +75,10 @@ class Meeting:
 
 def opened(place: MeetingPlace) -> Meeting:
     """Open the store of the first machine at its address, and at no other. Raises OSError where that cannot be had."""
-    listening = place.listen()
     with _quiet_torch():
-        from torch.distributed import TCPStore
+        from rlhf_cli.assemble.process_group import listening_store
 
-        timeout = timedelta(seconds=_ANSWER_S)
-        # The socket is the store's from here on.
-        store = TCPStore(
-            place.host, place.port, None, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach()
-        )
-    return Meeting(store)
+        return Meeting(listening_store(place, timedelta(seconds=_ANSWER_S)))
 
 
 def entered(place: MeetingPlace) -> Meeting:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
+from rlhf_cli.plan.network_interface import GLOO, interface_of
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, plan_server
 from rlhf_cli.tables.strategies import STRATEGIES
 
@@ -127,6 +129,7 @@ def plan_launch(
         "PYTHONPATH": python_path(),
         **{"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)},
         **_where_ranks_meet(launch.nodes, node, meets_at),
+        **(_on_loopback(launch) if launch.nodes == 1 else {}),
     }
     ranks = tuple(
         RankPlan(
@@ -169,6 +172,20 @@ def _where_ranks_meet(nodes: int, node: int, meets_at: str | None) -> dict[str, 
     host, _, port = (meets_at or f"{_FIRST_NODE}:0").rpartition(":")
     store = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {**store, NODE: str(node)}
+
+
+def _on_loopback(launch: Launch) -> dict[str, str]:
+    """Return the variables that keep ranks which share a machine from listening on its other interfaces.
+
+    They overrule the user's own, which are for runs of several machines. NCCL and vLLM look further where the run talks
+    to a vLLM server of somebody else's, which may be on another machine.
+    """
+    name = interface_of(_LOOPBACK)
+    if name is None:
+        return {}
+    has_foreign_server = launch.rollout == "vllm_server" and not launch.rollout_gpus
+    others = {} if has_foreign_server else {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
+    return {GLOO: name, **others}
 
 
 def python_path() -> str:

@@ -14,6 +14,7 @@ from rlhf_cli.config.accelerate_file import KEY as ACCELERATE_KEY
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.rollout_rules import NAMES_A_SERVER, rollout_warnings
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
@@ -48,7 +49,12 @@ def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
             variables = accelerate_environment(files[ACCELERATE_KEY], where=origins.where(ACCELERATE_KEY))
         except UserError as error:
             problems.append(error)
-    warnings = (*rollout_warnings(experiment), *variable_warnings(launch), *_left_to_the_node(experiment))
+    warnings = (
+        *rollout_warnings(experiment),
+        *variable_warnings(launch),
+        *_left_to_the_node(experiment),
+        *_open_ports(launch),
+    )
     return Machine(tuple(problems), warnings, variables, files)
 
 
@@ -87,6 +93,15 @@ def _left_to_the_node(experiment: Experiment) -> Iterator[str]:
     wants = "launch.slurm.gpus_per_node=1 asks for one, unless the partition or launch.slurm.extra does"
     asked = f"; {wants}" if not launch.slurm.gpus_per_node else ""
     yield f"the job's node needs a GPU for {', '.join(asks)}: it is looked at when the job begins, not here{asked}"
+
+
+def _open_ports(launch: Launch) -> Iterator[str]:
+    """Say that several machines need a network that can be trusted."""
+    if launch.nodes > 1:
+        yield (
+            f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
+            "anyone who reaches these ports can run code there. Use a network of trusted machines only"
+        )
 
 
 def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

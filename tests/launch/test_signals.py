@@ -15,6 +15,7 @@ import pytest
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
+from tests.support.listening import listening
 from tests.support.small_runs import SMALL
 
 pytestmark = pytest.mark.processes
@@ -97,6 +98,7 @@ def test_one_rank_of_two_is_told_and_both_save(started) -> None:
     run.reaches(2)
     ranks = run.ranks()
     assert len(ranks) == 2
+    assert listening(run.process.pid) == {"127.0.0.1"}
     os.kill(ranks[1], signal.SIGTERM)
     code, said = run.ends()
     assert code == 75

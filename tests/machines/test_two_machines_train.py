@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
+from tests.support.listening import listening
 from tests.support.small_runs import SMALL, starting_model
 
 HALF = "trainer.args.per_device_train_batch_size=4"
@@ -31,6 +33,11 @@ def test_two_machines_end_where_two_processes_do(workplace: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     first = rlhf("train", *SMALL, HALF, "launch.nodes=2", f"launch.rdzv={address}", "run.name=machines")
     second = rlhf("join", address)
+    addresses = set[str]()
+    while first.poll() is None:
+        addresses |= listening(first.pid) | listening(second.pid)
+        time.sleep(0.1)
+    assert addresses == {"127.0.0.1"}  # the machines meet there, and nobody listens anywhere else
     said = [process.communicate(timeout=300)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), said
     alone = rlhf("train", *SMALL, HALF, "launch.processes=2", "run.name=processes")

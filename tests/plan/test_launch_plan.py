@@ -42,11 +42,23 @@ class TestRanks:
         one = plan.ranks[1]
         assert one.argv == (sys.executable, "-m", "rlhf_cli.launch.worker", "/runs/a run")
         place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        assert place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"} == {
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+        assert place | {"NCCL_SOCKET_IFNAME": "=lo", "VLLM_HOST_IP": "127.0.0.1"} == {
             name: value for name, value in one.env.items() if name not in ("PYTHONPATH", "OMP_NUM_THREADS")
         }
         assert {rank.env["MASTER_PORT"] for rank in plan.at_ports(4321).ranks} == {"4321"}
         assert plan.shared.items() <= one.env.items()
+
+    def test_one_machine_s_ranks_stay_on_loopback(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever the user has set for other runs. A vLLM server of somebody else's has to be reached, however."""
+        gpus(3)
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+        own = planned("launch.rollout=vllm_server", "launch.rollout_gpus=1").ranks[0].env
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IP")
+        assert [own.get(name) for name in names] == ["lo", "=lo", "127.0.0.1"]
+        url = "trainer.args.vllm_server_base_url=http://gpu9:8000"
+        foreign = planned("launch.rollout=vllm_server", url).ranks[0].env
+        assert [foreign.get(name) for name in names] == ["lo", None, None]
 
     def test_a_process_on_each_gpu(self, gpus: HaveGpus) -> None:
         gpus(4)
@@ -84,6 +96,7 @@ class TestRanks:
         names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         last = plans[2].ranks[1].env
         assert [last[name] for name in names] == ["5", "1", "2", "6", "2", "gpu1", "29500"]
+        assert "VLLM_HOST_IP" not in last
         assert last["TORCHELASTIC_USE_AGENT_STORE"] == "True"
         assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
         assert plans[0].on_machine(2) == plans[2]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import Problems
+from rlhf_cli.launch.free_ports import free_ports
 from rlhf_cli.plan import rollout_server_plan
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import Refused, planned
@@ -175,6 +176,13 @@ class TestVariables:
         asks = f"{file} is not read, and asks for strategy fsdp2, precision bf16, processes 8; "
         assert line == f"{asks}launch.accelerate_config={file} honours it"
         file.unlink()
+
+
+def test_several_machines_need_a_network_that_is_trusted() -> None:
+    words = ("launch=cpu", "trainer.args.per_device_train_batch_size=32")
+    (line,) = planned(QUICK, *words, "launch.nodes=2", f"launch.rdzv=127.0.0.1:{free_ports(1)[0]}").machine.warnings
+    assert line.startswith("the 2 machines talk through ports without a password")
+    assert planned(QUICK, *words).machine.warnings == ()
 
 
 def test_all_at_once(gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Names the network interface by which this machine reaches another.
+"""Name the network interface by which this machine reaches another.
 
 gloo, which joins the ranks of a CPU, else takes the one that the host's own name resolves to: on Debian that is
 127.0.1.1, which no other machine can answer to. NCCL looks for itself.
@@ -14,7 +14,8 @@ import sys
 
 from rlhf_cli.plan.meeting_place import own_address
 
-_GLOO = "GLOO_SOCKET_IFNAME"
+GLOO = "GLOO_SOCKET_IFNAME"
+"""The variable that names the interface gloo listens on, and no other."""
 _SIOCGIFADDR = 0x8915
 """Linux's request for an interface's IPv4 address, netdevice(7)."""
 _REQUEST_BYTES, _NAME_BYTES = 40, 15
@@ -23,10 +24,10 @@ _ADDRESS = slice(20, 24)
 
 def towards(host: str) -> dict[str, str]:
     """Return the variable that names the interface towards `host`; none where it is set, or nothing is found."""
-    if _GLOO in os.environ:
+    if GLOO in os.environ:
         return {}
     name = interface_of(own_address(host))
-    return {_GLOO: name} if name is not None else {}
+    return {GLOO: name} if name is not None else {}
 
 
 def interface_of(address: str | None) -> str | None:
