@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlhf_cli.config.imported_code import noted_code
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import Prepared, prepare_from
 from rlhf_cli.jobs.resume_changes import (
@@ -17,7 +18,7 @@ from rlhf_cli.jobs.resume_changes import (
     judged,
     refusal,
 )
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.changed_files import ChangedFile, changed_files
@@ -72,6 +73,8 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         _refuse(folder, verdicts, [], allowed, step)
         return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
+    # A file that was imported while it trained is not found by reading the source.
+    plan = replace(plan, files={**noted_code(section(provenance, "sha256")), **plan.files})
     other = [file for file in changed_files(folder, provenance, plan.files) if not _is_meant(file, taken)]
     _refuse(folder, verdicts, other, allowed, step)
     if status.state == FINISHED and step < status.step:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rlhf_cli.config.imported_code import imported_since
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out
+from rlhf_cli.runs.provenance import note_files
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
+
+_LOADED = frozenset(sys.modules)
+"""The modules that were imported before the trainer and the rewards of this process are."""
 
 
 class Recorder(TrainerCallback):
     """A callback that writes every logged metric and keeps status.json at the last step and checkpoint.
 
-    `mirror` is told each event as it was written. It is for the main process only.
+    It passes each event to `mirror`, and adds code that was imported meanwhile to the provenance. It is for the main
+    process only.
     """
 
-    def __init__(self, folder: RunFolder, mirror: Callable[[Event], None]) -> None:
-        self._folder, self._mirror = folder, mirror
+    def __init__(self, folder: RunFolder, mirror: Callable[[Event], None], experiment: Experiment) -> None:
+        self._folder, self._mirror, self._experiment, self._loaded = folder, mirror, experiment, _LOADED
         self._metrics = MetricsWriter(folder.metrics)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -47,6 +55,15 @@ class Recorder(TrainerCallback):
         self._metrics.flush()
         checkpoint = self._folder.last_checkpoint()
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
+        self._note_code()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note the code that was imported after the last checkpoint."""
+        self._note_code()
+
+    def _note_code(self) -> None:
+        note_files(self._folder, imported_since(self._loaded, self._experiment))
+        self._loaded = frozenset(sys.modules)
 
 
 class ShowProgress(TrainerCallback):

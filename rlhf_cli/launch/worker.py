@@ -177,9 +177,9 @@ def _train(
         recorded_to = rewind(folder.metrics, start)
         watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
         prune = PruneCompletions(folder, experiment.run.keep_completions)
-        findings = SayFindings(folder, bar, experiment.warn.kinds)
-        mirrored = MirrorCompletions(mirror)
-        for shown in (Recorder(folder, mirror.event), ShowProgress(bar), watch_ends, findings, mirrored, prune):
+        findings, mirrored = SayFindings(folder, bar, experiment.warn.kinds), MirrorCompletions(mirror)
+        recorder = Recorder(folder, mirror.event, experiment)
+        for shown in (recorder, ShowProgress(bar), watch_ends, findings, mirrored, prune):
             trainer.add_callback(shown)
         if experiment.profile == "trace":
             trainer.add_callback(TraceSteps(folder, pulse, every=steps_a_generation(trainer), say=bar.print))

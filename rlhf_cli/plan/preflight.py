@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.plan.checks.argument_checks import best_model_problems, no_step_problems, range_problems
@@ -92,7 +93,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         batches=known.batches,
         stage=known.stage,
         tracking=plan_tracking(experiment.track.mode, experiment.track.tracker),
-        files=known.files,
+        files=known.files | _imported(experiment, known),
         machine=known.machine,
         notices=tuple(known.notices),
         memory=planned_memory(experiment, known, lengths, passes),
@@ -102,6 +103,12 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         num_held_out=known.num_held_out,
         passes=passes,
     )
+
+
+def _imported(experiment: Experiment, known: Known) -> dict[str, Path]:
+    """Return the user's files that the named code imports; a named file has its hash under its own name."""
+    files = imported_code(experiment) | imported_since(known.modules, experiment)
+    return {name: file for name, file in files.items() if file not in known.files.values()}
 
 
 def _found_by(check: Check, experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

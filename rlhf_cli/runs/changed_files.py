@@ -29,7 +29,8 @@ class ChangedFile:
     def describe(self) -> str:
         """Return its name, its path and both hashes in short."""
         now = "gone" if self.now is None else self.now[:_SHOWN]
-        return f"{self.name} ({self.path}): sha256 {self.before[:_SHOWN]} -> {now}"
+        what = self.name if str(self.path) in self.name else f"{self.name} ({self.path})"
+        return f"{what}: sha256 {self.before[:_SHOWN]} -> {now}"
 
 
 def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path]) -> list[ChangedFile]:

@@ -74,6 +74,14 @@ def add_to_provenance(folder: RunFolder, **seen: object) -> None:
     write_json(folder.provenance, {**read_json(folder.provenance), **seen}, durable=True)
 
 
+def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
+    """Add the hashes of files that the provenance does not name yet, such as code imported while a run trains."""
+    known = read_json(folder.provenance)
+    noted = section(known, "sha256")
+    if new := {name: sha256(path) for name, path in files.items() if name not in noted}:
+        write_json(folder.provenance, {**known, "sha256": {**noted, **new}}, durable=True)
+
+
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
     """Replace the frozen configuration of a run that goes on, and note the hashes of what it goes on with.
 

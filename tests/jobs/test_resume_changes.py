@@ -6,6 +6,7 @@ arguments, not read from the table: saving, logging, evaluating, watching, waiti
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,38 @@ class TestFiles:
         assert typed(folder, allow=("code",)).files[0].name == "rewards.mine"
         with pytest.raises(RunError):
             typed(folder, allow=("data",))
+
+    @pytest.mark.parametrize(
+        ("names", "imports"),
+        [
+            ("rewards.mine.fn", "from sign_of import K"),
+            ("rewards.mine.fn", "def late():\n    import importlib; importlib.import_module('sign_of.inner')"),
+            ("rewards.mine.fn", "import importlib; importlib.import_module('sign' + '_of')"),
+            ("aggregate", "import sign_of.inner; K = sign_of.inner.K"),
+            ("trainer.class", "def late():\n    from sign_of import inner"),
+        ],
+    )
+    def test_a_helper_that_the_code_imports(self, workplace: Path, names: str, imports: str) -> None:
+        """The helper turns the sign of a reward; the named file stays what it is."""
+        helper = workplace / "sign_of" / ("inner.py" if "inner" in imports else "__init__.py")
+        helper.parent.mkdir()
+        (helper.parent / "__init__.py").touch()
+        helper.write_text("K = 1.0\n")
+        (workplace / "named.py").write_text(
+            f"{imports}\nclass GRPOTrainer: pass\nclass one(GRPOTrainer):\n    def __init__(self, **given): ...\n"
+            "    def __call__(self, completions): ...\n"
+        )
+        folder = begun(f"{names}=./named.py:one")
+        typed(folder)
+        for name in [name for name in sys.modules if name.startswith("sign_of")]:
+            del sys.modules[name]
+        helper.write_text("K = -1.0\n")
+        with pytest.raises(RunError) as caught:
+            typed(folder)
+        assert str(helper) in str(caught.value.got)
+        assert "named.py" not in str(caught.value.got)
+        assert "--allow code" in str(caught.value.hint)
+        assert [file.path for file in typed(folder, allow=("code",)).files] == [helper]
 
     @pytest.mark.fault(13)
     def test_any_of_several_data_files(self, workplace: Path) -> None:

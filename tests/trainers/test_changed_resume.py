@@ -81,3 +81,28 @@ def test_train_with_resume_auto_is_held_to_the_same(train, capsys) -> None:
     assert "trainer.args.max_steps: 3 -> 4" in told
     assert "steps        4" in told
     assert read_status(folder).step == 4
+
+
+LATE = """
+import importlib
+def late(completions, trainer_state, **kwargs):
+    sign = importlib.import_module("sign" + "_of").K if trainer_state.global_step == 2 else 1.0
+    return [sign * (len(completion) % 7) for completion in completions]
+"""
+
+
+def test_a_helper_whose_name_is_made_up_while_it_trains(train, workplace: Path, capsys) -> None:
+    (workplace / "mine.py").write_text(LATE)
+    helper = workplace / "sign_of.py"
+    helper.write_text("K = 1.0\n")
+    words = ["rewards.mine.fn=./mine.py:late", "trainer.args.lr_scheduler_type=constant"]
+    code, folder = train(*words)
+    assert code == 0
+    assert main(["resume", str(folder.path), "trainer.args.max_steps=4"]) == 0  # negative control: it has not changed
+    helper.write_text("K = -1.0\n")
+    longer = ["resume", str(folder.path), "trainer.args.max_steps=5"]
+    capsys.readouterr()
+    assert main(longer) == 2
+    assert f"code[{helper}]: sha256" in capsys.readouterr().err
+    assert main([*longer, "--allow", "code"]) == 0
+    assert main([*longer[:2], "trainer.args.max_steps=6"]) == 0  # the new one is known now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,8 @@ class Known:
     stage: StagePlan | None = None
     machine: Machine | None = None
     files: dict[str, Path] = field(default_factory=dict)
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+    """The modules that were imported before any code of the user's was."""
     notices: list[Notice] = field(default_factory=list)
     most_prompt_tokens: int | None = None
     """No prompt has more that is trained on: longer ones are left out or cut. None where they stay as they are."""

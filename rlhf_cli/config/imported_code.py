@@ -1,0 +1,132 @@
+"""Finds the user's own files that named code imports: by reading the source before training, by sys.modules later.
+
+Reading finds what an `import` inside a function names, and runs nothing; a name made up while the code runs is only
+known once it has been imported. The user's own files lie below the current folder, beside a named file, or in a folder
+that PYTHONPATH or the user's code put on `sys.path`; installed packages and this one are not theirs.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+
+_KEY = "code["
+_IMPORTING_CALLS = ("import_module", "__import__")
+_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+_NOT_THEIRS = (*_STANDARD, Path(__file__).resolve().parents[1])
+_PATH_AT_START = frozenset(sys.path)
+
+
+def imported_code(experiment: Experiment) -> dict[str, Path]:
+    """Return the user's files that an experiment's code imports, by the name that each has in the provenance.
+
+    The named files themselves are among them, and the code in a local model folder that `trust_remote_code` runs.
+    A file that cannot be read as Python imports nothing: who imports it says what is wrong.
+    """
+    folders = code_folders(experiment)
+    waiting = [place for module in _modules(experiment) for place in _named(module, folders)]
+    found = _remote_code(experiment)
+    while waiting:
+        file, package = waiting.pop()
+        file = file.resolve()
+        if file in found or not _is_users(file, folders):
+            continue
+        found.add(file)
+        for name in _imports(file, package):
+            waiting += _files_of(name, folders)
+    return {f"{_KEY}{file}]": file for file in sorted(found)}
+
+
+def imported_since(known: frozenset[str], experiment: Experiment) -> dict[str, Path]:
+    """Return the user's files imported since `sys.modules` held the names `known`, except those that are named."""
+    folders = code_folders(experiment)
+    named = {file.resolve() for module in _modules(experiment) for file, _ in _named(module, folders)[-1:]}
+    files = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name not in known]
+    own = {
+        Path(file).resolve() for file in files if isinstance(file, str) and not any(map(file.__contains__, _INSTALLED))
+    }
+    return {f"{_KEY}{file}]": file for file in sorted(own - named) if _is_users(file, folders)}
+
+
+def noted_code(hashes: Iterable[str]) -> dict[str, Path]:
+    """Return the imported files among the names in a provenance, by these names."""
+    return {name: Path(name.removeprefix(_KEY)[:-1]) for name in hashes if name.startswith(_KEY)}
+
+
+def code_folders(experiment: Experiment) -> set[Path]:
+    """Return the folders whose Python files are the user's own."""
+    added = [entry for entry in sys.path if entry not in _PATH_AT_START]
+    entries = [entry for entry in (*added, *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if entry]
+    folders = {Path.cwd().resolve(), *(Path(entry).resolve() for entry in entries)}
+    for module in _modules(experiment):
+        if module.endswith(".py"):
+            folders.add(Path(module).expanduser().resolve().parent)
+        elif (spec := importlib.util.find_spec(module.partition(".")[0])) is not None and spec.origin is not None:
+            origin = Path(spec.origin).resolve()
+            folders.add(origin.parents[1] if spec.submodule_search_locations else origin.parent)
+    return folders
+
+
+def _modules(experiment: Experiment) -> list[str]:
+    """Return what the experiment names code by, without the function: `./file.py`, `package.module`."""
+    named = [*(reward.fn for reward in experiment.rewards.values()), experiment.aggregate, experiment.trainer.own_class]
+    return [module for one in named if one and (module := one.rpartition(":")[0])]
+
+
+def _remote_code(experiment: Experiment) -> set[Path]:
+    model = experiment.model
+    folder = Path(model.path).expanduser() if model.trust_remote_code and model.path else None
+    return {file.resolve() for file in folder.rglob("*.py")} if folder is not None and folder.is_dir() else set()
+
+
+def _is_users(file: Path, folders: set[Path]) -> bool:
+    """Return whether a file is the user's own code: below one of `folders`, and not installed there."""
+    if not any(folder in file.parents for folder in folders) or any(part in _INSTALLED for part in file.parts):
+        return False
+    return file.is_file() and not any(place in file.parents for place in _NOT_THEIRS)
+
+
+def _named(module: str, folders: set[Path]) -> list[tuple[Path, str]]:
+    return [(Path(module).expanduser(), "")] if module.endswith(".py") else list(_files_of(module, folders))
+
+
+def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the files that `import a.b.c` runs, each with the package that a relative import in it starts from."""
+    search: list[str] | None = [str(Path.cwd()), *sys.path, *map(str, sorted(folders))]
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        spec = PathFinder.find_spec(name, search) if search is not None and parts[depth - 1] else None
+        if spec is None:
+            return
+        is_package = spec.submodule_search_locations is not None
+        if spec.origin is not None and spec.has_location:
+            yield Path(spec.origin), name if is_package else ".".join(parts[: depth - 1])
+        search = list(spec.submodule_search_locations or ()) if is_package else None
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    """Yield the names that `import` statements anywhere in a file name, and literal calls of `import_module`."""
+    try:
+        tree = ast.parse(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(_IMPORTING_CALLS):
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            yield from [name] if isinstance(name, str) else []
