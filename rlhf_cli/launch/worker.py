@@ -55,7 +55,6 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
@@ -209,9 +208,7 @@ def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
     """Import what takes seconds, before anything of it is used, with a word of it on the terminal where `shown`."""
     from rlhf_cli.screen.training_bar import Spinner
 
-    uses = {"peft": experiment.model.lora is not None, "vllm": bool(experiment.trainer.args.get("use_vllm"))}
-    needed = [package for package, is_used in uses.items() if is_used]
-    with Spinner(shown=shown, doing="importing torch and TRL"), quick_imports(needed=needed):
+    with Spinner(shown=shown, doing="importing torch and TRL"):
         importlib.import_module("rlhf_cli.assemble.trainer")
         from rlhf_cli.assemble.trainer_class import import_trainer
 

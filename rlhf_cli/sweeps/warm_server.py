@@ -25,7 +25,6 @@ import weakref
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.immediate_exit import leave
 from rlhf_cli.parent_death import die_with
-from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.sweeps.job_request import JobRequest
 
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -37,8 +36,7 @@ def main(argv: list[str]) -> None:
     die_with(parent)
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
-    with quick_imports():
-        import rlhf_cli.sweeps.preloaded
+    import rlhf_cli.sweeps.preloaded
 
     _refuse_begun(rlhf_cli.sweeps.preloaded.__name__)
     gc.collect()

@@ -49,7 +49,6 @@ from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
 from rlhf_cli.screen.training_bar import Spinner
-from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.usage import Options, read_options
 
 _ONLY = {
@@ -95,7 +94,7 @@ def run(argv: list[str]) -> int:
         )
     name = _name(options, words, target, against)
 
-    with Spinner(shown=True, doing="importing torch and TRL"), quick_imports():
+    with Spinner(shown=True, doing="importing torch and TRL"):
         from rlhf_cli.evaluate.evaluation_run import Asked, evaluate
 
         if target.kind != REWARD_MODEL:

@@ -53,7 +53,6 @@ from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.screen.best_of_n_tables import show_best_of_n, show_made
 from rlhf_cli.screen.generation_bar import generation_bar
 from rlhf_cli.screen.training_bar import Spinner
-from rlhf_cli.startup.quick_imports import quick_imports
 from rlhf_cli.usage import Options, read_options
 
 _SAMPLES, _LIMIT = 8, 100
@@ -78,7 +77,7 @@ def run(argv: list[str]) -> int:
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
-    with Spinner(shown=True, doing="importing torch and TRL"), quick_imports():
+    with Spinner(shown=True, doing="importing torch and TRL"):
         from rlhf_cli.evaluate.generation_run import Request, generate, prompts_of
 
     screen = Console(stderr=options.as_json)

@@ -1,1 +1,0 @@
-"""Imports the training libraries in the time that it takes, and not in twice that."""
