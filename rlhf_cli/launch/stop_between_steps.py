@@ -1,4 +1,4 @@
-"""Ends training between two optimizer steps where any rank was asked to, on all ranks at the same one."""
+"""Stop training on all ranks at the same place if any rank was asked to: after a step, or within an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rlhf_cli.errors import Interrupted
 from rlhf_cli.launch.stopping import Stopping
+from rlhf_cli.trainers.broken_off_evaluation import EvaluationBrokenOff
 
 
 class StopBetweenSteps(TrainerCallback):
@@ -21,6 +23,7 @@ class StopBetweenSteps(TrainerCallback):
     def __init__(self, stopping: Stopping) -> None:
         self.has_stopped = False
         self._stopping = stopping
+        self._has_stepped = False
         self._longest_step_s = 0.0
         self._step_began = time.monotonic()
 
@@ -31,11 +34,26 @@ class StopBetweenSteps(TrainerCallback):
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Note the time."""
         self._step_began = time.monotonic()
+        self._has_stepped = True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop where any rank is to."""
         self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
         self._stop_if_due(args, state, control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Break the evaluation off after this batch where any rank is to stop: the step before it is not saved yet.
+
+        Raises EvaluationBrokenOff, or Interrupted before the first step, where there is nothing to save.
+        """
+        if not on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+            return
+        if not self._has_stepped:
+            raise Interrupted(self._stopping.reason or "another rank was asked to stop")
+        self.has_stopped = state.global_step < state.max_steps
+        raise EvaluationBrokenOff
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop after an evaluation as after a step: it may have taken longer than one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trl import RLOOTrainer
 
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
+from rlhf_cli.trainers.broken_off_evaluation import BreaksOffEvaluations
 from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
 from rlhf_cli.trainers.exact_resume import ExactResume
 from rlhf_cli.trainers.generation.live_generation import LiveGeneration
@@ -45,7 +46,7 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
     counted: tuple[type, ...] = ()
     if additions.profile is not None:  # directly above TRL, whose passes are those that are left to it
         counted = (CountedRows,) if additions.rewards is None else (CountedLogps,)
-    bases = (said, BuiltWhole, WholeCheckpoints, *ours, ResumedState, *counted, trl_trainer)
+    bases = (said, BuiltWhole, WholeCheckpoints, BreaksOffEvaluations, *ours, ResumedState, *counted, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 

@@ -85,6 +85,16 @@ def test_checkpoints_go_where_get_output_dir_says() -> None:
     assert "self._get_output_dir(trial=trial)" in inspect.getsource(Trainer._save_checkpoint)
 
 
+def test_an_evaluation_comes_after_the_log_and_before_the_save_and_tells_callbacks_of_every_batch() -> None:
+    """So one that a callback breaks off leaves a step that is logged and not saved; asked again it saves alone."""
+    source = inspect.getsource(Trainer._maybe_log_save_evaluate)
+    logs = "if self.control.should_log and self.state.global_step > self._globalstep_last_logged:"
+    parts = [logs, "if self.control.should_evaluate:", "if self.control.should_save:"]
+    places = [source.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "self.callback_handler.on_prediction_step(" in inspect.getsource(Trainer.evaluation_loop)
+
+
 def test_the_optimizer_is_saved_by_one_method() -> None:
     own = WholeCheckpoints._save_optimizer_and_scheduler
     assert parameters(Trainer._save_optimizer_and_scheduler) == ["self", "output_dir"] == parameters(own)

@@ -1,0 +1,105 @@
+"""Being asked to stop during an evaluation breaks it off between two batches: the step before it is saved first."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import transformers
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.checkpoint_folders import checkpoints_in, problem_with
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+
+EVALUATE = [
+    *("data.eval.fraction=0.5", "trainer.args.eval_strategy=steps", "trainer.args.per_device_eval_batch_size=4"),
+    *("trainer.args.save_steps=100", "trainer.args.save_total_limit=1"),
+]
+OF_POLICY = [*EVALUATE, "trainer.args.eval_steps=2", "trainer.args.num_generations_eval=1"]
+
+
+class Asking(transformers.TrainerCallback):
+    """Sends SIGTERM to this process after the first batch of the evaluation at `step`; counts the batches there."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.batches = step, 0
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.step:
+            self.batches += 1
+            if self.batches == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def asked_at(before_training):
+    """`asked_at(step)`: returns the callback that asks, of the next trainer alone."""
+
+    def ask(step: int) -> Asking:
+        asking = Asking(step)
+        left = [asking]
+        before_training(lambda trainer: trainer.add_callback(left.pop()) if left else None)
+        return asking
+
+    return ask
+
+
+def evaluated_at(folder: RunFolder) -> list[int]:
+    return [event["step"] for event in read_metrics(folder.metrics) if "eval_runtime" in event]
+
+
+def has_saved(folder: RunFolder, step: int) -> None:
+    assert (read_status(folder).state, read_status(folder).reason) == ("preempted", "SIGTERM")
+    assert [number for number, _ in checkpoints_in(folder.checkpoints)] == [step]
+    assert problem_with(folder.checkpoints / f"checkpoint-{step}") is None
+
+
+def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_stopped(train, asked_at) -> None:
+    whole = train(*OF_POLICY, name="whole")[1]
+    asking = asked_at(2)
+    code, folder = train(*OF_POLICY)
+    assert (code, asking.batches) == (75, 1)
+    has_saved(folder, 2)
+    assert evaluated_at(folder) == []
+    assert not any(name.startswith("eval_") for event in read_metrics(folder.metrics) for name in event)
+    assert main(["resume", str(folder.path)]) == 0
+    assert evaluated_at(folder) == [3]
+    assert evaluated_at(whole) == [2, 3]
+    assert weights_hash(folder.model) == weights_hash(whole.model)
+
+
+def test_where_the_best_checkpoint_is_chosen_by_evaluations(train, asked_at) -> None:
+    """transformers asks the evaluation that was broken off for the figure, and for whether to save."""
+    asking = asked_at(2)
+    best = ("trainer.args.metric_for_best_model=greedy/total", "trainer.args.save_strategy=best")
+    code, folder = train(*OF_POLICY, *best)
+    assert (code, asking.batches) == (75, 1)
+    has_saved(folder, 2)
+
+
+def test_of_a_reward_model(learn, asked_at) -> None:
+    asking = asked_at(2)
+    code, folder = learn(*EVALUATE, "trainer.args.max_steps=3", "trainer.args.eval_steps=2")
+    assert (code, asking.batches) == (75, 1)
+    has_saved(folder, 2)
+
+
+def test_after_the_last_step_the_run_finishes_without_it(train, asked_at) -> None:
+    """Nothing is left to train: the model is saved, and `rlhf eval` makes the evaluation."""
+    asking = asked_at(3)
+    code, folder = train(*OF_POLICY)
+    assert (code, asking.batches, read_status(folder).state) == (0, 1, "finished")
+    assert [number for number, _ in checkpoints_in(folder.checkpoints)] == [3]
+    assert evaluated_at(folder) == [2]
+
+
+def test_before_the_first_step_there_is_nothing_to_save(train, asked_at) -> None:
+    asking = asked_at(0)
+    code, folder = train(*OF_POLICY, "trainer.args.eval_on_start=true")
+    assert (code, asking.batches) == (75, 1)
+    assert (read_status(folder).state, checkpoints_in(folder.checkpoints)) == ("preempted", [])
