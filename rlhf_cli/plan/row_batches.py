@@ -11,7 +11,8 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import TrainerFields, setting
 from rlhf_cli.data.learnt_columns import learnt_columns
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.data.worlds import with_columns
+from rlhf_cli.errors import ConfigError, DataError, UserError
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def check_stage(
     if columns:
         try:
             used = learnt_columns(row, columns, text_field=str(setting(trainer, args, "dataset_text_field") or "text"))
-        except UserError as error:
+        except DataError as error:
+            if experiment.data.world is not None:
+                error.hint = " or ".join(f"data={world}" for world in with_columns(row.learns_from))
             problems.append(error)
     if row.splits_pairs and "chosen" in used and num_rows is not None:
         num_rows *= 2

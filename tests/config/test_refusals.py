@@ -270,6 +270,7 @@ DPO = (
     "trainer={trl: DPOTrainer, name: dpo}",
     "~trainer.args.log_completions",
     "~trainer.args.num_completions_to_print",
+    "~trainer.args.max_completion_length",
 )
 
 

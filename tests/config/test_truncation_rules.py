@@ -17,7 +17,7 @@ Refused = Callable[..., ConfigError]
 QUICK = "exp=quickstart"  # max_completion_length 16
 DPO = (
     *("trainer={trl: DPOTrainer, name: dpo}", "data=toy_preferences"),
-    *("~trainer.args.log_completions", "~trainer.args.num_completions_to_print"),
+    *("~trainer.args.log_completions", "~trainer.args.num_completions_to_print", "~trainer.args.max_completion_length"),
 )
 
 

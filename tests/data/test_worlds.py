@@ -105,6 +105,7 @@ def test_preferences_agree_with_the_true_score() -> None:
         assert row["score_chosen"] == true_score(row["prompt"], row["chosen"])
         assert row["score_rejected"] == true_score(row["prompt"], row["rejected"])
         assert row["score_chosen"] > row["score_rejected"]
+        assert true_score(row["prompt"], row["reference"]) == 1.5, "TPO's right answer is the best there is"
     # Both parts of the score decide some pairs, else a reward model could do with one of them.
     right = [row["chosen"].startswith(str(eval(row["prompt"][:-1]))) for row in rows]
     assert 0.1 < sum(right) / 1000 < 0.9

@@ -86,6 +86,12 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
     return count
 
 
+def with_columns(sets: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of the worlds whose rows have all columns of one of these sets."""
+    columns = {name: set(generate(name, {}, seed=0, limit=1)[0]) for name in WORLDS}
+    return [name for name, has in columns.items() if any(set(needed) <= has for needed in sets)]
+
+
 def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, object]:
     """Return a copy of `args`, every name and type held against the generator's signature."""
     if world not in WORLDS:

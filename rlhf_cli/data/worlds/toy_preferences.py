@@ -36,9 +36,10 @@ def true_score(prompt: str, completion: str) -> float:
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | float]]:
-    """Return rows of `prompt`, `chosen`, `rejected` and their true `score_chosen` > `score_rejected`.
+    """Return rows of `prompt`, `chosen`, `rejected`, their true `score_chosen` > `score_rejected`, and `reference`.
 
-    Both answers are drawn from seven levels of quality, from bare right digits to a long-winded dodge.
+    Both answers are drawn from seven levels of quality, from bare right digits to a long-winded dodge. The reference is
+    the sum in bare digits, the best answer there is.
     """
     rng = Random(seed)
     # A stream of its own, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.
@@ -55,6 +56,7 @@ def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, st
                 "rejected": scored[worse],
                 "score_chosen": better,
                 "score_rejected": worse,
+                "reference": str(a + b),
             }
         )
     return rows

@@ -13,6 +13,7 @@ from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.row_table import prepared_rows
 from rlhf_cli.data.rows import hold_out_places
 from rlhf_cli.data.source import Source
+from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan.checks.known import Known, Seen
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
@@ -73,7 +74,8 @@ def column_problems(experiment: Experiment, composed: Composed, known: Known) ->
         },
     }
     if known.columns:
-        yield from _missing_columns(wanted, known.columns, "data")
+        is_world = experiment.data.world is not None
+        yield from _missing_columns(wanted, known.columns, "data", is_world=is_world)
     for seen in known.held_out:
         if seen.columns:
             yield from _missing_columns(wanted, seen.columns, seen.source.name)
@@ -113,8 +115,11 @@ def _selected(rows: int, source: Source) -> int | None:
     return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
 
 
-def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str], name: str) -> Iterator[UserError]:
+def _missing_columns(
+    wanted: dict[str, list[str]], columns: Sequence[str], name: str, *, is_world: bool = False
+) -> Iterator[UserError]:
     for who, needs in wanted.items():
+        others = "".join(f", or data={world}" for world in (with_columns([needs]) if is_world else ()))
         for column in needs:
             if column not in columns:
                 close = nearest(column, columns)
@@ -125,7 +130,8 @@ def _missing_columns(wanted: dict[str, list[str]], columns: Sequence[str], name:
                     expected=f"{column}, which {who} reads"
                     + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
                     hint=f"{name}.rename.{column}={close or 'EXISTING_COLUMN'}"
-                    + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""),
+                    + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else "")
+                    + others,
                 )
 
 

@@ -1,0 +1,72 @@
+"""Shipped defaults fit each other: every trainer with every embedded model and data set, and nothing else typed."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.conf_folders import shipped_dir
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
+from tests.support.planning import Refused, planned
+
+pytestmark = pytest.mark.usefixtures("place")
+
+MODELS = ("tiny", "tiny_speakers", "tiny_untrained")
+DATA = ("toy_demonstrations", "toy_judgements", "toy_preferences", "toy_speakers", "toy_sums")
+REWARDED = ("grpo", "gmpo", "ppo", "rloo")
+LEARNS_FROM = {
+    **dict.fromkeys(REWARDED, DATA),  # they read a prompt, which all have
+    **dict.fromkeys(("cpo", "dpo", "orpo", "reward", "tpo"), ("toy_preferences",)),
+    "kto": ("toy_judgements", "toy_preferences"),
+    "sft": ("toy_demonstrations", "toy_judgements"),
+}
+"""Every trainer -> the data sets that have the columns of TRL's dataset formats for it."""
+
+
+def words(trainer: str, model: str, data: str) -> list[str]:
+    reward = ["+reward@rewards.brevity=brevity"] if trainer in REWARDED else []  # it reads no column
+    return [f"trainer={trainer}", f"model={model}", f"data={data}", *reward]
+
+
+def test_nothing_shipped_is_left_out() -> None:
+    def shipped(group: str) -> set[str]:
+        return {file.stem for file in (shipped_dir() / group).glob("*.yaml")}
+
+    assert shipped("trainer") == set(LEARNS_FROM)
+    assert shipped("model") - {"local"} == set(MODELS)
+    assert {name for name in shipped("data") if name.startswith("toy_")} == set(DATA)
+
+
+@pytest.mark.parametrize(("trainer", "model"), list(product(LEARNS_FROM, MODELS)))
+def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, trainer: str, model: str) -> None:
+    for data in DATA:
+        typed = words(trainer, model, data)
+        if data in LEARNS_FROM[trainer]:
+            plan = planned(*typed)
+            assert (plan.workload.steps or 0) > 0
+            assert not plan.notices
+        elif model == MODELS[0]:  # whichever the model, the data are refused
+            error = refused(*typed)
+            assert isinstance(error, UserError)
+            assert error.hint == " or ".join(f"data={fit}" for fit in LEARNS_FROM[trainer])
+
+
+def test_a_reward_that_reads_other_columns_names_the_data_that_have_them(refused: Refused) -> None:
+    error = refused("trainer=grpo", "data=toy_speakers", "reward@rewards.correct=exact_match")
+    assert "data=toy_sums" in str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
+@pytest.mark.parametrize("trainer", LEARNS_FROM)
+def test_every_trainer_takes_two_steps(place: Path, trainer: str) -> None:
+    typed = words(trainer, "tiny", LEARNS_FROM[trainer][-1])
+    assert main(["train", *typed, "trainer.args.max_steps=2", "run.name=one"]) == 0
+    (folder,) = (place / "runs").glob("*/one")
+    status = read_status(RunFolder(folder))
+    assert (status.state, status.step) == ("finished", 2)
