@@ -12,6 +12,7 @@ from rlhf_cli.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, ask
 from rlhf_cli.comparison.over_seeds import ENOUGH_FOR_BOOTSTRAP, IQM, MEAN
 from rlhf_cli.comparison.over_seeds import estimate as estimate_over
 from rlhf_cli.comparison.pareto_front import MOST_MEASURES, Front, pareto_front
+from rlhf_cli.comparison.same_conditions import why_not_one_of, why_unfair
 from rlhf_cli.comparison.settings import Grouped, Setting, group_over_seeds
 from rlhf_cli.comparison.verdicts import Verdict, verdicts_on
 from rlhf_cli.comparison.what_differs import Axis
@@ -48,8 +49,9 @@ class Comparison:
     """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN where it has none).
 
     `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` says why there is no total, None
-    where there is one or none of the runs has rewards. `verdicts` are empty where not exactly one key differs and none
-    was asked about. `notes` are sentences about what a reader has to know: runs that do not count, one seed, NaN.
+    where there is one or none of the runs has rewards. `no_verdict` says why there is no verdict though settings
+    differ, and then `verdicts` is empty. `notes` are sentences about what a reader has to know: runs that do not count,
+    NaN.
     """
 
     asked: Asked
@@ -60,6 +62,7 @@ class Comparison:
     no_total: str | None
     weights: Mapping[str, float] | None
     verdicts: list[Verdict]
+    no_verdict: str | None
     front: Front | None
     notes: list[str]
 
@@ -104,14 +107,19 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
     if not judged:
         judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
+    unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
+    no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
     verdicts: list[Verdict] = []
-    if axis is not None and _is_to_judge(asked, axis, grouped):
+    if axis is not None and no_verdict is None:
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
-    front = _front(asked, measures, runs, estimates, all_names)
+    is_fair = unfair is None or bool(asked.front)
+    front = _front(asked, measures, runs, estimates, all_names) if is_fair else None
     notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
     if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
         notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
-    return Comparison(asked, grouped, measures, values, estimates, no_total, weights, verdicts, front, notes)
+    return Comparison(
+        asked, grouped, measures, values, estimates, no_total, weights, verdicts, no_verdict, front, notes
+    )
 
 
 def in_common(comparison: Comparison) -> list[str]:
@@ -158,7 +166,8 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
             hint=f"--by {shorts[0]}" if shorts else None,
         )
     for axis in grouped.axes:
-        if asked.by in (axis.short, axis.key, *axis.others) or axis.key.endswith(f".{asked.by}"):
+        keys = (axis.short, axis.key, *axis.others)
+        if any(key == asked.by or key.endswith(f".{asked.by}") for key in keys):
             return axis
     names = [axis.short for axis in grouped.axes]
     raise UserError(
@@ -172,16 +181,17 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
     )
 
 
-def _is_to_judge(asked: Asked, axis: Axis, grouped: Grouped) -> bool:
-    """Return whether there is a verdict: what is asked about always has one, else few values of several seeds have."""
-    if asked.on or asked.by is not None or asked.baseline is not None:
-        return True
-    num_values = len(set(axis.texts))
-    if num_values > MOST_VALUES:
-        note = f"{num_values} values of {axis.short}, each against each, are too many for a verdict"
-        grouped.notes.append(f"{note}: --baseline VALUE holds all against one")
-        return False
-    return any(len(setting.by_seed) > 1 for setting in grouped.settings)
+def _why_no_verdict(asked: Asked, axis: Axis | None, grouped: Grouped) -> str | None:
+    """Return why nothing is judged of itself; what is asked about always is, else few values of several seeds are."""
+    if asked.on or asked.by is not None or asked.baseline is not None or not grouped.axes:
+        return None
+    if all(len(setting.by_seed) < 2 for setting in grouped.settings):
+        return "no verdict: one seed a setting, so an interval is impossible, not zero; seed=0,1,2,3,4 would give one"
+    if axis is None:
+        return why_not_one_of(grouped)
+    if (num_values := len(set(axis.texts))) > MOST_VALUES:
+        return f"no verdict: {num_values} values of {axis.short}, each against each, are too many; try --baseline VALUE"
+    return None
 
 
 def _baseline(axis: Axis | None, typed: str | None) -> str | None:
@@ -262,6 +272,4 @@ def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, M
         missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
         without = {"null or NaN": nulls, "missing": missing}
         notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in without.items() if lost]
-    if len(counted) > 1 and all(len(setting.by_seed) < 2 for setting in grouped.settings):
-        notes.append("one seed a setting: an interval is impossible, not zero; seed=0,1,2,3,4 would give one")
     return notes

@@ -45,6 +45,14 @@ class Grouped:
     up_to: int | None = None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Return every key that differs -> its value in each run, as text."""
+        found: dict[str, tuple[str, ...]] = {}
+        for axis in [*self.axes, *self.seeds]:
+            found |= {axis.key: axis.texts, **axis.others}
+        return found
+
 
 def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
     """Return the runs as settings, in the order of their values.
@@ -61,10 +69,10 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
     for place in range(len(runs)):
         places.setdefault(tuple(axis.texts[place] for axis in of_settings), []).append(place)
     settings = []
-    for texts, members in sorted(places.items(), key=lambda one: [_order(text) for text in one[0]]):
+    for texts, members in sorted(places.items(), key=lambda one: [number_or_text(text) for text in one[0]]):
         by_seed: dict[str, LoggedRun] = {}
         left_out: dict[str, str] = {}
-        for place in sorted(members, key=lambda place: [_order(axis.texts[place]) for axis in of_seeds]):
+        for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in of_seeds]):
             run = runs[place]
             seed = "/".join(axis.texts[place] for axis in of_seeds) or _own_seed(run)
             if why := _why_left_out(run, has_finished):
@@ -101,8 +109,8 @@ def _own_seed(run: LoggedRun) -> str:
     return str(run.settings.get("seed", "-"))
 
 
-def _order(text: str) -> tuple[int, float, str]:
-    """Numbers by their size, before words."""
+def number_or_text(text: str) -> tuple[int, float, str]:
+    """Return a key to sort values by: numbers by their size, before words."""
     try:
         return 0, float(text), text
     except ValueError:

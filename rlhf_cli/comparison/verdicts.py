@@ -102,17 +102,17 @@ def verdicts_on(
 
 
 def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
-    """Return what the differences on one measure come to: `0.1 beats 0 on correct by 0.04 [0.01, 0.07]`."""
+    """Return what the differences on one measure come to: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
     on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
-    parts = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
-    parts += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, bool(parts), baseline)
-    parts += [
-        f"{one.value} and {one.other} are the same on {measure.label} in every seed"
+    said = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
+    said += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline)
+    said += [
+        f"{one.value} and {one.other} are equal on {measure.label} in every seed"
         for one in differences
         if one.outcome == EQUAL
     ]
-    parts += _impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label)
-    return "; ".join(parts)
+    said += _impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label)
+    return " ".join(f"{sentence}." for sentence in said)
 
 
 def decimals(half_width: float) -> int:
@@ -143,23 +143,28 @@ def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
         by = f"by {abs(mean):.{digits}f} [{near:.{digits}f}, {far:.{digits}f}]"
         text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
         beaten.setdefault(winner, []).append(text)
-    return [f"{winner} beats {_listed(losers)}" for winner, losers in beaten.items()]
+    seeds = _seeds(differences)
+    return [f"{winner} beats {_listed(losers)} {seeds}" for winner, losers in beaten.items()]
 
 
-def _undecided(pairs: Sequence[PairedDifference], label: str, is_more: bool, baseline: str | None) -> list[str]:
-    """All pairs that cannot be told apart in one clause, with the pair that fewest more seeds would decide."""
+def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | None) -> list[str]:
+    """All pairs without a clear difference in one sentence, then the pair that fewest more seeds would decide."""
     if not pairs:
         return []
     names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
     if baseline is not None:
-        clause = f"{_listed([name for name in names if name != baseline])} cannot be told from {baseline}"
+        between = f"between {baseline} and {_listed([name for name in names if name != baseline], 'or')}"
     elif len(pairs) == len(names) * (len(names) - 1) // 2:
-        clause = f"{_listed(names)} cannot be told apart"
+        between = f"between {_listed(names)}"
     else:
-        named = _listed([f"{one.other} and {one.value}" for one in pairs], "nor" if len(pairs) == 2 else "and")
-        clause = f"{'neither' if len(pairs) == 2 else 'none of'} {named} can be told apart"
-    nearest = min(pairs, key=_seeds_away)
-    return [f"{clause}{'' if is_more else f' on {label}'}{_more_seeds(nearest, len(pairs) > 1)}"]
+        between = _listed([f"between {one.other} and {one.value}" for one in pairs], "nor")
+    return [f"No clear difference in {label} {between} {_seeds(pairs)}", _more_seeds(min(pairs, key=_seeds_away))]
+
+
+def _seeds(pairs: Sequence[PairedDifference]) -> str:
+    """Return `(3 seeds)`, or `(3 to 5 seeds)` where pairs have different numbers in common."""
+    counts = sorted({len(one.seeds) for one in pairs})
+    return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)" if counts else ""
 
 
 def _seeds_away(one: PairedDifference) -> tuple[float, float]:
@@ -175,16 +180,14 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
-def _more_seeds(one: PairedDifference, is_of_several: bool) -> str:
-    count = len(one.seeds)
-    unsure = f" (a very unsure estimate, from {count} seeds)" if count <= FEW_SEEDS else ""
-    needed = one.seeds_needed
+def _more_seeds(one: PairedDifference) -> str:
+    count, needed = len(one.seeds), one.seeds_needed
+    rough = "; rough estimate" if count <= FEW_SEEDS else ""
+    which = f"{one.other} from {one.value}"
     if needed is None:
-        small = "differences" if is_of_several else "a difference"
-        return f", and {MOST_SEEDS} seeds would not be enough for {small} so small{unsure}"
+        return f"Even {MOST_SEEDS} seeds would not separate {which}{rough}"
     more = max(1, needed - count)
-    which = f" for {one.other} and {one.value}" if is_of_several else ""
-    return f", about {more} more seed{'s' if more > 1 else ''} would{which}{unsure}"
+    return f"About {more} more seed{'s' if more > 1 else ''} would separate {which}{rough}"
 
 
 def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
@@ -195,10 +198,12 @@ def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
     for count, some in by_count.items():
         named = ", ".join(f"{one.other} and {one.value}" for one in some[:3]) + (" and others" if len(some) > 3 else "")
         if count > 1:
-            said.append(f"{named} differ on {label} by the same in every seed, so no interval can be given")
+            said.append(f"No interval for {named}: they differ on {label} by the same in every seed")
             continue
-        have = "no finished seed" if count == 0 else "one seed"
-        said.append(f"{named} have {have} with {label} in common: a verdict is impossible, it takes two or more")
+        have = "no seed" if count == 0 else "one seed"
+        said.append(
+            f"No verdict on {label} for {named}: they have {have} in common, all else equal, and it takes two or more"
+        )
     return said
 
 

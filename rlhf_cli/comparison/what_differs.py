@@ -17,6 +17,19 @@ _DIGITS = (6, 12)
 """So many digits of a fraction are shown where they tell it from the others: a search proposes 0.8473095986776095."""
 _ABSENT = object()
 
+STEPS, BATCH, DATA, MODEL = "steps", "batch", "data", "model"
+_CONDITIONS = {
+    "trainer.args.max_steps": STEPS,
+    "trainer.args.num_train_epochs": STEPS,
+    "trainer.args.per_device_train_batch_size": BATCH,
+    "trainer.args.gradient_accumulation_steps": BATCH,
+    "launch.processes": BATCH,
+    "launch.nodes": BATCH,
+    "data": DATA,
+    "model": MODEL,
+}
+"""Maps a key or a section -> the condition of a training that it sets."""
+
 
 class Configured(Protocol):
     """What has a configuration: keys that are not there in one of two runs differ."""
@@ -40,14 +53,15 @@ class Configured(Protocol):
 
 @dataclass(frozen=True)
 class Axis:
-    """Something in which runs differ: a key, and the `others` that change with it and say the same.
+    """Something in which runs differ: a key, and all keys that change together with it.
 
-    `short` is the shortest unambiguous end of the key; `texts` has a value for each run, in their order.
+    `short` is the shortest unambiguous end of the key; `texts` has a value for each run, in their order. `others` maps
+    each key of the configuration that is among them, its own too -> such texts.
     """
 
     key: str
     short: str
-    others: tuple[str, ...]
+    others: Mapping[str, tuple[str, ...]]
     texts: tuple[str, ...]
     is_seed: bool
 
@@ -59,6 +73,11 @@ class Axis:
 def is_seed(key: str) -> bool:
     """Return whether a key only draws other random numbers: `seed`, `data.seed`, `model.build.seed`."""
     return key.rpartition(".")[2] in _SEEDS
+
+
+def condition_of(key: str) -> str | None:
+    """Return which condition of a training a dotted key sets: STEPS, BATCH, DATA or MODEL; None for any other key."""
+    return _CONDITIONS.get(key) or _CONDITIONS.get(key.partition(".")[0])
 
 
 def differences(runs: Sequence[Configured]) -> list[str]:
@@ -82,8 +101,9 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
     """Return what differs, keys that change together as one, seeds last.
 
     Of keys that change together the one that was swept gives its name, then a group that was chosen (`truncation`,
-    `exp`) where it stands for several, then the first in the configuration. Keys that were swept stay apart: in a
-    search every trial has another value of each, and none of them says the same as another.
+    `exp`) where it stands for several, then the first in the configuration that is no condition of the training. Keys
+    that were swept stay apart: in a search every trial has another value of each, and none of them says the same as
+    another.
     """
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for key in differences(runs):
@@ -95,14 +115,16 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
     for (pattern, seeds), keys in classes.items():
         chosen = [one for one in choices if _pattern([run.choices.get(one, "") for run in runs]) == pattern]
         varied = [key for key in swept if key in keys or key in chosen]
-        head = varied[0] if varied else chosen[0] if chosen and len(keys) > 1 and not seeds else keys[0]
+        own = min(keys, key=lambda key: condition_of(key) is not None)
+        head = varied[0] if varied else chosen[0] if chosen and len(keys) > 1 and not seeds else own
         apart = [key for key in varied[1:] if key in keys]
         heads[head] = [key for key in keys if key not in apart]
         heads.update({key: [key] for key in apart})
     found = []
     for head, keys in heads.items():
-        texts = _texts(runs, head)
-        found.append(Axis(head, short_key(head, list(heads)), tuple(keys), texts, is_seed(head)))
+        texts = {key: _texts(runs, key) for key in [head, *keys]}
+        others = {key: texts[key] for key in keys}
+        found.append(Axis(head, short_key(head, list(heads)), others, texts[head], is_seed(head)))
     return sorted(found, key=lambda axis: axis.is_seed)
 
 

@@ -23,7 +23,10 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
     return {
         "window": str(comparison.asked.window),
         "estimator": comparison.asked.estimator,
-        "differs": [_axis(axis.key, axis.short, axis.others, axis.texts) for axis in [*grouped.axes, *grouped.seeds]],
+        "differs": [
+            {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
+            for one in [*grouped.axes, *grouped.seeds]
+        ],
         "measures": [_measure(one) for one in comparison.measures],
         "settings": [
             {
@@ -46,10 +49,12 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
                 "max_steps": run.max_steps,
                 "reason": run.reason,
                 "trainer": run.trainer,
+                "differs": {key: texts[place] for key, texts in grouped.keys.items()},
                 "values": {label: finite_or_none(of[run.name]) for label, of in comparison.values.items()},
             }
-            for run in comparison.runs
+            for place, run in enumerate(comparison.runs)
         ],
+        "no_verdict": comparison.no_verdict,
         "verdicts": [
             {
                 "measure": verdict.measure.label,
@@ -81,12 +86,11 @@ def comparison_csv(comparison: Comparison) -> str:
     setting_of |= {name: one.name for one in grouped.settings for name in one.left_out}
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    found = [*grouped.axes, *grouped.seeds]
     labels = [one.label for one in comparison.measures]
-    writer.writerow(["run", "place", "setting", "counts", "state", "step", *(axis.key for axis in found), *labels])
+    writer.writerow(["run", "place", "setting", "counts", "state", "step", *grouped.keys, *labels])
     for place, run in enumerate(comparison.runs):
         numbers = [finite_or_none(comparison.values[label][run.name]) for label in labels]
-        keys = [axis.texts[place] for axis in found]
+        keys = [texts[place] for texts in grouped.keys.values()]
         counts = str(run.name in seeds).lower()
         row = [run.name, run.place, setting_of[run.name], counts, run.state, run.step, *keys]
         writer.writerow([*row, *("" if number is None else repr(number) for number in numbers)])
@@ -112,11 +116,9 @@ def comparison_latex(comparison: Comparison) -> str:
         lines.append(" & ".join([name, str(len(setting.by_seed)), *cells]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [f"% {verdict.text}" for verdict in comparison.verdicts]
+    lines += [f"% {comparison.no_verdict}"] if comparison.no_verdict is not None else []
+    lines += [f"% differs: {key} {', '.join(dict.fromkeys(texts))}" for key, texts in comparison.grouped.keys.items()]
     return "\n".join(lines) + "\n"
-
-
-def _axis(key: str, short: str, others: Sequence[str], texts: Sequence[str]) -> dict[str, object]:
-    return {"key": key, "short": short, "keys": list(others), "values": list(dict.fromkeys(texts))}
 
 
 def _measure(one: Measure) -> dict[str, object]:

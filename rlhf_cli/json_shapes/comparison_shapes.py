@@ -36,7 +36,7 @@ class Setting(Shape):
 
 
 class ComparedRun(Shape):
-    """A run with its value on every measure, null where it has none."""
+    """A run with its value on every measure, null where it has none; `differs` has its value of every key that does."""
 
     name: str
     place: str
@@ -45,6 +45,7 @@ class ComparedRun(Shape):
     max_steps: int | None
     reason: str | None
     trainer: str | None
+    differs: dict[str, str]
     values: dict[str, float | None]
 
 
@@ -81,7 +82,10 @@ class Verdict(Shape):
 
 
 class Compared(Shape):
-    """`rlhf compare`: runs side by side. `front` is the Pareto front, `total` how the total is made, null for none."""
+    """`rlhf compare`: runs side by side. `no_verdict` says why `verdicts` is empty though settings differ.
+
+    `front` is the Pareto front, `total` how the total is made, null for none.
+    """
 
     window: str
     estimator: str
@@ -89,6 +93,7 @@ class Compared(Shape):
     measures: list[Measured]
     settings: list[Setting]
     runs: list[ComparedRun]
+    no_verdict: str | None
     verdicts: list[Verdict]
     front: Tree | None
     total: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = 3
 _MOST_PANELS = 12
+_MOST_VALUES = 8
+_LETTERS_A_COLUMN = 56
+"""So many letters of the caption are as wide as a panel."""
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:
@@ -36,7 +40,8 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
     height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
-    figure = Figure(figsize=(4.6 * columns, 0.5 + height * rows), layout="constrained")
+    lines = _caption(comparison, _LETTERS_A_COLUMN * columns)
+    figure = Figure(figsize=(4.6 * columns, 0.3 + 0.18 * len(lines) + height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     panels = iter(figure.subplots(rows, columns, squeeze=False).flatten())
     for measure in measures:
@@ -47,11 +52,22 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
         _front(next(panels), comparison.front)
     for left in panels:
         left.set_axis_off()
+    figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
+    figure.savefig(file, dpi=DPI)
+
+
+def _caption(comparison: Comparison, letters: int) -> list[str]:
+    """Return how many runs there are, which keys differ, and why there is no verdict, in lines of so many letters."""
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
-    title = f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"
-    figure.suptitle(title, fontsize=10, parse_math=False)
-    figure.savefig(file, dpi=DPI)
+    texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
+    said = [
+        f"{key} {', '.join(list(dict.fromkeys(texts))[:_MOST_VALUES])}"
+        for key, texts in comparison.grouped.keys.items()
+    ]
+    texts += [f"differs: {'; '.join(said)}"] if said else []
+    texts += [comparison.no_verdict] if comparison.no_verdict is not None else []
+    return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 
 def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:

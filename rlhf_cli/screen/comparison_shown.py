@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +13,10 @@ from rlhf_cli.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.comparison.measures import HELD_OUT
 from rlhf_cli.comparison.over_seeds import IQM
+from rlhf_cli.comparison.settings import number_or_text
 from rlhf_cli.comparison.verdicts import Verdict, decimals
 from rlhf_cli.comparison.wandb_runs import is_wandb
+from rlhf_cli.comparison.what_differs import Axis, condition_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.screen.comparison_table import (
@@ -33,6 +35,7 @@ _HASH = 12
 _MOST_VALUES = 8
 _MOST_KEYS = 12
 _MOST_DETAILS = 3
+_MOST_WITH = 3
 
 
 def show_comparison(console: Console, comparison: Comparison, *, each_run: bool = False) -> None:
@@ -52,6 +55,9 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     if comparison.verdicts:
         console.print()
         _show_verdicts(console, comparison)
+    elif comparison.no_verdict is not None:
+        console.print()
+        console.print(Text(comparison.no_verdict, style="bold"))
     _show_notes(console, comparison)
     _dim(console, _legend(comparison))
 
@@ -73,27 +79,37 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
     if len(grouped.settings) > 1:
         counted += f", {len(grouped.settings)} settings"
     console.print(Text(where + counted, style="bold"), soft_wrap=True)
-    rows = [(axis.key, len(axis.others), _ordered(axis.texts)) for axis in [*grouped.axes, *grouped.seeds]]
-    if not rows:
+    if not grouped.keys:
         if len(places) > 1:
             _dim(console, "the configurations do not differ")
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(overflow="fold")
     grid.add_column(overflow="fold")
-    for key, count, values in rows[:_MOST_KEYS]:
-        shown = ", ".join(values[:_MOST_VALUES]) + (", ..." if len(values) > _MOST_VALUES else "")
-        also = f"  (and {count - 1} more key{'s' if count > 2 else ''} with it)" if count > 1 else ""
-        grid.add_row(Text(key), Text(shown + also))
+    rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis)]
+    for key, values in rows[:_MOST_KEYS]:
+        more = ", ..." if len(values) > _MOST_VALUES else ""
+        grid.add_row(Text(key), Text(", ".join(values[:_MOST_VALUES]) + more))
     console.print(grid)
     if len(rows) > _MOST_KEYS:
-        _dim(console, f"and {len(rows) - _MOST_KEYS} more keys: --json has them all")
+        console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
+
+
+def _rows_of(axis: Axis) -> list[tuple[str, list[str]]]:
+    """Return a key with its values, and below it those that change with it, conditions of the training first."""
+    others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
+    places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
+    texts = {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}
+    return [(key, list(dict.fromkeys(values[place] for place in places))) for key, values in texts.items()]
 
 
 def _show_verdicts(console: Console, comparison: Comparison) -> None:
     verdict = comparison.verdicts[0]
     against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
-    console.print(Text(f"verdict on {verdict.key}{against}", style="bold"))
+    axis = next(one for one in comparison.grouped.axes if one.short == verdict.key)
+    others = [key for key in axis.others if key != axis.key]
+    also = f" (and {', '.join(others[:_MOST_WITH])}{', ...' if len(others) > _MOST_WITH else ''})" if others else ""
+    console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
     for one in comparison.verdicts:
         console.print(_bulleted(one.text))
     if comparison.asked.on and len(comparison.verdicts) <= _MOST_DETAILS:
@@ -130,10 +146,6 @@ def _show_notes(console: Console, comparison: Comparison) -> None:
         notes.append(total)
     if (models := _starting_models(comparison)) is not None:
         notes.append(models)
-    grouped = comparison.grouped
-    if not comparison.verdicts and len(grouped.axes) > 1 and any(len(one.by_seed) > 1 for one in grouped.settings):
-        shorts = [axis.short for axis in grouped.axes]
-        notes.append(f"{len(shorts)} keys differ: --by {shorts[0]} gives a verdict on one of them")
     if notes:
         console.print()
     for note in notes:
@@ -190,17 +202,6 @@ def _common(places: Sequence[str]) -> str:
         projects = list(dict.fromkeys(place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places))
         return ", ".join(projects)
     return os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
-
-
-def _ordered(texts: Iterable[str]) -> list[str]:
-    return sorted(dict.fromkeys(texts), key=lambda text: (not _is_number(text), float(text) if _is_number(text) else 0))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return float(text) == float(text)
-    except ValueError:
-        return False
 
 
 def _dim(console: Console, text: str) -> None:

@@ -34,14 +34,14 @@ def test_so_many_more_than_there_are(count: int, more: int) -> None:
     values = {"a": dict.fromkeys(gaps(0.5, count), 0.0), "b": gaps(0.5, count)}
     one = paired_difference(values, "b", "a", sign=1, comparisons=1)
     assert one.effect == pytest.approx(0.5)
-    assert f"about {more} more seeds would" in in_words(CORRECT, [one])
+    assert f"About {more} more seeds would separate a from b" in in_words(CORRECT, [one])
 
 
 @pytest.mark.parametrize(("count", "is_unsure"), [(2, True), (3, True), (4, False)])
 def test_three_seeds_or_fewer_make_an_unsure_estimate(count: int, is_unsure: bool) -> None:
     values = {"a": {str(seed): 0.0 for seed in range(count)}, "b": {str(seed): 0.01 * seed for seed in range(count)}}
     one = paired_difference(values, "b", "a", sign=1, comparisons=30)
-    assert ("very unsure" in in_words(CORRECT, [one])) == is_unsure
+    assert ("rough estimate" in in_words(CORRECT, [one])) == is_unsure
 
 
 def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> None:
@@ -53,7 +53,10 @@ def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> No
     more = [(seeds_needed(one.effect or 0.0, comparisons=6) or 0) - len(one.seeds) for one in pairs]
     assert abs(pairs[1].effect or 0.0) * math.sqrt(10) > abs(pairs[0].effect or 0.0) * math.sqrt(2)
     assert more[0] < more[1]
-    assert f"about {more[0]} more seeds would for a and b" in in_words(CORRECT, pairs, "a")
+    assert in_words(CORRECT, pairs, "a") == (
+        "No clear difference in correct between a and b or c (2 to 10 seeds). "
+        f"About {more[0]} more seeds would separate a from b; rough estimate."
+    )
 
 
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:

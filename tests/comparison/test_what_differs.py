@@ -56,7 +56,7 @@ def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> N
 def test_keys_that_change_together_are_one_difference(place: Path) -> None:
     policies = [configured(truncation={"policy": policy, "mode": mode}) for policy, mode in (("a", "x"), ("b", "y"))]
     (axis,) = axes(read(place, *policies))
-    assert (axis.short, axis.others, axis.texts) == ("policy", ("truncation.policy", "truncation.mode"), ("a", "b"))
+    assert (axis.short, (*axis.others,), axis.texts) == ("policy", ("truncation.policy", "truncation.mode"), ("a", "b"))
 
 
 def test_a_group_that_was_chosen_gives_its_name_to_all_its_keys(place: Path) -> None:

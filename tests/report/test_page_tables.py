@@ -42,7 +42,7 @@ def test_who_leads(tmp_path: Path, metric: str, label: str, leader: str, most: s
     ends = {float(k): (k + 0.01, k + 0.02 + 0.001 * k, k + 0.03) for k in range(5)}
     write_sweep(tmp_path / "s", ends, metric=metric)
     (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], Asked(on=(label,))))
-    assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others"
+    assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others."
 
 
 def test_a_point_of_the_front_has_the_ends_of_its_own_interval(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_of_many_values_the_leader_is_named_and_all_comparisons_are_folded_away(
         tmp_path / "s", {0.1 * k: (0.9 - 0.1 * k, 0.92 - 0.1 * k, 0.91 - 0.1 * k + 0.001 * k) for k in range(5)}
     )
     correct = verdict_lines(compare(read_runs(runs_in(tmp_path))[0]))[0]
-    assert correct.says == "0 has the highest correct, beyond doubt better than 4 of 4 others"
+    assert correct.says == "0 has the highest correct, beyond doubt better than 4 of 4 others."
     assert "0.3 beats 0.4" in correct.whole
     assert "0.3 beats 0.4" not in correct.says
 

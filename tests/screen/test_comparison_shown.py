@@ -39,7 +39,7 @@ def test_a_sweep(place: Path) -> None:
         "the same in all runs: brevity 0.500",
     ]
     assert lines[9] == "verdict on weight"
-    assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.004, 0.076]"
+    assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.004, 0.076] (3 seeds)."
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])

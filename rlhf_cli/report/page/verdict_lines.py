@@ -26,15 +26,22 @@ class VerdictLine:
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
-    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own. None
-    where every setting has one seed, as those of a search have: a line for each would say no more than that.
+    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own, or it
+    is said why it cannot be. None where every setting has one seed: `comparison.no_verdict` says so once for all.
     """
-    families = [comparison.verdicts]
     grouped = comparison.grouped
-    if not comparison.verdicts and len(grouped.axes) > 1 and any(len(one.by_seed) > 1 for one in grouped.settings):
+    if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
         keys = [axis.key for axis in grouped.axes[:_MOST_KEYS]]
-        families = [compare(comparison.runs, Asked(by=key)).verdicts for key in keys]
-    return [_line(verdict) for verdicts in families for verdict in verdicts]
+        return [line for key in keys for line in _lines(compare(comparison.runs, Asked(by=key)), key)]
+    return _lines(comparison, grouped.axes[0].key) if len(grouped.axes) == 1 else []
+
+
+def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
+    if comparison.no_verdict is None:
+        return [_line(verdict) for verdict in comparison.verdicts]
+    (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
+    about, _, why = comparison.no_verdict.partition(": ")
+    return [VerdictLine(f"{short}: no verdict", f"{why}.", "")] if about.endswith(short) else []
 
 
 def _line(verdict: Verdict) -> VerdictLine:
@@ -43,7 +50,7 @@ def _line(verdict: Verdict) -> VerdictLine:
         return VerdictLine(about, verdict.text, "")
     leader = _leader(verdict)
     if leader is None:
-        return VerdictLine(about, "no value has an estimate", verdict.text)
+        return VerdictLine(about, "No value has an estimate.", verdict.text)
     beaten = set(_beaten_by(verdict, leader))
     held_against = {
         one.other if one.value == leader else one.value
@@ -57,8 +64,8 @@ def _line(verdict: Verdict) -> VerdictLine:
         says += f", beyond doubt better than {len(beaten)} of {len(held_against)} others"
     if open_ones:
         more = f" and {len(open_ones) - _MOST_NAMED} more" if len(open_ones) > _MOST_NAMED else ""
-        says += f"; cannot be told apart from {', '.join(open_ones[:_MOST_NAMED])}{more}"
-    return VerdictLine(about, says, verdict.text)
+        says += f"; no clear difference from {', '.join(open_ones[:_MOST_NAMED])}{more}"
+    return VerdictLine(about, f"{says}.", verdict.text)
 
 
 def _leader(verdict: Verdict) -> str | None:
