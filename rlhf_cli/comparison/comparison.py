@@ -12,7 +12,7 @@ from rlhf_cli.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, ask
 from rlhf_cli.comparison.over_seeds import ENOUGH_FOR_BOOTSTRAP, IQM, MEAN
 from rlhf_cli.comparison.over_seeds import estimate as estimate_over
 from rlhf_cli.comparison.pareto_front import MOST_MEASURES, Front, pareto_front
-from rlhf_cli.comparison.same_conditions import why_not_one_of, why_unfair
+from rlhf_cli.comparison.same_conditions import conditions_apart, why_not_one_of, why_unfair
 from rlhf_cli.comparison.settings import Grouped, Setting, group_over_seeds
 from rlhf_cli.comparison.verdicts import Verdict, verdicts_on
 from rlhf_cli.comparison.what_differs import Axis
@@ -112,9 +112,12 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
     verdicts: list[Verdict] = []
     if axis is not None and no_verdict is None:
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
-    is_fair = unfair is None or bool(asked.front)
+    apart = conditions_apart(grouped)
+    is_fair = (unfair is None and not apart) or bool(asked.front)
     front = _front(asked, measures, runs, estimates, all_names) if is_fair else None
     notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
+    if apart and unfair is None:
+        notes.append(f"no front: settings differ in {', '.join(apart)}, and not each was run under all of these")
     if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
         notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
     return Comparison(

@@ -11,6 +11,7 @@ from rlhf_cli.comparison.run_evaluations import Figures, read_figures
 from rlhf_cli.comparison.what_differs import names_of
 from rlhf_cli.errors import RunError
 from rlhf_cli.json_values import JsonTree, section
+from rlhf_cli.runs.found_runs import swept_in
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status
 
@@ -62,7 +63,7 @@ def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> 
         try:
             parent = folder.path.parent
             if parent not in sweeps:
-                sweeps[parent] = _swept(parent)
+                sweeps[parent] = swept_in(parent)
             runs.append(_read_run(folder, wanted, sweeps[parent]))
         except RunError as error:
             problems.append(error)
@@ -126,12 +127,3 @@ def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) 
         starting_model=starting if isinstance(starting, str) else None,
         swept=swept,
     )
-
-
-def _swept(folder: Path) -> tuple[str, ...]:
-    """Return what the sweep in a folder varied; a sweep.json that cannot be read is no reason not to compare."""
-    try:
-        swept = read_json(folder / "sweep.json").get("swept")
-    except RunError:
-        return ()
-    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()

@@ -51,6 +51,22 @@ def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str
     return f"no verdict on {axis.short}: {', '.join(said)}"
 
 
+def conditions_apart(grouped: Grouped) -> list[str]:
+    """Return the conditions in which settings differ, where not every setting was run under each of them."""
+    of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
+    found = {condition for conditions in of_axis.values() for condition in conditions}
+    cells = {
+        (
+            tuple(one.values[key] for key in of_axis if of_axis[key]),
+            tuple(one.values[key] for key in of_axis if not of_axis[key]),
+        )
+        for one in grouped.settings
+    }
+    if len(cells) == len({under for under, _ in cells}) * len({what for _, what in cells}):
+        return []
+    return [condition for condition in _DIFFERS if condition in found]
+
+
 def why_not_one_of(grouped: Grouped) -> str:
     """Return why there is no verdict where several keys differ, and which of them `--by` gives one on."""
     shorts = [axis.short for axis in grouped.axes]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json
 
 _DEEPEST = 4
+_SWEEP = "sweep.json"
+_MOST_TOGETHER = 12
+"""A folder of more runs than these is shown a group at a time: too many keys differ for one table."""
 
 
 def runs_in(root: Path) -> list[RunFolder]:
@@ -28,6 +32,53 @@ def runs_in(root: Path) -> list[RunFolder]:
 def runs_below(root: Path) -> list[RunFolder]:
     """Return the run that a folder is, or those that lie below it; none where there is no such folder."""
     return [RunFolder(path.resolve()) for path in _run_folders(root, _DEEPEST)]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that lie in one folder: those of a sweep, or single runs, the newest first. `swept` are a sweep's keys."""
+
+    path: Path
+    folders: tuple[RunFolder, ...]
+    is_sweep: bool
+    swept: tuple[str, ...]
+
+
+def groups_of(word: str) -> list[RunGroup]:
+    """Return the groups below a folder, the newest first; none for a sweep, a run, or runs that fit into one table."""
+    path = Path(word).expanduser()
+    if not path.is_dir() or (path / _SWEEP).is_file():
+        return []
+    by_parent: dict[Path, list[RunFolder]] = {}
+    for folder in runs_below(path):
+        by_parent.setdefault(folder.path.parent, []).append(folder)
+    if sum(map(len, by_parent.values())) <= _MOST_TOGETHER:
+        return []
+
+    def age(folder: RunFolder) -> float:
+        return -folder.config.stat().st_mtime
+
+    groups = [
+        RunGroup(parent, tuple(sorted(folders, key=age)), (parent / _SWEEP).is_file(), swept_in(parent))
+        for parent, folders in by_parent.items()
+    ]
+    return sorted(groups, key=lambda group: age(group.folders[0]))
+
+
+def newest_of(group: RunGroup) -> list[str]:
+    """Return the words that name the newest runs of a group: all of a sweep, so many single ones."""
+    if group.is_sweep:
+        return [str(group.path)]
+    return [str(folder.path) for folder in group.folders[:_MOST_TOGETHER]]
+
+
+def swept_in(folder: Path) -> tuple[str, ...]:
+    """Return what the sweep in a folder varied; a sweep.json that cannot be read is no reason not to compare."""
+    try:
+        swept = read_json(folder / _SWEEP).get("swept")
+    except RunError:
+        return ()
+    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from rlhf_cli.comparison.wandb_runs import is_wandb
 from rlhf_cli.comparison.what_differs import Axis, condition_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.found_runs import RunGroup
 from rlhf_cli.screen.comparison_table import (
     DOMINATED,
     ON_FRONT,
@@ -60,6 +62,24 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
         console.print(Text(comparison.no_verdict, style="bold"))
     _show_notes(console, comparison)
     _dim(console, _legend(comparison))
+
+
+def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], shown: int) -> None:
+    """Print a line for each group of runs that is not in the table, with the command that compares it."""
+    first = groups[0]
+    rows = [(first, f"{len(first.folders) - shown} older")] if shown < len(first.folders) else []
+    rows += [(group, str(len(group.folders))) for group in groups[1:]]
+    if not rows:
+        return
+    console.print()
+    columns = [
+        Column("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
+        Column("runs", [count for _, count in rows]),
+        Column("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
+    ]
+    show_blocks(console, columns, ["" for _ in rows])
+    line = f"rlhf compare FOLDER shows one of them, rlhf compare {shlex.quote(f'{where}/*')} all in one table"
+    console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:

@@ -15,9 +15,11 @@ from rlhf_cli.comparison.comparison import Comparison
 from rlhf_cli.comparison.measures import Measure
 from rlhf_cli.comparison.settings import Setting
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.screen.one_line import cut_middle
 
 _GAP = 2
 _MOST_KEYS = 4
+_LONGEST_NAME = 36
 ON_FRONT, DOMINATED = "●", "○"
 _STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
 
@@ -56,7 +58,7 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     """Print one line a run: its name, its state and the number of each measure."""
     runs = comparison.runs
     columns = [
-        Column("run", [run.name for run in runs], is_head=True, is_number=False),
+        Column("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
         Column("state", [run.state for run in runs], is_number=False),
         Column("step", [str(run.step) for run in runs]),
     ]
@@ -110,13 +112,16 @@ def _setting_columns(comparison: Comparison) -> list[Column]:
             for axis in grouped.axes
         ]
         return found
-    names = [_only_run(setting) or setting.name for setting in grouped.settings]
+    names = [cut_middle(_by_run(setting) or setting.name, _LONGEST_NAME) for setting in grouped.settings]
     return [*found, Column("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
-def _only_run(setting: Setting) -> str | None:
+def _by_run(setting: Setting) -> str | None:
+    """Return the name of a setting's only run, or of its first where its own name is too long for a table."""
     names = [*(run.name for run in setting.runs), *setting.left_out]
-    return names[0] if len(names) == 1 else None
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
 
 
 def _mark(comparison: Comparison, setting: Setting) -> str:

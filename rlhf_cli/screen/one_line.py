@@ -20,3 +20,11 @@ def figure(value: float | None) -> str:
 def no_total(reason: str) -> Text:
     """Return the line under a table whose rows have no total, with the reason."""
     return Text(f"no row has a total alone: {reason}", style="yellow")
+
+
+def cut_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: its beginning and its end."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.screen.one_line import cut_middle
 from rlhf_cli.screen.time_spans import span
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -98,14 +99,6 @@ def _cells(row: JobRow) -> tuple[str, ...]:
         f"{row.values[-1]:.3f}" if row.values else "",
         span(row.left_s) if row.state == "running" else "",
     )
-
-
-def cut_middle(text: str, most: int) -> str:
-    """Return a text of at most so many characters: its beginning and its end."""
-    if len(text) <= most:
-        return text
-    tail = (most - 1) // 2
-    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def totals(sweep: SweepRows) -> str:

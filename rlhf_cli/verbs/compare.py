@@ -1,6 +1,7 @@
 """rlhf compare RUN...        runs side by side: what differs, a line a setting, and which is better beyond doubt
 
-RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. Runs that
+RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. Of a folder
+with more than 12 runs the newest sweep, or the newest single runs, are shown, and the others are listed. Runs that
 differ only in their seed become one line with mean and 95 % interval. Components are raw; a total is shown only where
 it is the same sum in all runs. Where one key differs the verdict on each component comes of itself.
 
@@ -40,8 +41,9 @@ from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import section
+from rlhf_cli.runs.found_runs import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.newest_run import with_newest
-from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
+from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.screen.screen_width import wide_console
 from rlhf_cli.usage import Options, read_options
 
@@ -69,8 +71,11 @@ def run(argv: list[str]) -> int:
         front=_names(options, "--front"),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics, *asked.front)}
+    groups = _groups(options, asked)
     runs, problems = read_by_words(
-        options.words, wanted=lambda metric: is_shown(metric) or metric in words, where="rlhf compare"
+        newest_of(groups[0]) if groups else options.words,
+        wanted=lambda metric: is_shown(metric) or metric in words,
+        where="rlhf compare",
     )
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
@@ -79,7 +84,19 @@ def run(argv: list[str]) -> int:
     comparison = compare(runs, asked, all_names=_all_names(runs) if words else ())
     _refuse_nothing(comparison, problems)
     _print(comparison, problems, options)
+    if groups:
+        show_other_groups(wide_console(), options.words[0].rstrip("/"), groups, len(runs))
     return EXIT_OK
+
+
+def _groups(options: Options, asked: Asked) -> list[RunGroup]:
+    """Return the groups of a folder of many runs, of which a screen shows the newest; none where something was asked
+    for: files, one key, every run.
+    """
+    files = ("--csv", "--latex", "--png", "--wandb-view", "--runs")
+    if len(options.words) != 1 or asked != Asked() or options.as_json or any(map(options.on, files)):
+        return []
+    return groups_of(options.words[0])
 
 
 def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
