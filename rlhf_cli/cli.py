@@ -32,10 +32,11 @@ from rlhf_cli.folded_help import folded, shown_width
 from rlhf_cli.immediate_exit import leave
 from rlhf_cli.json_output import is_json_alone, json_alone, print_problems, value_streams
 from rlhf_cli.lasting_output import into_nothing, lasting_output, nobody_reads, open_closed_streams
-from rlhf_cli.redaction import forgetting, redacted_output, remember_typed
+from rlhf_cli.redaction import forgetting, remember_typed
 from rlhf_cli.stopped_early import stopped_early
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
+from rlhf_cli.terminal_output import safe_output
 from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
 from rlhf_cli.verbs import GROUPS, VERBS
@@ -64,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
     open_closed_streams()
-    with forgetting(), redacted_output():
+    with forgetting(), safe_output():
         remember_typed(words)
         try:
             code = _dispatch(words)

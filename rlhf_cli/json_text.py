@@ -7,6 +7,7 @@ from json.encoder import encode_basestring as quoted
 from math import isfinite
 
 from rlhf_cli.redaction import HIDDEN, is_hidden_by_key, text_hider
+from rlhf_cli.terminal_output import spelled_in_json
 
 _PIECES_A_WRITE = 1 << 14
 
@@ -24,11 +25,11 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
     def key_of(key: object) -> str:
         if not isinstance(key, str):
             return quoted(_of_number(key) or _refuse(key))
-        return quoted(hide(key))
+        return _quoted(hide(key))
 
     def put(node: object, line: str) -> None:
         if isinstance(node, str):
-            pieces.append(quoted(hide(node)))
+            pieces.append(_quoted(hide(node)))
         elif (number := _of_number(node)) is not None:
             pieces.append(number)
         elif isinstance(node, Mapping):
@@ -53,10 +54,16 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
                     pieces.clear()
             pieces.append("[]" if before[0] == "[" else line + "]")
         else:
-            pieces.append(quoted(hide(str(node))))
+            pieces.append(_quoted(hide(str(node))))
 
     put(value, "\n")
     write("".join(pieces))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a JSON string that a terminal can be shown."""
+    written = quoted(text)
+    return written if written.isprintable() else spelled_in_json(written)
 
 
 def _of_number(value: object) -> str | None:

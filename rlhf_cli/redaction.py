@@ -7,7 +7,7 @@ web tokens, passwords in addresses, `?api_key=...`, `Authorization:` headers. A 
 the path of something on this machine are no secrets: to hide `1` or `/home` would make every text unreadable.
 
 Whoever writes a file of a run folder calls `redacted` or `redacted_tree`; what is printed goes through a
-`RedactedStream`.
+`terminal_output.SafeStream`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import contextlib
 import json
 import os
 import re
-import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, TextIO, TypeVar, cast
+from typing import TypeVar, cast
 
 HIDDEN = "***"
 _SHORTEST = 6
@@ -124,15 +123,6 @@ def remembered() -> list[str]:
     return sorted(_remembered)
 
 
-def hide_output_for_good(values: Iterable[str]) -> None:
-    """Hide these values and all that looks like a secret in whatever this process prints, until it ends."""
-    for value in values:
-        remember(value)
-    out: Any = RedactedStream(sys.stdout)
-    err: Any = RedactedStream(sys.stderr)
-    sys.stdout, sys.stderr = out, err
-
-
 @contextlib.contextmanager
 def forgetting() -> Iterator[None]:
     """Open a context at whose end everything is forgotten that was remembered in it."""
@@ -214,39 +204,6 @@ def is_hidden_by_key(key: object, value: object) -> bool:
     """Return whether a value is hidden for its key; a reference to the environment says where it is, not what."""
     is_reference = isinstance(value, str) and (value.startswith("${oc.env:") or value in ("", HIDDEN))
     return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)
-
-
-class RedactedStream:
-    """A text stream that hides secrets in all that is written to another one, which does everything else."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write a text without its secrets; returns the number of characters that were asked for."""
-        self._stream.write(redacted(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts without their secrets."""
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def redacted_output() -> Iterator[None]:
-    """Hide secrets in what is printed to stdout and stderr inside the `with` block."""
-    with contextlib.ExitStack() as stack:
-        if not isinstance(sys.stdout, RedactedStream):
-            out: Any = RedactedStream(sys.stdout)
-            stack.enter_context(contextlib.redirect_stdout(out))
-        if not isinstance(sys.stderr, RedactedStream):
-            err: Any = RedactedStream(sys.stderr)
-            stack.enter_context(contextlib.redirect_stderr(err))
-        yield
 
 
 _last_known: tuple[dict[object, object], set[str], list[str]] | None = None

@@ -6,19 +6,23 @@ import os
 import re
 import sys
 
+from rlhf_cli.terminal_output import Drawn, printable
+
 _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m"
 _TRY = re.compile(r"^(  try:)", re.MULTILINE)
 
 
 def tell(label: str, text: str) -> None:
     """Print `label: text`; a pipe, NO_COLOR and a terminal that knows no colours get the words alone."""
+    text = printable(text)
     if _is_coloured():
         colour = _YELLOW if label == "stopped" else _RED
         text = _TRY.sub(rf"{_GREEN}\1{_PLAIN}", text)
         label = f"{colour}{label}:{_PLAIN}"
     else:
         label = f"{label}:"
-    print(f"{label} {text}", file=sys.stderr)
+    sys.stderr.write(Drawn(f"{label} {text}\n"))
+    sys.stderr.flush()
 
 
 def _is_coloured() -> bool:

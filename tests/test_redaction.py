@@ -11,11 +11,9 @@ import pytest
 
 from rlhf_cli import redaction
 from rlhf_cli.redaction import (
-    RedactedStream,
     forgetting,
     is_secret_key,
     redacted,
-    redacted_output,
     redacted_tree,
     redacted_values,
     remember,
@@ -24,6 +22,7 @@ from rlhf_cli.redaction import (
     secret_shape,
     secret_variable_in,
 )
+from rlhf_cli.terminal_output import SafeStream, safe_output
 
 SHAPED = {
     "hf_AbCdEfGhIjKlMnOpQrStUvWxYz": "a Hugging Face token",
@@ -159,12 +158,12 @@ def test_a_long_text_takes_time_by_its_length(piece: str) -> None:
 def test_a_stream_hides_and_is_otherwise_the_one_it_wraps(capsys: pytest.CaptureFixture[str]) -> None:
     remember("known-value")
     inner = io.StringIO()
-    stream = RedactedStream(inner)
+    stream = SafeStream(inner)
     assert stream.write("a known-value\n") == len("a known-value\n")
     stream.writelines(["known-value", "!"])
     assert inner.getvalue() == "a ***\n***!"
     assert not stream.isatty()
-    with redacted_output(), redacted_output():
+    with safe_output(), safe_output():
         print("known-value")
     assert capsys.readouterr().out == "***\n"
     print("known-value")

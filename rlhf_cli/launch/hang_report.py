@@ -29,6 +29,7 @@ from rlhf_cli.runs.pulse import LOADING, pulse_files, pulses
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
 from rlhf_cli.runs.run_status import FAILED, KILLED, RUNNING, read_status, update_status
 from rlhf_cli.runs.running_reward import markers, running_rewards
+from rlhf_cli.terminal_output import printable
 
 _DUMP = "hang-rank*.txt"
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?+) in (?P<function>.+)$')
@@ -155,7 +156,7 @@ def note(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
     with contextlib.suppress(OSError):  # on a full disk the rest is still to be said
         write_json(failure_file(folder, hang.rank), asdict(failure))
         with folder.log.open("a", encoding="utf-8") as log:
-            log.write(redacted(f"{failure.traceback}\n{failure.message}") + "\n")
+            log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
     return failure
 
 
@@ -165,7 +166,7 @@ def tell(folder: RunFolder, hang: Hang, timeout_s: float) -> None:
     failure = note(folder, hang, timeout_s)
     where = f"{way_on(folder)}\nrun folder: {folder.shown}, whose log.txt has the whole stack"
     message = f"error: {failure.message}\n{where}\n"
-    os.write(2, (shown + redacted(message)).encode())  # sys.stderr may belong to the thread that hangs
+    os.write(2, (shown + printable(redacted(message))).encode())  # sys.stderr may belong to the thread that hangs
     with contextlib.suppress(OSError):
         update_status(folder, state=FAILED, reason=failure.message, failing_rank=hang.rank)
 

@@ -48,13 +48,13 @@ from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.parent_death import die_with
-from rlhf_cli.redaction import redacted_output
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.terminal_output import safe_output
 from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
@@ -217,13 +217,13 @@ def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
     """Show scored pairs wherever somebody may look for them: above the bar, in log.txt, in the tracker."""
-    from rich.console import Console
 
     from rlhf_cli.screen.pair_table import pair_table
+    from rlhf_cli.screen.screen_width import Screen
 
     table = pair_table(pairs)
     with folder.log.open("a", encoding="utf-8") as stream:
-        Console(file=stream, width=_LOG_WIDTH).print(table)
+        Screen(file=stream, width=_LOG_WIDTH).print(table)
     bar.print(table)
     mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
@@ -283,7 +283,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)
     try:
-        with lasting_output(), redacted_output():
+        with lasting_output(), safe_output():
             run_rank(open_run(options.run), resume=options.resume)
     except (KeyboardInterrupt, Preempted):
         return EXIT_PREEMPTED

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from rlhf_cli.plan.launch_plan import NODE, log_name
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.terminal_output import printable
 
 
 class _Redacted(logging.Formatter):
-    """A formatter whose lines, tracebacks included, tell no secret."""
+    """A formatter whose lines, tracebacks included, hold no secret and no control code."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+        return printable(redacted(super().format(record)))
 
 
 @contextlib.contextmanager

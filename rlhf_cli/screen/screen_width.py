@@ -1,15 +1,73 @@
-"""Makes consoles as wide as the terminal; in a pipe wide, for nobody sees there a table that is folded at 80."""
+"""Makes the consoles of all screens: text that is not ours cannot control the terminal, and a pipe is wide."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
+from typing import IO, Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.errors import MarkupError
+from rich.segment import Segment
+from rich.text import Text
+
+from rlhf_cli.terminal_output import DrawnOn, control_codes, printable
 
 _PIPE_WIDTH = 200
+_TAG = re.compile(r"(\\*)\[([a-z#/@][^\[]*?)\]")
+_STYLES = frozenset(("/", "bold", "dim", "italic", "red", "green", "yellow", "cyan", "blue", "magenta"))
+"""The words of the tags that our own markup has."""
 
 
-def wide_console(pipe_width: int = _PIPE_WIDTH) -> Console:
-    """Return a console on stdout; COLUMNS says how wide it is where it is no terminal, else `pipe_width`."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else pipe_width)
+class Screen(Console):
+    """A console that spells out control codes in what it is given, and whose own codes reach the terminal."""
+
+    @property
+    def file(self) -> IO[str]:
+        """Return the stream that is written to."""
+        return cast(IO[str], DrawnOn(cast(TextIO, super().file)))
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def render_str(self, text: str, *, markup: bool | None = None, **how: Any) -> Text:
+        """Return a Text for a string in which our own tags count; any other tag, or one without its start, is text."""
+        how["emoji"] = False
+        try:
+            return super().render_str(text if markup is False else _TAG.sub(_kept, text), markup=markup, **how)
+        except MarkupError:
+            return super().render_str(text, markup=False, **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of something, with control codes in its text spelled out."""
+        for segment in super().render(_spelled(renderable), options):
+            is_text = not segment.control and not segment.text.isprintable()
+            yield Segment(printable(segment.text), segment.style) if is_text else segment
+
+
+def wide_console(pipe_width: int = _PIPE_WIDTH) -> Screen:
+    """Return a console on stdout; COLUMNS says how wide it is where it is no terminal, else `pipe_width`.
+
+    Nobody sees a table in a pipe that is folded at 80.
+    """
+    return Screen(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else pipe_width)
+
+
+def _spelled(renderable: RenderableType) -> RenderableType:
+    """Return a Text with its control codes spelled out, before it is fitted into its column; all else as it is."""
+    if not isinstance(renderable, Text) or not (codes := control_codes(renderable.plain)):
+        return renderable
+    spelled = renderable.blank_copy()
+    for part in renderable.divide([edge for start in codes for edge in (start, start + 1)]):
+        part.plain = printable(part.plain)
+        spelled.append_text(part)
+    return spelled
+
+
+def _kept(tag: re.Match[str]) -> str:
+    """Return a tag of rich's markup as it is where it is ours, else escaped."""
+    is_escaped, words = len(tag[1]) % 2 == 1, tag[2].split(" ")
+    return tag[0] if is_escaped or _STYLES.issuperset(words) else f"\\{tag[0]}"

@@ -49,7 +49,7 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
     if experiment.rewards:
         parts += ["", reward_tree(experiment.rewards, plan.rewards)]
     parts += ["", memory_bars(plan.memory)]
-    console.print(Panel(Group(*parts), title=f"[bold]{title}", title_align="left", expand=False))  # type: ignore[arg-type]
+    console.print(Panel(Group(*parts), title=Text(title, "bold"), title_align="left", expand=False))  # type: ignore[arg-type]
     for warning in plan.machine.warnings:
         console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):

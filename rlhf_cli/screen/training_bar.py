@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from rlhf_cli.runs.running_reward import Running, running_rewards
+from rlhf_cli.screen.screen_width import Screen
 
 _WORTH_NAMING_S = 2.0
 _WORTH_A_LINE_S = 30.0
@@ -67,7 +68,7 @@ class Spinner:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            console=Console(file=sys.stdout),
+            console=Screen(file=sys.stdout),
             transient=True,
             disable=not (shown and sys.stdout.isatty()),
         )
@@ -95,7 +96,7 @@ class TrainingBar:
         self._run = run
         self._is_over = threading.Event()
         # Bound to the terminal as it is now: stdout is redirected while TRL prints its tables.
-        self._console = Console(file=sys.stdout)
+        self._console = Screen(file=sys.stdout)
         self._bar = Progress(
             TextColumn("[bold]training"),
             BarColumn(),

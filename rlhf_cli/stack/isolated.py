@@ -21,11 +21,12 @@ from typing import TypeGuard
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from rlhf_cli.parent_death import die_with
-from rlhf_cli.redaction import hide_output_for_good, remembered
+from rlhf_cli.redaction import remembered
 from rlhf_cli.stack.failed_call import RewardTimeout
 from rlhf_cli.stack.reward_batch import by_row
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
+from rlhf_cli.terminal_output import safe_output_for_good
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after so many rows: whatever the function leaks goes with it."""
@@ -136,7 +137,7 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
     """
     die_with(parent)
     os.setsid()  # who signals the group of the process that trains means that one: it saves, and needs its answers
-    hide_output_for_good(hidden)
+    safe_output_for_good(hidden)
     end = os._exit
     # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
     os._exit = lambda status: end(status or 1)

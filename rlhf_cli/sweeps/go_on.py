@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError, in_one_line
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
@@ -19,6 +17,7 @@ from rlhf_cli.runs.pace import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.begun_jobs import goes_on
@@ -66,7 +65,7 @@ def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: li
         )
     if is_search(folder):
         return SweepEnd(_go_on_searching(folder, allowed, options), folder, is_dry=options.dry_run)
-    console, sweep = Console(), open_sweep(folder)
+    console, sweep = Screen(), open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
         known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
         wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
@@ -100,7 +99,7 @@ def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions
         refuse_foreign_code(
             RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
         )
-    return go_on_with_search(Console(), search_of(folder), folder.resolve(), options, allowed)
+    return go_on_with_search(Screen(), search_of(folder), folder.resolve(), options, allowed)
 
 
 def _status(sweep: SweepFolder, job: Job) -> Status | None:

@@ -7,21 +7,21 @@ import sys
 import traceback
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
 from rlhf_cli.jobs.one_run import train_frozen
 from rlhf_cli.lasting_output import lasting_output
-from rlhf_cli.redaction import redacted_output, remember_typed
+from rlhf_cli.redaction import remember_typed
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.sweeps.job_request import JobRequest
+from rlhf_cli.terminal_output import safe_output
 
 
 def run_job(request: JobRequest) -> int:
     """Train the run in the folder that a request names, as a command of its own would; returns its exit code."""
     remember_typed(sys.argv[1:])
-    with lasting_output(), redacted_output():
+    with lasting_output(), safe_output():
         try:
             return _train(RunFolder(Path(request.run)), request)
         except RlhfError as error:
@@ -40,7 +40,7 @@ def run_job(request: JobRequest) -> int:
 def _train(folder: RunFolder, request: JobRequest) -> int:
     with only_writer(folder, take_over=request.take_over):
         _have_threads()
-        train_frozen(Console(), folder, resume=request.resume)
+        train_frozen(Screen(), folder, resume=request.resume)
     return EXIT_OK
 
 

@@ -14,6 +14,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.screen.sweep_heading import show_sweep
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.checked_jobs import CheckedJob, Known, checked, folder_of
@@ -39,7 +40,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
     for any of the jobs.
     """
-    console = Console()
+    console = Screen()
     known: Known = {}
     if (plan := search_plan(typed, known)) is not None:
         return run_search(console, plan, typed, options)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.usage import read_options
 
 
@@ -21,7 +22,6 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="check")
     prepared = prepare(options.words)
     # A typo is refused above, before what draws and plans is imported.
-    from rich.console import Console
 
     from rlhf_cli.jobs.planned_run import planned_json
     from rlhf_cli.jobs.resume_options import resume_options
@@ -46,7 +46,7 @@ def run(argv: list[str]) -> int:
         rows = tried.as_json() if tried is not None else None
         print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})
         return EXIT_OK
-    console = Console()
+    console = Screen()
     if tried is not None:
         from rlhf_cli.screen.tried_rows_shown import show_tried_rows
 

@@ -28,8 +28,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.comparison.comparison import Asked, Comparison, compare, in_common
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.comparison.measures import is_shown
@@ -44,7 +42,7 @@ from rlhf_cli.json_values import section
 from rlhf_cli.runs.found_runs import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out, show_other_groups
-from rlhf_cli.screen.screen_width import wide_console
+from rlhf_cli.screen.screen_width import Screen, wide_console
 from rlhf_cli.usage import Options, read_options
 
 _ROOT = "runs"
@@ -120,7 +118,7 @@ def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Optio
         show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
         return
-    show_left_out(Console(stderr=True), problems)
+    show_left_out(Screen(stderr=True), problems)
 
 
 def _is_for_screen(options: Options, name: str) -> bool:

@@ -33,8 +33,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import EvaluationRows, Target, find_target, words_for_model_alone
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
@@ -48,6 +46,7 @@ from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.screen.training_bar import Spinner
 from rlhf_cli.usage import Options, read_options
 
@@ -100,7 +99,7 @@ def run(argv: list[str]) -> int:
         if target.kind != REWARD_MODEL:
             importlib.import_module("rlhf_cli.evaluate.policy_on_rows")
 
-    screen, samples = Console(), options.number("--samples", least=0)
+    screen, samples = Screen(), options.number("--samples", least=0)
     evaluated = evaluate(
         target,
         experiment,

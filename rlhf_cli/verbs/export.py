@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.export.given_away import exported_before, give_away
 from rlhf_cli.export.source_model import find_source
@@ -28,7 +26,7 @@ from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.screen.export_shown import show_given_away
-from rlhf_cli.screen.screen_width import wide_console
+from rlhf_cli.screen.screen_width import Screen, wide_console
 from rlhf_cli.usage import Options, read_options
 
 _FOLDER = "export"
@@ -59,7 +57,7 @@ def run(argv: list[str]) -> int:
         trust=options.on("--trust"),
     )
     out = _out(options, folder)
-    console = Console(stderr=True) if options.as_json else wide_console()
+    console = Screen(stderr=True) if options.as_json else wide_console()
     given = exported_before(source, out) if repo is not None else None
     if given is None:
         given = give_away(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))

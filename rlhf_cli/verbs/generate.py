@@ -29,7 +29,6 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
@@ -52,6 +51,7 @@ from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.screen.best_of_n_tables import show_best_of_n, show_made
 from rlhf_cli.screen.generation_bar import generation_bar
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.screen.training_bar import Spinner
 from rlhf_cli.usage import Options, read_options
 
@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
     with Spinner(shown=True, doing="importing torch and TRL"):
         from rlhf_cli.evaluate.generation_run import Request, generate, prompts_of
 
-    screen = Console(stderr=options.as_json)
+    screen = Screen(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"

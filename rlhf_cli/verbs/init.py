@@ -29,6 +29,7 @@ from rlhf_cli.scaffold.starting_model import TINY, read_starting_model
 from rlhf_cli.scaffold.trainings import Training, training_named
 from rlhf_cli.screen import init_questions
 from rlhf_cli.screen.project_written import first_commands, show_project
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.usage import Options, read_options
 
 
@@ -47,7 +48,7 @@ def run(argv: list[str]) -> int:
         )
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_to_overwrite(folder, USUAL)  # before anybody answers questions for nothing
-    console = Console() if sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json else None
+    console = Screen() if sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json else None
     choices = _choices(options, folder, console)
     files = project_files(choices, folder.resolve().name)
     write_project(folder, files)
@@ -66,7 +67,7 @@ def run(argv: list[str]) -> int:
             }
         )
     else:
-        show_project(console or Console(), folder, list(files), rename=rename, commands=commands)
+        show_project(console or Screen(), folder, list(files), rename=rename, commands=commands)
     return EXIT_OK
 
 

@@ -10,14 +10,13 @@ What is typed on any of them to stop the run, stops it on all, after it is saved
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
 from rlhf_cli.json_output import print_json
 from rlhf_cli.machines.joining import invited, train_with_others
 from rlhf_cli.plan.meeting_place import meeting_place
 from rlhf_cli.runs.run_result import run_result
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.usage import read_options
 
 
@@ -36,7 +35,7 @@ def run(argv: list[str]) -> int:
             expected="HOST:PORT, as the first machine printed it",
             hint="rlhf join HOST:29500",
         )
-    console = Console()
+    console = Screen()
     invitation = invited(place, console)
     refuse_foreign_code(invitation.folder, trust=options.on("--trust"), command=f"rlhf join {place}")
     train_with_others(invitation, console)

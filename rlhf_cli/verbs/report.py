@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import EXIT_OK, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.newest_run import with_newest
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.usage import read_options
 
 _KILOBYTE = 1000
@@ -54,7 +53,7 @@ def run(argv: list[str]) -> int:
     if options.as_json:
         print_json({**asdict(written), "path": str(out)})
         return EXIT_OK
-    console = Console(soft_wrap=True, highlight=False)
+    console = Screen(soft_wrap=True, highlight=False)
     shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)
     holds = [f"{written.runs} run{'s' if written.runs > 1 else ''}"]
     holds += [f"{written.settings} settings"] if written.settings > 1 else []

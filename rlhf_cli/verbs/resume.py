@@ -36,6 +36,7 @@ from rlhf_cli.runs.newest_run import newest_run, with_newest
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_result import run_result
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, own_job_id, read_status
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.sweeps.go_on import go_on
 from rlhf_cli.sweeps.sweep_folder import is_sweep
 from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
@@ -56,7 +57,7 @@ def run(argv: list[str]) -> int:
         if options.as_json:
             print_json(end.as_json())
         return end.code
-    folder = _resume(Console(), words, how, options)
+    folder = _resume(Screen(), words, how, options)
     if options.as_json:
         print_json(run_result(folder))
     return EXIT_OK

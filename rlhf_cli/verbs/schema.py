@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 
-from rich.console import Console
-
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
 from rlhf_cli.reference.described_schema import described
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.suggest import nearest
 from rlhf_cli.usage import read_options
 
@@ -54,5 +53,5 @@ def run(argv: list[str]) -> int:
         use = (
             f"; first line of a file in conf/{what}:  # yaml-language-server: $schema={out}" if what in groups() else ""
         )
-        Console(soft_wrap=True).print(f"{out}{use}", markup=False, highlight=False)
+        Screen(soft_wrap=True).print(f"{out}{use}", markup=False, highlight=False)
     return EXIT_OK

@@ -17,6 +17,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
 from rlhf_cli.jobs.typed_places import place_of
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.tracking.sending import Sending, by_wandb, send, to_send
 from rlhf_cli.usage import read_options
 
@@ -33,7 +34,7 @@ def run(argv: list[str]) -> int:
     if not words:
         raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")
     sendings = to_send([place_of(word, where="rlhf sync") for word in words])
-    console = Console()
+    console = Screen()
     if not options.on("--dry-run"):
         count = sum(one.state == "to send" for one in sendings)
         with console.status(f"sending {count} to wandb ..."):

@@ -33,6 +33,7 @@ from rlhf_cli.json_output import print_json
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_result import run_result
+from rlhf_cli.screen.screen_width import Screen
 from rlhf_cli.slurm.slurm_submission import check_slurm
 from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
 from rlhf_cli.usage import Options, read_options
@@ -51,7 +52,7 @@ def run(argv: list[str]) -> int:
             print_json(end.as_json())
         return end.code
     refuse_of_sweeps(options, "rlhf train -m ...")
-    result = _train(Console(), options)
+    result = _train(Screen(), options)
     if options.as_json:
         print_json(result)
     return EXIT_OK

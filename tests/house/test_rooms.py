@@ -47,6 +47,7 @@ MUST_NOT_KNOW = {
         "launch",  # how a process is left
         "redaction",
         "stopped_early",
+        "terminal_output",
     },
 }
 """Room -> the rooms whose words it must not use, whether or not that would close a circle."""

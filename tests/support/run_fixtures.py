@@ -24,11 +24,11 @@ def workplace(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
     """An empty current folder, as a newcomer has it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
-    _without_pictures(monkeypatch)
+    without_pictures(monkeypatch)
     return tmp_path
 
 
-def _without_pictures(patch: pytest.MonkeyPatch) -> None:
+def without_pictures(patch: pytest.MonkeyPatch) -> None:
     """A picture of an evaluation takes longer than the rest of a small run: where it is looked at is `draws` asked."""
     from rlhf_cli.assemble import during_training
     from rlhf_cli.evaluate import evaluation_run

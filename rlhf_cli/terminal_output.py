@@ -1,0 +1,102 @@
+"""Makes printed text safe for a terminal: secrets are hidden, and control codes of others are spelled out.
+
+A completion, a row or an exception may hold codes that clear the screen, recolour it, or turn the reading direction.
+`printable` writes them as `\\x1b` or `\\u202e`. stdout and stderr do so with whatever is written to them, except for
+`Drawn`: text whose codes are our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from rlhf_cli.redaction import redacted, remember
+
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+"""C0 but tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and halves of characters."""
+_BARS = "tqdm"
+"""The library whose progress bars move the cursor; it writes from a module of its own."""
+
+
+class Drawn(str):
+    """Text for a terminal in which every control code is our own."""
+
+
+def printable(text: str) -> str:
+    """Return a text with each control code in it spelled out, as `\\x1b`; tabs and line ends stay."""
+    return _CONTROL.sub(lambda match: _spelled(match[0]), text)
+
+
+def control_codes(text: str) -> list[int]:
+    """Return the places of the control codes in a text."""
+    return [match.start() for match in _CONTROL.finditer(text)]
+
+
+def spelled_in_json(quoted: str) -> str:
+    """Return a JSON string with each control code in it as JSON's `\\u009b`: the same value, safe to print."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
+def _spelled(code: str) -> str:
+    return f"\\x{ord(code):02x}" if ord(code) < 0x100 else f"\\u{ord(code):04x}"
+
+
+class SafeStream:
+    """A text stream that writes to another one without secrets and without control codes of others."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text made safe; returns the number of characters that were asked for."""
+        safe = redacted(text)
+        is_ours = isinstance(text, Drawn) or sys._getframe(1).f_globals.get("__name__", "").startswith(_BARS)
+        self._stream.write(safe if is_ours else printable(safe))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts made safe."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class DrawnOn:
+    """A text stream that passes on what is written to it as `Drawn`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text whose control codes are ours."""
+        return self._stream.write(Drawn(text))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def safe_output() -> Iterator[None]:
+    """Make what is printed to stdout and stderr safe inside the `with` block."""
+    with contextlib.ExitStack() as stack:
+        if not isinstance(sys.stdout, SafeStream):
+            out: Any = SafeStream(sys.stdout)
+            stack.enter_context(contextlib.redirect_stdout(out))
+        if not isinstance(sys.stderr, SafeStream):
+            err: Any = SafeStream(sys.stderr)
+            stack.enter_context(contextlib.redirect_stderr(err))
+        yield
+
+
+def safe_output_for_good(values: Iterable[str]) -> None:
+    """Make what this process prints safe until it ends, and hide these values in it."""
+    for value in values:
+        remember(value)
+    out: Any = SafeStream(sys.stdout)
+    err: Any = SafeStream(sys.stderr)
+    sys.stdout, sys.stderr = out, err
