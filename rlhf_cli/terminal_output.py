@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, TextIO
+from typing import TextIO, cast
 
 from rlhf_cli.redaction import redacted, remember
 
@@ -85,11 +85,9 @@ def safe_output() -> Iterator[None]:
     """Make what is printed to stdout and stderr safe inside the `with` block."""
     with contextlib.ExitStack() as stack:
         if not isinstance(sys.stdout, SafeStream):
-            out: Any = SafeStream(sys.stdout)
-            stack.enter_context(contextlib.redirect_stdout(out))
+            stack.enter_context(contextlib.redirect_stdout(cast(TextIO, SafeStream(sys.stdout))))
         if not isinstance(sys.stderr, SafeStream):
-            err: Any = SafeStream(sys.stderr)
-            stack.enter_context(contextlib.redirect_stderr(err))
+            stack.enter_context(contextlib.redirect_stderr(cast(TextIO, SafeStream(sys.stderr))))
         yield
 
 
@@ -97,6 +95,4 @@ def safe_output_for_good(values: Iterable[str]) -> None:
     """Make what this process prints safe until it ends, and hide these values in it."""
     for value in values:
         remember(value)
-    out: Any = SafeStream(sys.stdout)
-    err: Any = SafeStream(sys.stderr)
-    sys.stdout, sys.stderr = out, err
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import IO, Any, TextIO, cast
+from typing import IO, TextIO, cast
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, HighlighterType, JustifyMethod, OverflowMethod, RenderableType
 from rich.errors import MarkupError
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from rlhf_cli.terminal_output import DrawnOn, control_codes, printable
@@ -33,13 +35,32 @@ class Screen(Console):
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
 
-    def render_str(self, text: str, *, markup: bool | None = None, **how: Any) -> Text:
+    def render_str(
+        self,
+        text: str,
+        *,
+        style: str | Style = "",
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        emoji: bool | None = None,
+        markup: bool | None = None,
+        highlight: bool | None = None,
+        highlighter: HighlighterType | None = None,
+    ) -> Text:
         """Return a Text for a string in which our own tags count; any other tag, or one without its start, is text."""
-        how["emoji"] = False
+        as_rich = functools.partial(
+            super().render_str,
+            style=style,
+            justify=justify,
+            overflow=overflow,
+            emoji=False,
+            highlight=highlight,
+            highlighter=highlighter,
+        )
         try:
-            return super().render_str(text if markup is False else _TAG.sub(_kept, text), markup=markup, **how)
+            return as_rich(text if markup is False else _TAG.sub(_kept, text), markup=markup)
         except MarkupError:
-            return super().render_str(text, markup=False, **how)
+            return as_rich(text, markup=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of something, with control codes in its text spelled out."""
