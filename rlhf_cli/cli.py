@@ -97,6 +97,8 @@ def _written(code: int) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if len(words) > 1 and words[0] == "help":
+        words = [words[1], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help", "help"):
         print(folded(_HELP.format(verbs=_verbs()).rstrip(), shown_width()))
         return EXIT_OK
@@ -105,7 +107,7 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join([*_meant(verb), *rest])}")
+        unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
         if JSON in words:
             print_problems(unknown)
         tell("error", str(unknown))
@@ -127,11 +129,12 @@ def _verbs() -> str:
     return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
 
 
-def _meant(verb: str) -> list[str]:
-    """Return the verb that was meant by a word that is none, with what belongs to it."""
+def _meant(verb: str, rest: list[str]) -> list[str]:
+    """Return the command that was meant by a verb that is none and the words behind it."""
     if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
-        return meant.split()
-    return [nearest(verb, VERBS) or "--help"]
+        return [*meant.split(), *rest]
+    close = nearest(verb, VERBS)
+    return [close, *rest] if close is not None else ["--help"]
 
 
 @contextlib.contextmanager

@@ -49,11 +49,12 @@ def teaching_errors() -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{mark.name.removeprefix('file://')}:{mark.line + 1}" if mark else None
+        twice = str(error.problem).startswith("found duplicate key")
         raise ConfigError(
             "a configuration file is not valid YAML",
             where=where,
             got=error.problem,
-            expected="`key: value` lines, indented with spaces",
+            expected="each key once" if twice else "`key: value` lines, indented with spaces",
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         said = _plain(error)

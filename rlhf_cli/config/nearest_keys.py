@@ -20,7 +20,7 @@ from rlhf_cli.config.schema.keys import section_of
 from rlhf_cli.config.schema.ppo_sections import PpoArgs
 from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.suggest import likeness
-from rlhf_cli.tables.former_names import FORMER_NAMES, FormerName
+from rlhf_cli.tables.former_names import FORMER_NAMES, SPOKEN_SECTIONS, FormerName
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _ARGS = ("trainer", "args")
@@ -40,7 +40,12 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
     `tree` is the composed experiment, whose trainer and rewards say which keys there are.
     """
     path = tuple(typed.split("."))
-    best = _nearest(path, list(_keys_there_are(tree)))
+    keys = list(_keys_there_are(tree))
+    best = _nearest(path, keys)
+    section_meant = SPOKEN_SECTIONS.get(path[0]) if len(path) > 1 else None
+    if section_meant is not None and (best is None or best[0][0] > 0):
+        inside = _nearest((*section_meant.split("."), *path[1:]), keys)
+        best = inside if inside is not None and inside[0][0] == 0 else best
     former = former_name(path[-1], tree)
     # A slip of the fingers is nearer than another tool's word for it, and a key that only moved is not.
     if former is not None and (best is None or best[0][0] > 0):

@@ -1,7 +1,8 @@
 """Finds the value that was meant by one that a key does not take: a slip in a word, a number as a text, a unit written
-behind it, a sign or an order the wrong way round.
+behind it, an order the wrong way round. For a negative number it names the key's default.
 
-What is suggested has been tried: the key takes it. Where none of these is what happened, nothing is suggested.
+What is suggested has been tried: the key takes it. A sign is never flipped: who typed -1 did not mean 1. Where none of
+these is what happened, nothing is suggested.
 """
 
 from __future__ import annotations
@@ -37,15 +38,24 @@ Takes = Callable[[object], bool]
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with what was most likely meant by a value that a key of ours does not take, else None."""
     adapter = _judge(field)
-    return first_taken(key, value, lambda one: _is_valid(adapter, one), choices=_words(field.annotation))
+    return first_taken(
+        key,
+        value,
+        lambda one: _is_valid(adapter, one),
+        choices=_words(field.annotation),
+        default=field.default if isinstance(value, int | float) and value < 0 else None,
+    )
 
 
-def first_taken(key: str, value: object, takes: Takes, *, choices: tuple[str, ...] = ()) -> str | None:
+def first_taken(
+    key: str, value: object, takes: Takes, *, choices: tuple[str, ...] = (), default: object = None
+) -> str | None:
     """Return `key=value` with the first of what may have been meant that `takes` allows, else None.
 
-    `choices` are the words that the key takes.
+    `choices` are the words that the key takes. `default` is suggested last, where it is a number.
     """
-    for meant in _candidates(key, value, choices):
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    for meant in (*_candidates(key, value, choices), *([default] if is_number else [])):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
             return f"{key}={_shown(meant)}"
@@ -76,10 +86,10 @@ def _candidates(key: str, value: object, choices: tuple[str, ...]) -> Iterator[o
         if value == whole:
             yield whole
             yield from _switches(str(whole))
-        yield from (SPOKEN_VALUES.get(name, {}).get(str(whole)), abs(value), int(abs(value)))
+        yield from (SPOKEN_VALUES.get(name, {}).get(str(whole)), whole if value > 0 else None)
         if 1 < value <= 100:
             yield value / 100
-        if value <= 0:
+        if value == 0:
             yield 1
         yield [value]
     elif isinstance(value, list):

@@ -23,6 +23,9 @@ from rlhf_cli.tables.words_of_others import HYDRA_INSTEAD
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OF_ANY_SHAPE = "expect"
 """A key whose value may be a list or names; what is typed takes the place of the whole."""
+_TEMPLATE = "data.prompt"
+EXPECT_AFRESH = f"++{_OF_ANY_SHAPE}=null"
+"""The override that goes before a typed `expect`."""
 _PLAIN_OPTIONS = re.compile(r"^[\w./,:-]+$")
 _BY_PATH = {"model": "local", "data": "file"}
 """Names the choice of a group whose `path` is a user's own."""
@@ -42,7 +45,7 @@ def rewrite(typed: list[str]) -> list[str]:
             raise not_an_override(typed, place, known)
         group = override.lstrip("+").partition("=")[0]
         if group == _OF_ANY_SHAPE:  # Hydra merges into what is there, and fails where a list meets names
-            rewritten.append(f"++{group}=null")
+            rewritten.append(EXPECT_AFRESH)
         appended.get(group, rewritten).append(override)
     # `exp` before `debug`: what is composed last wins.
     return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]
@@ -51,12 +54,15 @@ def rewrite(typed: list[str]) -> list[str]:
 def quote_paths(text: str) -> str:
     """Return the word with its value in quotes where that is a file or folder whose name Hydra would take for grammar.
 
-    The folders of a sweep's runs are called `weight=0.5,seed=2`. A rule to stop by, `kl > 10`, is no grammar either.
+    The folders of a sweep's runs are called `weight=0.5,seed=2`. A rule to stop by, `kl > 10`, is no grammar either,
+    nor is a prompt's template, `Question: {question}`.
     """
     key, equals, value = text.partition("=")
     is_typed_plain = equals and not any(quote in value for quote in "'\"")
     if is_typed_plain and key.lstrip("+").startswith("stop.") and any(sign in value for sign in "<>="):
         return f'{key}="{value}"'
+    if is_typed_plain and key.lstrip("+") == _TEMPLATE and "{" in value and "${" not in value and value[0] != "[":
+        return f"{key}='{value}'"
     if is_typed_plain and any(sign in value for sign in "=,") and Path(value).expanduser().exists():
         return f"{key}='{value}'"
     return text
@@ -96,7 +102,7 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
     is_dict = value.startswith("{") and not at  # model={path: x}: values for the section, no choice of an option
     if group in known and not is_dict:
         is_appended = bool(at) or group in APPENDED_GROUPS
-        _require_options(key, value, known[group], may_be_null=not is_appended)
+        _require_options(key, value, known[group])
         if group == "reward" and not at:
             raise ConfigError(
                 "a ready-made reward is put under a name of yours",
@@ -130,12 +136,12 @@ def refuse_hydra(key: str, text: str) -> None:
     )
 
 
-def _require_options(key: str, value: str, options: dict[str, Path], *, may_be_null: bool) -> None:
+def _require_options(key: str, value: str, options: dict[str, Path]) -> None:
     group = key.partition("@")[0]
-    if not _PLAIN_OPTIONS.match(value):
-        return  # glob(...), choice(...), null: Hydra's own grammar decides
+    if value and not _PLAIN_OPTIONS.match(value):
+        return  # glob(...), choice(...): Hydra's own grammar decides
     for option in value.split(","):
-        if option in options or (option == "null" and may_be_null):
+        if option in options:
             continue
         spoken = SPOKEN_VALUES.get(group, {}).get(option.lower())
         close = spoken if spoken in options else nearest(option, options)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -18,9 +20,16 @@ from rlhf_cli.config.schema.stop_section import RULE_KEYS
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.former_names import SPOKEN_KEYS, SPOKEN_VALUES
 
 Path = list[int | str]
 
+_FORMS = {
+    "run": "letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
+    "launch": "HOST:PORT, such as node1:29500",
+    "rewards": "letters, digits and '_', the first no digit: overrides name the reward so",
+}
+"""Section -> in words, the pattern that a text in it has to match."""
 _BOUNDS = re.compile(r"`(\w+)` as \[low, high\]")
 
 
@@ -30,11 +39,19 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
     for detail in error.errors(include_url=False):
         path = _keys_of(detail, tree)
         by_key.setdefault(_dotted(path), (path, detail))
+    unknown = {
+        key: _unknown(path, tree, origins)
+        for key, (path, detail) in by_key.items()
+        if detail["type"] == "extra_forbidden"
+    }
+    meant = {problem.hint for problem in unknown.values()}
     for key, (path, detail) in by_key.items():
         if any(other.startswith(key + ".") for other in by_key):
             continue  # the longer key describes the same problem more precisely
-        if detail["type"] == "extra_forbidden":
-            yield _unknown(path, tree, origins)
+        if key in unknown:
+            yield unknown[key]
+        elif detail["type"] == "missing" and key in meant:
+            continue  # it was given, under another name
         elif detail["type"] == "missing":
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
         else:
@@ -43,12 +60,40 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
 
 def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
     key = _dotted(path)
+    where = origins.where(key)
+    if "." in str(path[-1]):
+        return ConfigError(
+            f"{path[-1]!r} is one key with dots in it",
+            where=where,
+            expected="keys nested in one another: dots are for the command line",
+            hint=_nested(path, tree),
+        )
     former = former_name(str(path[-1]), tree)
-    hint = _group_choice(path, tree) or _meant(path, tree)
+    spoken = _spoken_key(path)
+    hint = spoken or _group_choice(path, tree) or _meant(path, tree)
     expected = f"one of {', '.join(sorted(valid_keys(path[:-1])))}"
-    if former is not None and (not former[1] or former[1] == hint):
+    if spoken is None and former is not None and (not former[1] or former[1] == hint):
         expected = former[0].why or f"{former[1]}, which {former[0].whose} called {path[-1]}"
-    return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)
+    return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
+
+
+def _nested(path: Path, tree: JsonTree) -> str:
+    """Return the YAML that sets a key which was written with dots in a file, from its outermost new key on."""
+    value: Any = tree
+    for part in path:
+        value = value[part]
+    for name in reversed(str(path[-1]).split(".")):
+        value = {name: value}
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()[1:-1]
+
+
+def _spoken_key(path: Path) -> str | None:
+    """Return the key of this section that people call so, None for no such word: `min` for a gate's `at_least`."""
+    sections = [part for part in path[:-1] if isinstance(part, str)]
+    if not sections or any(isinstance(part, int) for part in path):
+        return None
+    meant = SPOKEN_KEYS.get(sections[-1], {}).get(str(path[-1]))
+    return _dotted([*path[:-1], meant]) if meant in valid_keys(path[:-1]) else None
 
 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
@@ -93,8 +138,10 @@ def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -
         got=shown,
         expected=_expected(detail, path),
         hint=_other_reward(path, tree)
+        or _section_choice(path, given, origins)
         or _own_model(path, given)
         or _option(path, given)
+        or _in_form(path, detail)
         or _meant_below(path, detail)
         or _meant_instead(path, given),
     )
@@ -124,12 +171,37 @@ def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
     return None
 
 
+def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | None:
+    """Return the choice of a ready-made section that was meant by a word or by null: `track: null` is track=none."""
+    group = _dotted(path)
+    options = groups().get(group, {})
+    if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
+        return None
+    word = "null" if given is None else str(given)
+    close = SPOKEN_VALUES.get(group, {}).get(word.lower()) or nearest(word, options)
+    origin = origins.of(group)
+    is_typed = origin is None or origin.file is None
+    return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
+
+
 def _option(path: Path, given: JsonValue) -> str | None:
     """Return the choice of the ready-made reward that was given as if it were a value: `rewards.short=brevity`."""
     if len(path) != 2 or path[0] != "rewards" or not isinstance(given, str):
         return None
     close = nearest(given, groups().get("reward", {}))
     return f"reward@rewards.{path[1]}={close}" if close is not None else None
+
+
+def _in_form(path: Path, detail: ErrorDetails) -> str | None:
+    """Return a name that a run or a reward may have, like the one that was given with other signs in it."""
+    if detail["type"] != "string_pattern_mismatch":
+        return None
+    given = str(detail["input"])
+    if path == ["run", "name"]:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", given).strip("._-")
+        return f"run.name={name}" if name else None
+    name = re.sub(r"\W+", "_", given, flags=re.ASCII).lstrip("0123456789")
+    return f"rewards.{name}" if path[0] == "rewards" and name else None
 
 
 def _own_model(path: Path, given: JsonValue) -> str | None:
@@ -168,6 +240,8 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         field = field_at(path)
         or_none = ", or null for none" if field is not None and field.default is None else ""
         return f"a section with {', '.join(keys)}{or_none}"
+    if detail["type"] == "string_pattern_mismatch" and path[0] in _FORMS:
+        return _FORMS[str(path[0])]
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return text.removeprefix("a ").removeprefix("valid ") if text.startswith("a valid") else text
 

@@ -139,8 +139,18 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
     try:
         _adapter(field.annotation).validate_python(value)
     except ValidationError:
-        return field.annotation, None
+        return _in_words(field), None
     return None
+
+
+def _in_words(field: TrlField) -> str:
+    """Return what a field takes: a number in words and with its default, anything else as TRL declares it."""
+    kinds = {"int": "a whole number", "float": "a number"}
+    names = [name.strip() for name in field.annotation.split("|")]
+    if not any(name in kinds for name in names):
+        return field.annotation
+    expected = " or ".join(kinds.get(name, "null" if name == "None" else name) for name in names)
+    return expected if field.default is None else f"{expected}, such as {field.default}, the default"
 
 
 def json_schema(field: TrlField) -> JsonTree:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from rlhf_cli.data.peeking import Preview
-from rlhf_cli.data.template import Template, missing_column, template_columns
+from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, template_columns
 from rlhf_cli.data.transcripts import prompt_is_made
 from rlhf_cli.errors import DataError
 
@@ -23,15 +25,21 @@ def column_names_after(
     Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the template
     names and the source has not.
     """
-    needed = template_columns(prompt) if prompt is not None else set()
+    if prompt is not None:
+        template_columns(prompt)  # its grammar is judged without the columns, too
     if not preview.columns:
         return ()
     columns = renamed(preview.columns, rename, name=name)
     if transcripts and prompt_is_made(columns, name=name):
         columns = (*columns, "prompt")
-    for column in sorted(needed - set(columns)):
-        raise missing_column(column, columns, "data.prompt")
-    return columns if prompt is None or "prompt" in columns else (*columns, "prompt")
+    if prompt is None:
+        return columns
+    refuse_missing_columns(prompt, columns)
+    return columns if "prompt" in columns else (*columns, "prompt")
+
+
+def _override(key: str, value: str) -> str:
+    return shlex.quote(f"{key}={value}")
 
 
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
@@ -51,7 +59,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
                 hint=f"{name}.rename.{old}={new}",
             )
         if old not in columns:
-            raise missing_column(old, columns, where)
+            raise missing_column(old, columns, where, partial(_override, where))
         if old in new_names:
             raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
         if new in columns and new not in rename.values():

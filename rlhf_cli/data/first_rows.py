@@ -10,7 +10,7 @@ from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.formats import Row
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.template import Template, missing_column, render, template_columns
+from rlhf_cli.data.template import Template, refuse_missing_columns, render
 
 
 def first_rows(
@@ -40,8 +40,7 @@ def first_rows(
     seen = [{names[column]: row.get(column) for column in columns} for row in rows[start:last]]
     if prompt is None:
         return seen
-    for column in sorted(template_columns(prompt) - set(names.values())):
-        raise missing_column(column, list(names.values()), "data.prompt")
+    refuse_missing_columns(prompt, list(names.values()))
     return [
         {**row, "prompt": render(prompt, row, name=f"data.prompt, row {start + number + 1} of {source.name}")}
         for number, row in enumerate(seen)

@@ -18,9 +18,10 @@ from rlhf_cli.data.data_files import find_files, is_hub
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.scanning import scan
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.template import Template, missing_column, render, template_columns
+from rlhf_cli.data.template import Template, refuse_missing_columns, render
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
+from rlhf_cli.remote.hub_lookup import Question, look_up
 
 # Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
 _READER_REVISION = 2
@@ -129,6 +130,10 @@ def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], te
 
 def _read_hub(source: Source) -> datasets.Dataset:
     hub_id = source.paths[0]
+    # Without a network `datasets` tries six times, which takes 25 seconds and more.
+    answer = look_up([Question("dataset", hub_id, source.revision)])[0]
+    if answer.state == "unreachable" and not answer.is_silence:
+        raise _unreadable_hub(source, ConnectionError(answer.detail))
     try:
         return datasets.load_dataset(
             hub_id, name=source.subset, split=source.split or "train", revision=source.revision
@@ -144,7 +149,7 @@ def _unreadable_hub(source: Source, error: Exception) -> DataError:
         hint = f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`"
     elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
         trouble = "is not on the hub, or is private"
-        hint = f"check the name, or `hf auth login`; a local file was meant? There is none at {Path(hub_id).absolute()}"
+        hint = "hf auth login"
     elif isinstance(error, ConnectionError) or "offline" in text.lower() or "connect" in text.lower():
         trouble = "cannot be reached, and is not in the cache"
         hint = f"load it once where there is a network and share HF_HOME, or use a local copy: {source.name}.path=FILE"
@@ -158,6 +163,7 @@ def _unreadable_hub(source: Source, error: Exception) -> DataError:
         f"the hub dataset {hub_id} {trouble}",
         where=f"{source.name}.path",
         got=f"{type(error).__name__}: {text[:400]}",
+        expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
         hint=hint,
     )
 
@@ -204,8 +210,7 @@ def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
 def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Source) -> datasets.Dataset:
     if prompt is None:
         return dataset
-    for column in sorted(template_columns(prompt) - set(dataset.column_names)):
-        raise missing_column(column, dataset.column_names, "data.prompt")
+    refuse_missing_columns(prompt, dataset.column_names)
     with quiet():
         prompted: datasets.Dataset = dataset.map(
             _add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 from rlhf_cli.template_grammar import ParsedTemplate, is_text, parse
 
 Message: TypeAlias = Mapping[str, str]
@@ -34,14 +35,32 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     return {column for content in contents for column in _parsed(content, name).columns}
 
 
-def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
-    """Return the error of a name that is no column: which, the key that wants it, what there is, what is near."""
+def missing_column(
+    column: str, columns: Sequence[str], name: str, typed: Callable[[str], str] = "{}".format
+) -> DataError:
+    """Return the error of a name that is no column: which, the key that wants it, what there is, what is near.
+
+    `typed` makes of the column that was meant what is typed to name it.
+    """
+    close = nearest(column, columns)
     return DataError(
         f"no column {column!r} in the data",
         where=name,
         expected=f"one of {', '.join(columns)}",
-        hint=did_you_mean(column, columns),
+        hint=typed(close) if close is not None else None,
     )
+
+
+def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:
+    """Raise DataError where a prompt template reads a column that is not there."""
+    for column in sorted(template_columns(template) - set(columns)):
+
+        def mended(close: str, column: str = column) -> str:
+            if not isinstance(template, str) or "'" in template or '"' in template:
+                return close
+            return f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{close}}}'))}"
+
+        raise missing_column(column, columns, "data.prompt", mended)
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:

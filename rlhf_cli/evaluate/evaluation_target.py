@@ -13,6 +13,8 @@ from rlhf_cli.data.source import Source
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.model_folders import is_reward_model
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.remote.hub_lookup import Question
 from rlhf_cli.runs.evaluations import POLICY, REWARD_MODEL, evaluations_of, run_of
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 
@@ -106,5 +108,8 @@ def file_source(section: JsonTree, data: str) -> JsonTree:
     source = Source(path=data, name="--data")
     given = section.get("rename")
     renames = given if isinstance(given, dict) else {}
-    columns = () if is_hub(source) else peek(source, limit=1).columns
+    if is_hub(source):
+        require_on_hub(Question("dataset", data), where="--data", local="--data FILE")
+        return {"path": data, "rename": {}}
+    columns = peek(source, limit=1).columns
     return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}

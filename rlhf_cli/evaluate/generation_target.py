@@ -10,6 +10,8 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluate.evaluation_target import Target, file_source, find_target
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.model_folders import describe_model
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.remote.hub_lookup import Question
 from rlhf_cli.runs.evaluations import POLICY, run_of
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -47,6 +49,8 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
         model, label = target.model, target.label
     else:
         describe_model(named, where="rlhf generate")
+        if not Path(named).expanduser().exists():
+            require_on_hub(Question("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
         model, label = Path(named).expanduser(), named
         model = model.resolve() if model.is_dir() else model
         run = run_of(model)

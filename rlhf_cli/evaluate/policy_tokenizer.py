@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ModelError
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.remote.hub_lookup import Question
 from rlhf_cli.stack.reward_functions import RewardFunction, resolve
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
             expected="a model folder or a hub id; only its tokenizer is read",
             hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
         )
+    if not Path(name).expanduser().exists():
+        asked = Question("model", name, None if model.tokenizer else model.revision, needs_weights=False)
+        require_on_hub(asked, where=where, local=f"{where}=FOLDER")
     from transformers import AutoTokenizer
 
     try:

@@ -9,7 +9,12 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError
-from rlhf_cli.plan.checks.argument_checks import best_model_problems, no_step_problems, range_problems
+from rlhf_cli.plan.checks.argument_checks import (
+    best_model_problems,
+    no_step_problems,
+    range_problems,
+    repeated_notice,
+)
 from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
 from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
 from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
@@ -34,6 +39,7 @@ from rlhf_cli.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
     range_problems,
+    repeated_notice,
     best_model_problems,
     hub_problems,
     policy_problems,

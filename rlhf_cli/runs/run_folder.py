@@ -139,16 +139,26 @@ def open_run(path: Path) -> RunFolder:
         held = _runs_held(path)
         raise RunError(
             f"{path} is not a run folder",
-            got="no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it",
+            got=_what_is_there(path, held),
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
             hint=os.path.relpath(held[1]) if held else _instead(path),
         )
     return folder
 
 
+def _what_is_there(path: Path, held: tuple[str, Path] | None) -> str:
+    if path.is_file():
+        return "a file"
+    return "no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it"
+
+
 def _instead(path: Path) -> str:
     """Return what was perhaps meant by a path that holds no run: the same below runs/, or a name nearly like it."""
     root = Path("runs")
+    if path.is_file():
+        around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
+        if around is not None:
+            return os.path.relpath(around)
     if path.exists():
         return "ls " + os.path.relpath(path)
     if not path.is_absolute() and path.parts[:1] != root.parts and (root / path).is_dir():

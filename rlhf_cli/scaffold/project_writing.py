@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +16,7 @@ def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
     """Raise UserError where one of the files is there already, or the folder cannot be one."""
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir():
-        raise UserError(
-            "a project is a folder", where=str(folder), got=f"{above} is a file", hint="rlhf init my-project"
-        )
+        raise UserError("a project is a folder", where=str(folder), got=f"{above} is a file", hint=_elsewhere(above))
     taken = [name for name in names if os.path.lexists(folder / name)]
     if taken:
         raise UserError(
@@ -24,8 +24,16 @@ def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
             where=str(folder.resolve()),
             got=", ".join(taken),
             expected="a folder without them",
-            hint="rlhf init my-project, or move them away",
+            hint=_elsewhere(folder),
         )
+
+
+def _elsewhere(taken: Path) -> str:
+    """Return the command that makes the project in a folder that does not exist yet."""
+    usual = Path("my-project") if taken == Path() else taken
+    numbered = (usual.with_name(f"{usual.name}-{number}") for number in itertools.count(2))
+    free = next(place for place in itertools.chain([usual], numbered) if not os.path.lexists(place))
+    return f"rlhf init {shlex.quote(str(free))}"
 
 
 def write_project(folder: Path, files: Mapping[str, str]) -> list[Path]:

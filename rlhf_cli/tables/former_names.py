@@ -115,7 +115,6 @@ _ROWS = [
         ("vllm_dtype", "model.dtype"),
         ("vllm_max_model_len", "vllm_max_model_length"),
         ("vllm_guided_decoding_regex", "vllm_structured_outputs_regex"),
-        ("use_liger_loss", "use_liger_kernel"),
         ("wandb_log_unique_prompts", "log_unique_prompts"),
         ("rpo_alpha", "loss_weights"),
         ("dataset_num_process", "dataset_num_proc"),
@@ -165,6 +164,7 @@ _ROWS = [
         ("scheduler", "lr_scheduler_type"),
         ("lr_scheduler", "lr_scheduler_type"),
         ("max_new_tokens", "max_completion_length"),
+        ("max_tokens", _MAX_LENGTH),
         ("max_response_length", "max_completion_length"),
         ("generate_max_len", "max_completion_length"),
         ("prompt_max_len", "data.overlong_prompts"),
@@ -213,6 +213,7 @@ _ROWS = [
             ("mp_parameters", TRANSFORMERS, "there is no such argument any more: leave it out"),
             ("past_index", TRANSFORMERS, "there is no such argument any more: leave it out"),
             ("ray_scope", TRANSFORMERS, "searches are `rlhf train -m`: leave it out"),
+            ("use_liger_loss", TRL, "TRL deprecates use_liger_kernel, which it became: leave it out"),
             ("use_logits_to_keep", TRL, "it is always so now: leave it out"),
             ("label_pad_token_id", TRL, "labels are padded by the collator: leave it out"),
             ("vllm_enable_prefix_caching", TRL, "vLLM does so by itself: leave it out"),
@@ -244,8 +245,31 @@ SPOKEN_VALUES: dict[str, dict[str, str]] = {
     "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "adamw_hf": "adamw_torch", "adam8bit": "adamw_8bit"},
     "overlong_prompts": {"filter": "drop", "cut": "truncate", "left": "truncate"},
     "on_error": {"drop": "exclude", "skip": "exclude", "ignore": "exclude", "zero": "0"},
-    "track": {"off": "none", "offline": "wandb_offline", "online": "wandb", "disabled": "none", "tb": "tensorboard"},
-    "truncation": {"off": "none", "mask": "exclude", "drop": "exclude"},
+    "track": {
+        **dict.fromkeys(("off", "disabled", "null", "false", "no"), "none"),
+        **{"offline": "wandb_offline", "online": "wandb", "tb": "tensorboard"},
+    },
+    "truncation": {"off": "none", "null": "none", "mask": "exclude", "drop": "exclude"},
     "launch": {"gpu": "auto", "cuda": "auto", "fsdp": "fsdp2", "deepspeed": "zero2", "local": "auto"},
 }
 """Last part of a key, or group -> {what people say: the value that is meant}."""
+
+SPOKEN_KEYS: dict[str, dict[str, str]] = {
+    "gate": {
+        **dict.fromkeys(("min", "minimum", "threshold", "above", "ge", "gte", "over"), "at_least"),
+        **dict.fromkeys(("max", "maximum", "below", "le", "lte", "under"), "at_most"),
+        **{"eq": "equals", "equal": "equals", "is": "equals", "range": "between"},
+        **{"on": "by", "reward": "by", "name": "by", "else": "otherwise", "default": "otherwise"},
+    },
+    "weight": {
+        **{"from": "start", "begin": "start", "initial": "start", "to": "end", "final": "end", "until": "end"},
+        **{"over": "steps", "num_steps": "steps", "schedule": "shape", "type": "shape", "kind": "shape"},
+    },
+}
+"""Section -> {what people call a key of it: the key}."""
+
+SPOKEN_SECTIONS: dict[str, str] = {
+    **dict.fromkeys(("wandb", "tensorboard", "mlflow", "trackio", "tracking", "logging", "logger"), "track"),
+    **{"lora": "model.lora", "peft": "model.lora", "policy": "model", "dataset": "data", "slurm": "launch.slurm"},
+}
+"""What people call a section -> the section."""

@@ -40,7 +40,9 @@ from rlhf_cli.jobs.prepare import Prepared, prepare, prepare_from
 from rlhf_cli.jobs.run_names import find_run, is_run_name
 from rlhf_cli.json_output import print_json
 from rlhf_cli.measure.evaluation_files import evaluation_json
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.remote.hub_lookup import Question
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.newest_run import with_newest
 from rlhf_cli.runs.run_folder import names_a_run
@@ -81,6 +83,8 @@ def run(argv: list[str]) -> int:
     experiment = prepared.experiment
     if _is_typed(words, "model.path"):
         other = Path(str(experiment.model.path))
+        if not other.expanduser().exists():
+            require_on_hub(Question("model", str(other)), where="model.path", local="model.path=FOLDER")
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
     other_run = options.text("--against")
     against = _target(other_run, []) if other_run is not None else None

@@ -13,6 +13,7 @@ What is not said by a flag is asked at a terminal, three questions at most; with
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,12 +41,7 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="init")
     if len(options.words) > 1:
-        raise ConfigError(
-            "one folder is made at a time",
-            where="command line",
-            got=" ".join(options.words),
-            hint=f"rlhf init '{' '.join(options.words)}', if it is one name with blanks",
-        )
+        raise _several_folders(options, argv)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_to_overwrite(folder, USUAL)  # before anybody answers questions for nothing
     console = Screen() if sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json else None
@@ -69,6 +65,26 @@ def run(argv: list[str]) -> int:
     else:
         show_project(console or Screen(), folder, list(files), rename=rename, commands=commands)
     return EXIT_OK
+
+
+def _several_folders(options: Options, argv: list[str]) -> ConfigError:
+    """Return the error of several words that are no flags: columns without their flag, or a name with blanks."""
+    columns = [word for word in options.words if "=" in word] if options.texts("--column") else []
+    if columns:
+        with_flags = [part for word in argv for part in (("--column", word) if word in columns else (word,))]
+        got, meant = " ".join(columns), shlex.join(with_flags)
+        return ConfigError(
+            "every column has a --column of its own", where="command line", got=got, hint=f"rlhf init {meant}"
+        )
+    got = " ".join(options.words)
+    flags = [word for word in argv if word not in options.words]
+    return ConfigError(
+        "one folder is made at a time",
+        where="command line",
+        got=got,
+        expected="one word; a name with blanks in quotes",
+        hint=f"rlhf init {shlex.join([got, *flags])}",
+    )
 
 
 def _choices(options: Options, folder: Path, console: Console | None) -> ProjectChoices:

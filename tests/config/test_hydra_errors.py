@@ -126,7 +126,6 @@ class TestADefaultsList:
         ("track.tags=[a,b", "'track.tags=[a,b]'"),
         ("model.lora={r: 8", "'model.lora={r: 8}'"),
         ("stop={when: kl > 0.5, for: 3}", "\"stop={when: 'kl > 0.5', for: 3}\""),
-        ("data.prompt=Say: {prompt}", "\"data.prompt='Say: {prompt}'\""),
         ("~rewards.brevty", "'~rewards.brevity'"),
         ("~trainer.args.max_step", "'~trainer.args.max_steps'"),
         ("~rewards.brevity=3", "'~rewards.brevity'"),

@@ -31,7 +31,8 @@ class Sample(BaseModel):
     [
         ("count", "7", "count=7"),
         ("count", 7.0, "count=7"),
-        ("count", -7, "count=7"),
+        ("count", -7, "count=1"),  # the default: a sign is never flipped
+        ("share", -0.2, "share=0.5"),
         ("count", 0, "count=1"),
         ("count", "2k", "count=2000"),
         ("count", "1_000", "count=1000"),

@@ -118,8 +118,8 @@ def test_trl_means_infinity_nowhere() -> None:
         ("trainer.args.learning_rate=nan", "trainer.args.learning_rate=1e-06"),
         ("trainer.args.temperature=inf", "trainer.args.temperature=1.0"),
         ("trainer.args.max_steps=inf", "trainer.args.max_steps=-1"),
-        ("trainer.args.learning_rate=-0.001", "trainer.args.learning_rate=0.001"),
-        ("trainer.args.lr_scheduler_kwargs={min_lr: -1.0}", "trainer.args.lr_scheduler_kwargs.min_lr=1"),
+        ("trainer.args.learning_rate=-0.001", "trainer.args.learning_rate=1e-06"),
+        ("trainer.args.lr_scheduler_kwargs={min_lr: -1.0}", "trainer.args.lr_scheduler_kwargs.min_lr=NUMBER"),
         ("trainer.args.lr_scheduler_kwargs='{\"min_lr\": Infinity}'", None),
     ],
 )

@@ -30,7 +30,7 @@ Write = Callable[[str, str], Path]
         ("+trainer=rloo", "trainer=rloo"),
         ("trainer=grpo,rloo", "trainer=grpo,rloo"),
         ("trainer=glob(*)", "trainer=glob(*)"),
-        ("track=null", "track=null"),
+        ("data.prompt=Q: {question}, please", "++data.prompt='Q: {question}, please'"),
         ("model={path: x}", "++model={path: x}"),
         ("~rewards.format", "~rewards.format"),
         ("~rewards", "~rewards"),
@@ -61,6 +61,8 @@ def test_the_order_of_values_is_kept() -> None:
         ("reward@rewards.x=brevty", "reward@rewards.x=brevity"),
         ("data=zzz", "rlhf list data"),
         ("exp=null", "rlhf list exp"),
+        ("track=null", "track=none"),
+        ("track=", "rlhf list track"),
     ],
 )
 def test_an_option_that_does_not_exist(typed: str, hint: str) -> None:

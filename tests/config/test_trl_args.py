@@ -43,11 +43,11 @@ def test_it_fits(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected", "nearest"),
     [
-        ("learning_rate", "1e-5", "float", None),
-        ("learning_rate", True, "float", None),
-        ("learning_rate", None, "float", None),
-        ("max_steps", 1.5, "int", None),
-        ("max_steps", "3", "int", None),
+        ("learning_rate", "1e-5", "a number, such as 1e-06, the default", None),
+        ("learning_rate", True, "a number, such as 1e-06, the default", None),
+        ("learning_rate", None, "a number, such as 1e-06, the default", None),
+        ("max_steps", 1.5, "a whole number, such as -1, the default", None),
+        ("max_steps", "3", "a whole number, such as -1, the default", None),
         ("gradient_checkpointing", 1, "bool", None),
         ("gradient_checkpointing", "yes", "bool", None),
         ("loss_type", "grpoo", "one of grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo", "grpo"),

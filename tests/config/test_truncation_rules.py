@@ -94,7 +94,8 @@ def test_a_key_that_a_file_gave(refused: Refused) -> None:
 def test_a_penalty_is_a_size(refused: Refused, judged: Judged) -> None:
     error = refused(QUICK, "truncation=eos_penalty", "truncation.penalty=-2.5")
     assert (error.where, error.got) == ("truncation.penalty (command line)", "-2.5")
-    assert "it is subtracted, so give it positive: truncation.penalty=2.5" in str(error.expected)
+    assert error.expected == "0 or more: it is subtracted from the reward"
+    assert error.hint == "truncation.penalty=1"  # the default
     assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=2.5").truncation.penalty == 2.5
     assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=0").truncation.penalty == 0
 

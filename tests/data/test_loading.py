@@ -105,7 +105,7 @@ def test_missing_columns(jsonl, refusal) -> None:
     path = jsonl(numbered(5))
     message = refusal(load, Source(path=path, rename={"question": "promt"}))
     assert "data.rename.question" in message
-    assert "did you mean 'prompt'?" in message
+    assert message.endswith("prompt")
     assert "no column 'question'" in refusal(load, Source(path=path), prompt="{question}")
 
 
@@ -226,7 +226,7 @@ def test_check_rows_passes_the_sound_and_names_what_is_missing(refusal) -> None:
     check_rows(dataset, ["prompt", "score", "label"])
     message = refusal(check_rows, dataset, ["pronpt"])
     assert "no column 'pronpt'" in message
-    assert "did you mean 'prompt'?" in message
+    assert message.endswith("prompt")
     assert "an empty dataset" in refusal(check_rows, dataset.select([]), ["prompt"])
 
 

@@ -113,7 +113,7 @@ def test_a_column_of_strings_leaves_nothing_to_drop_from(refusal: Refusal) -> No
 def test_a_margin_column_that_is_not_there(refusal: Refusal) -> None:
     told = refusal(prepare, pairs({"strength": 1.0}), MarginRule(column="strenght"))
     assert "no column 'strenght'" in told
-    assert "did you mean 'strength'?" in told
+    assert told.endswith("try:      strength")
 
 
 # Pairs that teach nothing

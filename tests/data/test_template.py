@@ -28,7 +28,7 @@ def test_a_missing_column_is_named_with_key_columns_and_neighbour(refusal) -> No
     assert "no column 'quesion'" in message
     assert "where:    data.prompt" in message
     assert "question, answer, n" in message
-    assert "did you mean 'question'?" in message
+    assert message.endswith("try:      question")
     assert "data.prompt[1]" in refusal(render, [{"role": "a", "content": ""}, {"role": "b", "content": "{x}"}], ROW)
 
 
@@ -73,7 +73,7 @@ def test_columns_that_rename_or_template_lack(refusal) -> None:
     message = refusal(column_names_after, preview("qestion", "a"), {"prompt": "question"}, None, name="data.mix.x")
     assert "no column 'question'" in message
     assert "where:    data.mix.x.rename.prompt" in message
-    assert "did you mean 'qestion'?" in message
+    assert message.endswith("try:      data.mix.x.rename.prompt=qestion")
     # The old name is gone after a rename.
     assert "no column 'q'" in refusal(column_names_after, preview("q", "a"), {"question": "q"}, "{q}")
     assert "plain column name" in refusal(column_names_after, preview(), {}, "{q.x}")

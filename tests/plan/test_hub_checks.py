@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import datasets
+import huggingface_hub
 import pytest
 
-from rlhf_cli.errors import DataError, ModelError, Problems
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError, ModelError, Problems, UserError
+from rlhf_cli.evaluate.evaluation_target import file_source
+from rlhf_cli.evaluate.generation_target import model_to_sample
+from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.remote import hub_lookup
 from rlhf_cli.remote.hub_lookup import Answer, Question
 from tests.support.model_copies import model_copy
@@ -92,3 +102,36 @@ def test_what_is_cached_is_read_as_a_folder_is(monkeypatch, place, refused: Refu
     hub_says(monkeypatch, Answer("missing"))
     error = refused(*QUICK, "model=local", "model.path=org/name")
     assert error.what.startswith("the tokenizer has no token for the end of a text")
+
+
+@pytest.mark.parametrize(
+    ("act", "what", "where"),
+    [
+        (lambda: file_source({}, "nope"), "the dataset nope is not in the cache", "--data"),
+        (lambda: model_to_sample("org/nope", None), "the model org/nope is not in the cache", "rlhf generate"),
+        (lambda: load_split([Source(path="nope")], seed=0), "the hub dataset nope cannot be reached", "data.path"),
+        (
+            lambda: policy_tokenizer(
+                prepare(["+exp=quickstart", "model=local", "model.path=org/nope"]).experiment, wanted_by="a reward"
+            ),
+            "the model org/nope is not in the cache",
+            "model.path",
+        ),
+    ],
+    ids=["eval", "generate", "rows", "tokenizer"],
+)
+def test_no_library_tries_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], what: str, where: str
+) -> None:
+    """Without a network `datasets` and transformers ask six times, with pauses of up to 8 s."""
+    hub_says(monkeypatch, Answer("unreachable", "no route"))
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("a library asks the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", asked)
+    monkeypatch.setattr(huggingface_hub.file_download, "hf_hub_download", asked)
+    with pytest.raises(UserError) as caught:
+        act()
+    assert what in caught.value.what
+    assert (caught.value.where, "no route" in str(caught.value.got)) == (where, True)

@@ -104,7 +104,6 @@ class TestPackages:
         [
             ("trainer.args.optim=paged_adamw_8bit", "bitsandbytes", "trainer.args.optim"),
             ("trainer.args.optim=adamw_torch_8bit", "torchao", "trainer.args.optim"),
-            ("trainer.args.use_liger_kernel=true", "liger-kernel", "trainer.args.use_liger_kernel"),
             ("model.lora.r=8", "peft", "model.lora"),
             ("reward@rewards.maths=trl_accuracy", "math_verify", "rewards.maths.fn"),
         ],
@@ -115,6 +114,12 @@ class TestPackages:
         assert f"{package}, which is not installed" in error.what
         assert str(error.where).startswith(key)
         assert str(error.hint).startswith("pip install ")
+
+    def test_what_trl_drops_is_not_to_be_installed(self, refused: Refused) -> None:
+        """TRL 1.16 says of it: deprecated, and will be removed in v2.0.0."""
+        error = refused("exp=quickstart", "launch=cpu", "trainer.args.use_liger_kernel=true")
+        assert "deprecates" in str(error.got)
+        assert error.hint == "trainer.args.use_liger_kernel=false"
 
     def test_negative_control_what_needs_nothing(self) -> None:
         planned("exp=quickstart", "launch=cpu", "trainer.args.optim=adamw_torch", "trainer.args.use_liger_kernel=false")

@@ -167,3 +167,18 @@ class TestJson:
         with pytest.raises(TypeError):
             write_json(tmp_path / "a.json", {"x": object()})
         assert read_json(tmp_path / "a.json") == {"x": 1}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/checkpoint-5/trainer_state.json"])
+def test_a_file_in_a_run_leads_to_the_run(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    folder = make_run()
+    monkeypatch.chdir(folder.path.parent)
+    file = folder.path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("")
+    if name == "config.yaml":
+        file.write_text("seed: 0\n")
+    for call in (open_run, runs_in):
+        with pytest.raises(RunError) as caught:
+            call(Path(os.path.relpath(file)))
+        assert (caught.value.got, caught.value.hint) == ("a file", folder.path.name)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,3 +193,40 @@ def test_ctrl_c_between_two_questions_writes_nothing(place: Path) -> None:
     assert person.leaves_by("\x03") == 75
     assert "Traceback" not in person.seen
     assert list(place.iterdir()) == []
+
+
+def typed_as_said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The words of the command that the last message says to try."""
+    said = re.search(r"try: +rlhf (.*)\n", capsys.readouterr().err)
+    assert said is not None
+    return shlex.split(said[1])
+
+
+@pytest.mark.parametrize("folder", ["my-project", "a b/c", "."])
+def test_a_taken_folder_leads_to_a_free_one(folder: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        assert main(["init", folder]) in (0, 2)
+        capsys.readouterr()
+        assert main(["init", folder]) == 2
+        assert main(typed_as_said(capsys)) == 0
+
+
+def test_a_file_in_the_way_leads_to_a_free_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "my-project").write_text("")
+    assert main(["init", "my-project"]) == 2
+    assert main(typed_as_said(capsys)) == 0
+    assert (place / "my-project-2").is_dir()
+
+
+def test_columns_behind_one_flag_get_a_flag_each(
+    write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("q.csv", "question,solution\n1+1,2\n")
+    words = ["init", "p", "--data", "q.csv", "--column", "prompt=question", "answer=solution"]
+    assert main(words) == 2
+    meant = typed_as_said(capsys)
+    assert meant == [*words[:-1], "--column", "answer=solution"]
+    assert main(meant) == 0
+    assert main(["init", "my", "new project", "--trains", "sft"]) == 2
+    assert main(typed_as_said(capsys)) == 0
+    assert Path("my new project").is_dir()

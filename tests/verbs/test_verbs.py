@@ -80,6 +80,17 @@ def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
     assert said.err == f"error: there is no verb {typed!r}\n  try:      {hint}\n"
 
 
+def test_help_of_a_verb_is_asked_for_either_way(capsys: Said) -> None:
+    assert main(["train", "--help"]) == 0
+    asked = capsys.readouterr().out
+    assert main(["help", "train"]) == 0
+    assert capsys.readouterr().out == asked
+    assert main(["help", "trian"]) == 2
+    assert capsys.readouterr().err.endswith("try:      rlhf train --help\n")
+    assert main(["help", "xyzzy"]) == 2
+    assert capsys.readouterr().err.endswith("try:      rlhf --help\n")
+
+
 def test_an_unknown_verb_is_json_for_a_program(capsys: Said) -> None:
     assert main(["tarin", "+exp=quickstart", "--json"]) == 2
     (problem,) = json.loads(capsys.readouterr().out)["problems"]

@@ -98,14 +98,9 @@ def _refused(
     if isinstance(value, str):
         what, expected, hint = f"holds a number that {what}", f"every number in it to be {expected}", None
     else:
-        hint = _without_sign(key, value) or _hint(tree, key, declared.default)
+        hint = _hint(tree, key, declared.default)
         expected += ", or null" if "None" in declared.annotation else ""
     return ConfigError(f"{key} {what}", where=origins.where(key), got=repr(value), expected=expected, hint=hint)
-
-
-def _without_sign(key: str, value: object) -> str | None:
-    """Return `key=value` without the sign of a number that is finite and negative, else None."""
-    return f"{key}={-value:.12g}" if isinstance(value, int | float) and -LARGEST <= value < 0 else None
 
 
 def _hint(tree: JsonTree, key: str, default: object) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_section import AGGREGATES, RESERVED_REWARD_NAMES, Gate
@@ -43,10 +44,35 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 where=origins.where(f"rewards.{name}"),
                 expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
             )
+    yield from _function_problems(experiment, origins)
     yield from _gate_problems(experiment, origins)
     yield from _time_problems(experiment, origins)
     if experiment.trainer.dense:
         yield from _dense_problems(experiment, origins)
+
+
+def _function_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for an aggregate, or a ready-made reward, that is named in the place of a function."""
+    aggregate = experiment.aggregate
+    if aggregate not in AGGREGATES and ":" not in aggregate:
+        close = nearest(aggregate, AGGREGATES)
+        yield ConfigError(
+            "wrong value for aggregate",
+            where=origins.where("aggregate"),
+            got=aggregate,
+            expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
+            hint=f"aggregate={close}" if close is not None else None,
+        )
+    ready_made = groups().get("reward", {})
+    for name, reward in experiment.rewards.items():
+        if reward.fn is not None and ":" not in reward.fn and (close := nearest(reward.fn, ready_made)) is not None:
+            yield ConfigError(
+                f"rewards.{name}.fn names a ready-made reward, and takes a function",
+                where=origins.where(f"rewards.{name}.fn"),
+                got=reward.fn,
+                expected="package.module:function, or ./file.py:function",
+                hint=f"reward@rewards.{name}={close}",
+            )
 
 
 def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

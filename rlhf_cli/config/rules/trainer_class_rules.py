@@ -12,6 +12,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.suggest import nearest
+from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _KEY = "trainer.class"
 _FORM = "./file.py:Class, or package.module:Class"
@@ -53,12 +54,15 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     bases = _all_bases(name, classes)
     other = next((base for base in bases if base != trl and base in trl_args.trainers()), None)
     if trl not in bases and other is not None:
+        can_run = other in TRAINERS
         yield ConfigError(
-            f"{name} inherits from {other}, and trainer.trl is another",
+            f"{name} inherits from {other}, and trainer.trl is another"
+            if can_run
+            else f"{name} inherits from {other}, a trainer of TRL's that rlhf cannot run",
             where=where,
             got=f"trainer.trl={trl}",
-            expected=f"a subclass of {trl}",
-            hint=f"trainer.trl={other}",
+            expected=f"a subclass of {trl}" if can_run else f"a subclass of one of {', '.join(TRAINERS)}",
+            hint=f"trainer.trl={other}" if can_run else "rlhf list trainer",
         )
 
 

@@ -81,7 +81,13 @@ def _argument_problem(
         where=origins.where(key),
         got=repr(value),
         expected=complaint[0],
-        hint=first_taken(key, value, lambda one: trl_args.complaint(field, one) is None, choices=field.choices),
+        hint=first_taken(
+            key,
+            value,
+            lambda one: trl_args.complaint(field, one) is None,
+            choices=field.choices,
+            default=field.default,
+        ),
     )
 
 

@@ -36,7 +36,7 @@ class Truncation(Section):
     @classmethod
     def _is_a_size(cls, penalty: float) -> float:
         if penalty < 0:
-            raise ValueError(f"a size: it is subtracted, so give it positive: truncation.penalty={-penalty:g}")
+            raise ValueError("0 or more: it is subtracted from the reward")
         return penalty
 
     @property

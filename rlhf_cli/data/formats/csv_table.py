@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from rlhf_cli.errors import DataError
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+_TO_COMMAS = "python -c \"import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}'))\""
+"""The command that writes a table of another separator with commas."""
 
 # A completion in a cell is easily longer than the csv module's default of 128 KiB.
 csv.field_size_limit(1 << 30)
@@ -64,6 +68,18 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _checked_header(header: list[str], where: str) -> list[str]:
+    other = next((sign for sign in ";\t|" if sign in header[0]), None) if len(header) == 1 else None
+    if other is not None:
+        file, separator = where.rpartition(":")[0], {"\t": r"\t"}.get(other, other)
+        read = f"gunzip -c {shlex.quote(file)} |" if file.endswith(".gz") else f"< {shlex.quote(file)}"
+        written = shlex.quote(f"{Path(file).name.partition('.')[0]}-commas.csv")
+        raise DataError(
+            f"the columns are separated by {other!r}, not by commas",
+            where=where,
+            got=shorten(header[0]),
+            expected="CSV with commas; numbers with a decimal point",
+            hint=f"{read} {_TO_COMMAS.format(separator)} > {written}",
+        )
     for position, column in enumerate(header):
         if not column.strip():
             raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)))

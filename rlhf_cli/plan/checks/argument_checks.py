@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.argument_ranges import RANGES
 
 _ARGS = "trainer.args."
@@ -36,6 +38,20 @@ def range_problems(experiment: Experiment, composed: Composed, known: Known) -> 
                 expected=f"{bounds.in_words()}: {bounds.why}",
                 hint=f"{key}={default}" if fits else f"~{key}",
             )
+
+
+def repeated_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note every key that was typed with two values, of which the last counts."""
+    yield from ()
+    values: dict[str, list[str]] = {}
+    for override in composed.overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
+            values.setdefault(key, []).append(value)
+    for key, given in values.items():
+        if len(set(given)) > 1:
+            text = f"{key} is typed {len(given)} times, and the last counts: {key}={given[-1]}"
+            known.notices.append(Notice("typed", text))
 
 
 def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

@@ -27,7 +27,19 @@ def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> It
         if answer.folder is not None:
             known.cached[question.name] = answer.folder
         if answer.state not in ("there", "cached"):
-            yield _problem(key, composed.origins.where(key), question, answer)
+            local = f"{key}={'FILE' if question.kind == 'dataset' else 'FOLDER'}"
+            yield _problem(key, composed.origins.where(key), question, answer, local)
+
+
+def require_on_hub(question: Question, *, where: str, local: str) -> None:
+    """Raise DataError or ModelError where the hub does not give what was named, and it is not in the cache.
+
+    `local` is what is typed to name a file or folder instead. Nothing large is imported, and the wait is short: the
+    libraries that load it would try for a minute.
+    """
+    answer = look_up([question])[0]
+    if answer.state not in ("there", "cached"):
+        raise _problem(where, where, question, answer, local)
 
 
 def _models(experiment: Experiment) -> dict[str, Question]:
@@ -58,11 +70,10 @@ def _is_on_hub(path: str | None) -> bool:
     return path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
 
 
-def _problem(key: str, where: str, question: Question, answer: Answer) -> UserError:
+def _problem(key: str, where: str, question: Question, answer: Answer, local: str) -> UserError:
     kind = DataError if question.kind == "dataset" else ModelError
     name, what = question.name, f"{question.kind} {question.name}"
     page = f"https://huggingface.co/{'datasets/' * (question.kind == 'dataset')}{name}"
-    local = f"{key}=FILE" if question.kind == "dataset" else f"{key}=FOLDER"
     if answer.state == "impossible":
         return kind(
             f"{name} is no name that the hub could have, nor is there such a folder",
@@ -96,7 +107,7 @@ def _problem(key: str, where: str, question: Question, answer: Answer) -> UserEr
     return kind(
         f"the {what} is not in the cache, and the hub cannot be reached",
         where=where,
-        got=answer.detail,
+        got=f"{answer.detail}; looked for {Path(name).absolute()}",
         expected="a network, or a copy on this machine",
         hint=f"`hf download {name}{' --repo-type dataset' * (question.kind == 'dataset')}` where there is a network, "
         f"or {local}" + (f"; {TIMEOUT_VARIABLE}=20 waits longer" if answer.is_silence else ""),

@@ -33,8 +33,7 @@ def package_problems(experiment: Experiment, composed: Composed, known: Known) -
     if packages and _is_absent(packages[-1]):
         yield _absent(packages[-1], origins.where("trainer.args.optim"), optimizer, "trainer.args.optim=adamw_torch")
     if args.get("use_liger_kernel") is True and _is_absent("liger_kernel"):
-        key = "trainer.args.use_liger_kernel"
-        yield _absent("liger_kernel", origins.where(key), f"{key}=true", f"{key}=false")
+        yield _liger(origins.where("trainer.args.use_liger_kernel"))
     for name, reward in experiment.rewards.items():
         for prefix, package, command in _REWARDS:
             if str(reward.fn).startswith(prefix) and _is_absent(package):
@@ -48,6 +47,16 @@ def package_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 def _is_absent(package: str) -> bool:
     return importlib.util.find_spec(package) is None
+
+
+def _liger(where: str) -> ConfigError:
+    return ConfigError(
+        "trainer.args.use_liger_kernel=true needs liger-kernel, which is not installed",
+        where=where,
+        got="an argument that TRL deprecates, and drops in version 2",
+        expected="false: every trainer works without it",
+        hint="trainer.args.use_liger_kernel=false",
+    )
 
 
 def _absent(package: str, where: str, got: str, instead: str) -> ConfigError:
