@@ -1,10 +1,11 @@
 """Knows what a secret looks like, and takes secrets out of whatever is written or shown. The rule lives here alone.
 
 Hidden are texts, wherever they stand: the values of environment variables whose names say that they hold a secret
-(HF_TOKEN, WANDB_API_KEY, ...), what a configuration took from the environment or was typed under such a key
-(`remember`), and what has the shape of a secret: tokens of Hugging Face, OpenAI, Anthropic, AWS, GitHub and Slack, JSON
-web tokens, passwords in addresses, `?api_key=...`, `Authorization:` headers. A value of fewer than six characters and
-the path of something on this machine are no secrets: to hide `1` or `/home` would make every text unreadable.
+(HF_TOKEN, my_api_key, ...) or whose values are addresses with a password, what a configuration took from the
+environment or was typed under such a key (`remember`), and what has the shape of a secret: tokens of Hugging Face,
+OpenAI, Anthropic, AWS, GitHub and Slack, JSON web tokens, passwords in addresses, `?api_key=...`, `Authorization:`
+headers. A value of fewer than six characters and the path of something on this machine are no secrets: to hide `1` or
+`/home` would make every text unreadable.
 
 Whoever writes a file of a run folder calls `redacted` or `redacted_tree`; what is printed goes through a
 `terminal_output.SafeStream`.
@@ -33,7 +34,10 @@ _SECRET_KEY = re.compile(
     re.IGNORECASE,
 )
 _OF_TEXT = re.compile(r"^(eos|pad|bos|unk|sep|cls|mask|image|video|audio|stop|end|start|prefix|suffix)_token$")
-_SECRET_VARIABLE = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|_PAT|_PASS|_PW)$")
+_SECRET_VARIABLE = re.compile(
+    r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|BEARER|JWT|_AUTH|_PAT|_PASS|_PWD?)(_?\d+)?$",
+    re.IGNORECASE,
+)
 
 _SHAPES = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
@@ -231,9 +235,8 @@ def _forms(values: frozenset[str]) -> list[str]:
     found: set[str] = set()
     for value in values:
         parts = {value, *(line for line in value.splitlines() if len(line) >= _SHORTEST_LINE)}
-        with contextlib.suppress(ValueError):
-            password = urllib.parse.urlsplit(value).password if "://" in value else None
-            parts |= {password} if password and len(password) >= _SHORTEST else set()
+        password = _password_in(value)
+        parts |= {password, urllib.parse.unquote(password)} if password else set()
         for part in parts:
             # As Python, JSON and an address write it.
             quoted = (urllib.parse.quote(part, safe=""), urllib.parse.quote_plus(part))
@@ -243,7 +246,16 @@ def _forms(values: frozenset[str]) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _holds_secret(name: str, value: str) -> bool:
-    return bool(_SECRET_VARIABLE.search(name)) and _is_worth_hiding(value)
+    """Return whether a variable's name says that it holds a secret, or its value is an address with a password."""
+    return bool(_SECRET_VARIABLE.search(name) or _password_in(value)) and _is_worth_hiding(value)
+
+
+def _password_in(address: str) -> str | None:
+    """Return the password of an address, None where it has none that is long enough to hide."""
+    with contextlib.suppress(ValueError):
+        password = urllib.parse.urlsplit(address).password if "://" in address else None
+        return password if password and len(password) >= _SHORTEST else None
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -121,6 +121,21 @@ def test_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert secret_variable_in("a region-words-1 b") is None
 
 
+@pytest.mark.parametrize("name", ["my_api_key", "hf_token", "password", "Db_Password", "API_KEY_2", "MYSQL_PWD"])
+def test_the_case_of_a_name_and_a_number_behind_it_hide_nothing_from_us(name: str, monkeypatch) -> None:
+    monkeypatch.setenv(name, "plain-words-1")
+    assert redacted("a plain-words-1 b") == "a *** b"
+    assert secret_variable_in("a plain-words-1 b") == name
+
+
+def test_a_password_in_the_address_that_any_variable_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password may be shown alone, and decoded: a server's message has it so."""
+    monkeypatch.setenv("database_url", "postgres://me:pa%2Fss-word@host/db")
+    monkeypatch.setenv("homepage", "https://host/inner-words")
+    assert redacted("login pa/ss-word or pa%2Fss-word failed") == "login *** or *** failed"
+    assert redacted("https://host/inner-words") == "https://host/inner-words"
+
+
 def test_a_plain_word_is_hidden_only_where_its_name_or_key_says_so() -> None:
     """A tag `finished` from the environment must not be taken out of status.json."""
     remember_variable("PHASE", "finished", key="track.tags.0")

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
@@ -54,7 +54,7 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.terminal_output import safe_output
+from rlhf_cli.terminal_output import SafeStream, safe_output
 from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
@@ -223,7 +223,7 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list
 
     table = pair_table(pairs)
     with folder.log.open("a", encoding="utf-8") as stream:
-        Screen(file=stream, width=_LOG_WIDTH).print(table)
+        Screen(file=cast(TextIO, SafeStream(stream)), width=_LOG_WIDTH).print(table)
     bar.print(table)
     mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 

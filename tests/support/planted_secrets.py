@@ -22,10 +22,14 @@ ENVIRONMENT = {
     "SERVER": "http://them:serverpassw33@vllm.example:8000",
     "NOTES": "a note that tells noteplanted55",
     "SALT": "promptplanted22",
+    "my_api_key": "lowerplanted77",
+    "password": "passwordplanted11",
+    "store_url": "redis://me:urlplanted00@store.example:6379/0",
 }
 NEEDLES = (
     *("hf_planted0123456789", "0123456789abcdef0123456789abcdef", "awsSecret", "judgekey-planted88", "judgepassw99"),
     *("querykey66", "serverpassw33", "noteplanted55", "promptplanted22"),
+    *("lowerplanted77", "passwordplanted11", "urlplanted00"),
 )
 """What of them a search looks for."""
 
@@ -43,6 +47,10 @@ class Telling:
         print(said, os.environ["AWS_SECRET_ACCESS_KEY"])
         logging.getLogger("mine").warning("%s and %s", said, os.environ["HF_TOKEN"])
         logging.getLogger("mine").info("%s, %s", os.environ["WANDB_API_KEY"], os.environ["AWS_SECRET_ACCESS_KEY"])
+        lower = f"{os.environ['my_api_key']} {os.environ['password']} {os.environ['store_url'][11:23]}"
+        print(lower)
+        logging.getLogger("mine").warning(lower)
+        said += lower
         log_extra("asked", [said] * len(prompts))
         if self.fails_at is not None and trainer_state.global_step >= self.fails_at:
             if not os.path.exists("mended"):
