@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
+from rlhf_cli.data.same_prompts import describe_shared, prompt_key
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
 from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, sum_up_answers, write_completions
 from rlhf_cli.measure.policy_results import PolicyEvaluation
@@ -23,7 +24,7 @@ from rlhf_cli.trainers.answers import Answers
 class DuringTraining:
     """Sums up what a policy answered in a trainer's evaluation; given to every rank, `writes` on the first.
 
-    `aggregate` makes the totals, as in training.
+    `aggregate` makes the totals, as in training; `trained_on` as `sum_up_answers` takes it.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class DuringTraining:
         *,
         writes: bool,
         aggregate: Aggregate = "sum",
+        trained_on: frozenset[bytes] = frozenset(),
     ) -> None:
+        self._trained_on = trained_on
         self._folder, self._data, self._writes = folder, data, writes
         self._components, self._aggregate = list(components), aggregate
         self._has_said_why = False
@@ -74,7 +77,10 @@ class DuringTraining:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
             self._has_said_why = True
         evaluation = sum_up_answers(
-            parts, [component.name for component in self._components], no_total=settled.no_total
+            parts,
+            [component.name for component in self._components],
+            no_total=settled.no_total,
+            trained_on=self._trained_on,
         )
         if self._writes:
             self._write(evaluation, parts, step)
@@ -84,7 +90,17 @@ class DuringTraining:
         folder = in_training(self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"
-        heading = Heading(name=name, step=step, model=self._folder.label, data=self._data, time=time.time())
+        answers = next(iter(parts.values()))
+        shared = sum(prompt_key(one.row) in self._trained_on for one in answers.answers[:: answers.each])
+        heading = Heading(
+            name=name,
+            step=step,
+            model=self._folder.label,
+            data=self._data,
+            trained_on=shared,
+            time=time.time(),
+            warnings=[describe_shared(shared, measured.rows)] if shared else [],
+        )
         write_json(folder / f"{name}.json", evaluation_json(Evaluation(heading, measured)))
         write_completions(folder / f"{name}.completions.jsonl", completions_of(parts))
         if can_draw():
@@ -107,6 +123,8 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         metrics |= {f"{name}/rewards/{reward}": one.raw.mean for reward, one in part.rewards.items()}
         metrics[f"{name}/truncated"] = part.truncated.mean
         metrics[f"{name}/tokens"] = part.tokens.mean
+        for which, some in (evaluation.by_prompts or {}).items():
+            metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
         for kind, by_count in attempts.by_name().items():
             metrics |= {f"{kind}@{count}/{reward}": one.mean for count, one in by_count.items()}

@@ -6,6 +6,7 @@ functions, then data, then models.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from datasets import Dataset
@@ -23,6 +24,7 @@ from rlhf_cli.assemble.trl_config import trl_config
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_model_section import RewardModel
 from rlhf_cli.data.loading import quiet
+from rlhf_cli.data.same_prompts import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.heads import restore_head_dtype
@@ -72,6 +74,7 @@ def assemble(
     with loaded_whole(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
+    trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
     with loaded_whole(args):
         ppo = ppo_parts(experiment, policy)
     additions = Additions(
@@ -84,7 +87,7 @@ def assemble(
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=_reward_parts(experiment, stack, folder, writes=args.process_index == 0) if stack is not None else None,
+        rewards=_reward_parts(experiment, stack, folder, args, trained_on) if stack is not None else None,
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
@@ -116,8 +119,31 @@ def _guarded(
     return guarded_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
-def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder, *, writes: bool) -> RewardParts:
+def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
+    """Return the keys of the held-out prompts that are also trained on, and warn of them."""
+    trained_on = frozenset[bytes]() if held_out is None else shared_prompts(held_out, [train])
+    if held_out is not None and trained_on and says:
+        shared = sum(key in trained_on for key in prompt_keys(held_out))
+        logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(held_out)))
+    return trained_on
+
+
+def _reward_parts(
+    experiment: Experiment,
+    stack: RewardStack,
+    folder: RunFolder,
+    args: TrainingArguments,
+    trained_on: frozenset[bytes],
+) -> RewardParts:
     aggregate, rows = aggregate_of(experiment), describe_eval_rows(experiment.data)
+    sum_up = DuringTraining(
+        folder,
+        stack.components,
+        rows,
+        writes=args.process_index == 0,
+        aggregate=aggregate,
+        trained_on=trained_on,
+    )
     return RewardParts(
         stack=stack,
         aggregate=aggregate,
@@ -127,7 +153,7 @@ def _reward_parts(experiment: Experiment, stack: RewardStack, folder: RunFolder,
         loss_divisor=experiment.trainer.row.loss_divisor,
         passes=experiment.trainer.passes,
         generation="plain" if experiment.trainer.passes == "plain" else experiment.trainer.generation,
-        sum_up=DuringTraining(folder, stack.components, rows, writes=writes, aggregate=aggregate),
+        sum_up=sum_up,
     )
 
 

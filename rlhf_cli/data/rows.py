@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.row_table import Table
+from rlhf_cli.data.same_prompts import prompt_keys
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import DataError
 
@@ -23,8 +23,8 @@ _SHOWN = 5
 def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.eval") -> tuple[Dataset, Dataset]:
     """Split into (train, eval), eval about `fraction` of the rows; a seed gives the same rows, in their order.
 
-    All rows of one prompt fall on one side (rows of a dataset without a `prompt` column count as different), else a
-    task that repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
+    All rows of one prompt fall on one side (rows whose columns say no prompt count as different), else a task that
+    repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
     (0, 1), and where there are too few prompts to have both sides.
     """
     train, held = hold_out_places(dataset, fraction, seed, name=name)
@@ -38,8 +38,8 @@ def hold_out_places(
     if not 0 < fraction < 1:
         raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
     groups: dict[str, list[int]] = {}
-    for index, key in enumerate(_prompt_keys(dataset)):
-        groups.setdefault(key, []).append(index)
+    for index, prompt in enumerate(prompt_keys(dataset)):
+        groups.setdefault(str(index) if prompt is None else prompt.hex(), []).append(index)
     order = list(groups)
     Random(seed).shuffle(order)
     wanted = round(fraction * len(dataset))
@@ -116,12 +116,6 @@ def values_of(dataset: Table, column: str) -> Iterable[object]:
     """Yield a column's values, which are read in batches."""
     for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
         yield from batch[column]
-
-
-def _prompt_keys(dataset: Table) -> Iterable[str]:
-    if "prompt" not in dataset.column_names:
-        return map(str, range(len(dataset)))
-    return (json.dumps(prompt, sort_keys=True, default=str) for prompt in values_of(dataset, "prompt"))
 
 
 def is_empty(value: object) -> bool:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.same_prompts import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluate.end_of_run import end_of_run
 from rlhf_cli.evaluate.evaluation_target import Target
-from rlhf_cli.evaluate.held_out_rows import load_held_out
+from rlhf_cli.evaluate.held_out_rows import HeldOut, load_held_out
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.measure.policy_answers import write_completions
-from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.measure.preference_pairs import Row
 from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.report.evaluation_picture import MISSING, can_draw, draw
-from rlhf_cli.runs.evaluations import REWARD_MODEL
+from rlhf_cli.runs.evaluations import HELD_OUT, REWARD_MODEL, TRAINING_ROWS
 from rlhf_cli.runs.run_folder import write_json
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
+_PROMPT = "prompt_was"
+"""The column that says of a pair whether its prompt was trained on: a slice of its own."""
 _OTHER_ENDING = {
     True: "the end-of-sequence token is behind every text, and in training it was not",
     False: "the texts end without the end-of-sequence token that they had in training",
@@ -38,6 +41,8 @@ _OTHER_ENDING = {
 class Asked:
     """Says how to evaluate. `name` is what the files are called, `data` says on the screen which rows these are.
 
+    `trained` is the experiment by which the model was trained, None where nobody knows; `of_run` says that the rows are
+    those that it names itself.
     `out` is the folder of the files, None for the target's; `rows` is the greatest number of rows, None for all;
     `batch_size` counts completions, None for what suits the kind of model. `slices`, `as_chat` and `with_eos` are for a
     reward model, `samples` (a prompt) and `against` for a policy.
@@ -53,6 +58,8 @@ class Asked:
     as_chat: bool = False
     with_eos: bool = False
     against: Target | None = None
+    trained: Experiment | None = None
+    of_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,26 +85,30 @@ def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> 
         ) from error
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
     is_reward_model = target.kind == REWARD_MODEL
-    rows, warning = load_held_out(
+    held_out = load_held_out(
         experiment,
         needs="chosen" if is_reward_model else "prompt",
         limit=asked.rows,
         or_training=not is_reward_model,
+        trained=asked.trained,
     )
+    rows, warnings = held_out.rows, held_out.warnings
+    if asked.of_run and held_out.num_trained_on == len(rows):
+        asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
     measured: Measured
     completions: list[Row] = []
-    warnings = [warning] if warning else []
     if is_reward_model:
         if trained_with_eos(target.model) not in (None, asked.with_eos):
             warnings.append(_OTHER_ENDING[asked.with_eos])
-        measured = _reward_model(target, experiment, rows, asked, device, say)
+        measured = _reward_model(target, experiment, held_out, asked, device, say)
     else:
-        measured, completions = _policy(target, experiment, rows, asked, device, say)
+        measured, completions = _policy(target, experiment, held_out, asked, device, say)
     heading = Heading(
         name=asked.name,
         model=target.label,
         path=str(target.model),
         data=asked.data,
+        trained_on=held_out.num_trained_on,
         time=time.time(),
         warnings=warnings,
     )
@@ -116,10 +127,15 @@ def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> 
 
 
 def _reward_model(
-    target: Target, experiment: Experiment, rows: list[Row], asked: Asked, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
 ) -> RewardModelEvaluation:
     from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 
+    rows, slices = held_out.rows, asked.slices
+    if 0 < (held_out.num_trained_on or 0) < len(rows):
+        seen = held_out.trained_on or ()
+        rows = [{**row, _PROMPT: SEEN if prompt_key(row) in seen else UNSEEN} for row in rows]
+        slices = [_PROMPT, *slices]
     say(f"scoring {len(rows)} pairs with {target.label}")
     scorer = RewardModelScorer(
         str(target.model),
@@ -132,7 +148,7 @@ def _reward_model(
     return evaluate_reward_model(
         scorer,
         rows,
-        slices=asked.slices,
+        slices=slices,
         margin=section.margin.columns if section is not None and section.margin is not None else (),
         as_chat=asked.as_chat,
         with_eos=asked.with_eos,
@@ -140,11 +156,12 @@ def _reward_model(
 
 
 def _policy(
-    target: Target, experiment: Experiment, rows: list[Row], asked: Asked, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
     from rlhf_cli.evaluate.generation import Policy, sampling_settings
     from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
+    rows = held_out.rows
     end = end_of_run(target)  # a schedule is at its end when the run is
     generation = experiment.trainer.generation
     policy = Policy(target.model, dtype=experiment.model.dtype, device=device, generation=generation)
@@ -174,5 +191,6 @@ def _policy(
         step=end.step,
         max_steps=end.max_steps,
         running=end.running,
+        trained_on=held_out.trained_on or frozenset(),
         on_batch=on_batch,
     )

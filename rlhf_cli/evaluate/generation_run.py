@@ -66,7 +66,7 @@ def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limi
             expected="data.eval.fraction=0.1, or a file of other rows",
             hint="--data FILE",
         )
-    rows, _ = load_held_out(experiment, needs="prompt", limit=limit, or_training=False)
+    rows = load_held_out(experiment, needs="prompt", limit=limit, or_training=False).rows
     return rows, data or describe_eval_rows(experiment.data)
 
 

@@ -6,7 +6,7 @@ step. The truncation policy and KL are the trainer's business and are not in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
@@ -46,13 +46,15 @@ def evaluate_policy(
     step: int = 0,
     max_steps: int = 1,
     running: Mapping[str, RunningDeviation] | None = None,
+    trained_on: Set[bytes] = frozenset(),
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return everything measured of the policy, and one row a completion.
 
     Each row's prompt is answered once greedily and `samples` times as the trainer sampled; `against` is given the same
     prompts and settings. Intervals are over prompts: the samples of one are no independent rows. `running` are the
-    run's deviations by reward; `on_batch` is given the number of completions that are new.
+    run's deviations by reward; `trained_on` as `sum_up_answers` takes it; `on_batch` is given the number of completions
+    that are new.
     """
     answered: dict[str, tuple[int, list[AnsweredRow]]] = {}
     for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
@@ -77,7 +79,7 @@ def evaluate_policy(
     }
     own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
     evaluation = replace(
-        sum_up_answers(own, list(experiment.rewards), no_total=settled.no_total),
+        sum_up_answers(own, list(experiment.rewards), no_total=settled.no_total, trained_on=trained_on),
         settings={**settings, "samples": samples, "seed": seed},
         win_rate=None if against is None else _wins(parts, against.label),
     )

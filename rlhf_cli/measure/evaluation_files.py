@@ -23,7 +23,8 @@ class Heading:
     """Says what an evaluation is of: the files' `name`, the `model` and the `data` as a person reads them.
 
     `step` is the training step, None for an evaluation by `rlhf eval`; `path` is the model's folder, None for an
-    evaluation while the model trained. `time` is in seconds since 1970.
+    evaluation while the model trained. `trained_on` counts the rows whose prompt the model was also trained on, None
+    where nobody knows. `time` is in seconds since 1970.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Heading:
     model: str
     path: Annotated[str | None, Field(exclude_if=is_none)] = None
     data: str
+    trained_on: Annotated[int | None, Field(exclude_if=is_none)] = None
     time: float
     warnings: list[str] = field(default_factory=list)
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from rlhf_cli.data.same_prompts import prompt_key
 from rlhf_cli.measure.policy_results import (
+    SEEN,
+    UNSEEN,
     Attempts,
     PartEvaluation,
     PolicyEvaluation,
     RewardEstimates,
     ShownAnswer,
+    SomePrompts,
     TokenEstimate,
 )
 from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
@@ -65,6 +69,11 @@ class Part:
     answers: Sequence[AnsweredRow]
     scored: Sequence[SettledRow]
 
+    def of_prompts(self, kept: Sequence[bool]) -> Part:
+        """Return the answers to some of the prompts; `kept` has an entry a prompt."""
+        rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
+        return Part(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
+
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
         """Return the mean over a prompt's completions, prompt by prompt, without the prompts that have no value."""
         means = []
@@ -75,21 +84,52 @@ class Part:
         return means
 
 
-def sum_up_answers(parts: Mapping[str, Part], names: Sequence[str], *, no_total: str | None = None) -> PolicyEvaluation:
+def sum_up_answers(
+    parts: Mapping[str, Part],
+    names: Sequence[str],
+    *,
+    no_total: str | None = None,
+    trained_on: Set[bytes] = frozenset(),
+) -> PolicyEvaluation:
     """Return the evaluation of a policy that answered in these ways; `names` are its rewards.
 
-    `no_total` says why no answer has a total of its own, None where they have.
+    `no_total` says why no answer has a total of its own, None where they have. `trained_on` holds the `prompt_key` of
+    the prompts that were also trained on: where there are others too, each kind has figures of its own.
     """
     first = next(iter(parts.values()))
     shown = zip(first.answers[:_SHOWN], first.scored, strict=False)
+    whole = _on_prompts(parts, names)
     return PolicyEvaluation(
-        rows=len(first.answers) // first.each,
-        parts={name: _part(part, names) for name, part in parts.items()},
-        attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
+        **vars(whole),
         win_rate=None,
         shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
         no_total=no_total,
+        by_prompts=_by_prompts(parts, names, trained_on),
     )
+
+
+def _on_prompts(parts: Mapping[str, Part], names: Sequence[str]) -> SomePrompts:
+    first = next(iter(parts.values()))
+    return SomePrompts(
+        rows=len(first.answers) // first.each,
+        parts={name: _part(part, names) for name, part in parts.items()},
+        attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
+    )
+
+
+def _by_prompts(
+    parts: Mapping[str, Part], names: Sequence[str], trained_on: Set[bytes]
+) -> dict[str, SomePrompts] | None:
+    first = next(iter(parts.values()))
+    is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
+    if len(set(is_seen)) < 2:
+        return None
+    return {
+        which: _on_prompts(
+            {name: part.of_prompts([one == (which == SEEN) for one in is_seen]) for name, part in parts.items()}, names
+        )
+        for which in (SEEN, UNSEEN)
+    }
 
 
 def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:

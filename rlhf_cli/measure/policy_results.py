@@ -14,6 +14,9 @@ from pydantic import Field
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.evaluations import GREEDY, POLICY, SAMPLED
 
+SEEN, UNSEEN = "seen", "unseen"
+"""An evaluation's prompts that were also trained on, and the others."""
+
 
 def is_none(value: object) -> bool:
     """Return whether a value is None: what a file leaves out altogether."""
@@ -84,9 +87,20 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True)
+class SomePrompts:
+    """Holds what is measured on some of the prompts: `rows` counts these."""
+
+    rows: int
+    parts: dict[str, PartEvaluation]
+    attempts: dict[str, Attempts]
+
+
+@dataclass(frozen=True)
 class PolicyEvaluation:
     """Holds everything that is measured of a policy. `rows` counts prompts, `attempts` are by reward.
 
+    `by_prompts` maps SEEN, the prompts that were also trained on, and UNSEEN to their figures; None unless there are
+    some of both.
     `win_rate` is None without an opponent. `settings` are the arguments of generation by TRL's names, `samples` and
     `seed`; None where the trainer that generated has them. `no_total` says why no answer has a total of its own, None
     where they have.
@@ -101,3 +115,4 @@ class PolicyEvaluation:
     shown: list[ShownAnswer]
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
     no_total: Annotated[str | None, Field(exclude_if=is_none)] = None
+    by_prompts: Annotated[dict[str, SomePrompts] | None, Field(exclude_if=is_none)] = None

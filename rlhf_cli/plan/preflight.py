@@ -17,7 +17,7 @@ from rlhf_cli.plan.checks.argument_checks import (
 )
 from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
 from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
-from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost
+from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost, shared_prompt_notice
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
@@ -61,6 +61,7 @@ CHECKS: tuple[Check, ...] = (
     stage_problems,
     no_step_problems,
     evaluation_cost,
+    shared_prompt_notice,
     unwritable_problems,
     room_problems,
     tracker_problems,

@@ -9,6 +9,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 HELD_OUT = "held_out"
 """Names the evaluation on a run's own evaluation rows."""
 
+TRAINING_ROWS = "training_rows"
+"""Names it where all these rows have prompts that the run was trained on."""
+
 REWARD_MODEL, POLICY = "reward_model", "policy"
 
 GREEDY, SAMPLED = "greedy", "sampled"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.measure.evaluation_files import Evaluation
-from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.measure.reward_model_results import (
     Calibration,
     Disagreement,
@@ -149,6 +149,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
         table.add_row("truncated", _with_interval(part.truncated), "")
         table.add_row("tokens", _with_interval(part.tokens), f"at most {part.tokens.max}")
         _print(console, table)
+    _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
         console.print(no_total(evaluation.no_total))
     for name, attempts in evaluation.attempts.items():
@@ -172,6 +173,21 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
     for answer in evaluation.shown:
         shown.add_row(Text(_shortened(answer.prompt)), Text(_shortened(answer.completion)), figure(answer.total))
     _print(console, shown)
+
+
+def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
+    """Print each figure on the prompts that were also trained on beside that on the others."""
+    if evaluation.by_prompts is None:
+        return
+    seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
+    table = _table("raw", f"{seen.rows} prompts trained on", f"{unseen.rows} unseen")
+    for name, part in seen.parts.items():
+        other = unseen.parts[name]
+        for reward, one in part.rewards.items():
+            raw = other.rewards[reward].raw
+            table.add_row(f"{name} {reward}", _with_interval(one.raw), _with_interval(raw))
+        table.add_row(f"{name} total", _with_interval(part.total), _with_interval(other.total))
+    _print(console, table)
 
 
 def _table(*heads: str) -> Table:

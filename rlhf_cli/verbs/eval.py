@@ -118,6 +118,8 @@ def run(argv: list[str]) -> int:
             as_chat=options.on("--chat"),
             with_eos=_with_eos(options, target),
             against=against,
+            trained=prepare_from(target.run, []).experiment if target.run is not None else None,
+            of_run=data is None and not _has_other_rows(words),
         ),
         lambda message: screen.print(f"[dim]{message}", highlight=False),
     )
@@ -178,11 +180,11 @@ def _with_eos(options: Options, target: Target) -> bool:
 def _name(options: Options, words: list[str], target: Target, against: Target | None) -> str:
     """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
 
-    Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes.
+    Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes. (Where the model was trained on
+    the prompts of all of them, `evaluate` calls the files `training_rows`.)
     """
     data, samples = options.text("--data"), options.number("--samples", least=0)
-    has_other_rows = any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
-    parts = ["other_rows" if data is None and has_other_rows else _rows_name(data)]
+    parts = ["other_rows" if data is None and _has_other_rows(words) else _rows_name(data)]
     if (with_eos := _with_eos(options, target)) != (trained_with_eos(target.model) is True):
         parts.append("eos" if with_eos else "no_eos")
     parts += ["chat"] * options.on("--chat")
@@ -201,6 +203,10 @@ def _name(options: Options, words: list[str], target: Target, against: Target | 
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{name[: _LONGEST_NAME - len(digest) - 1]}_{digest}"
+
+
+def _has_other_rows(words: list[str]) -> bool:
+    return any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
 
 
 def _rows_name(data: str | None) -> str:

@@ -139,6 +139,30 @@ class TestHeldOut:
         write("rows.jsonl", half + half)
         assert planned(*MINE, "data.eval.fraction=0.25", *self.EVALUATED).num_rows == 14
 
+    @pytest.mark.parametrize(
+        ("words", "train", "held"),
+        [
+            (MINE, {"prompt": "1+1=", "a": 1, "b": 1}, {"prompt": "1+2=", "a": 1, "b": 2}),
+            (("exp=toy_sft",), {"prompt": "1+1=", "completion": "2"}, {"prompt": "1+2=", "completion": "3"}),
+            (
+                ("exp=toy_reward",),
+                {"prompt": "1+1=", "chosen": "2", "rejected": "3", "score_chosen": 1, "score_rejected": 0},
+                {"prompt": "1+2=", "chosen": "3", "rejected": "4", "score_chosen": 1, "score_rejected": 0},
+            ),
+        ],
+        ids=["policy", "demonstrations", "pairs"],
+    )
+    def test_prompts_that_are_also_trained_on_are_counted(
+        self, write: Write, words: tuple[str, ...], train: dict[str, object], held: dict[str, object]
+    ) -> None:
+        write("rows.jsonl", lines(*[train] * 20))
+        for shared, said in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
+            write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))
+            plan = planned(*words, "data=file", "data.path=rows.jsonl", "data.eval.path=held.jsonl", *self.EVALUATED)
+            notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
+            assert len(notices) == (said is not None)
+            assert said is None or notices[0].startswith(said)
+
     def test_too_few_are_left_for_a_round(self, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)
         error = refused(*MINE, "data.eval.fraction=0.75", *self.EVALUATED)
@@ -149,7 +173,8 @@ class TestHeldOut:
         180; 120 of them are 21600. Every 60 steps it is 2 x 180.
         """
         write("rows.jsonl", ROWS)
-        words = (*MINE, "data.eval.path=rows.jsonl", "trainer.args.eval_strategy=steps")
+        write("held.jsonl", ROWS.replace("+1=", "+2="))
+        words = (*MINE, "data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps")
         (notice,) = planned(*words, "trainer.args.eval_steps=1").notices
         assert notice.subject == "evaluation"
         assert notice.text.startswith("21600 completions (120 x 20 prompts x 9), and training 7680: ")

@@ -63,6 +63,31 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
+    """Two of four prompts: x beats y in one of these and in both others."""
+    trained = [{"prompt": prompt, "chosen": "x", "rejected": "y"} for prompt in ("a:", "b:")]
+    rows = [*trained, *({**trained[0], "prompt": prompt} for prompt in ("c:", "d:"))]
+    rows[1] = {**rows[1], "chosen": "y", "rejected": "x"}
+    for name, those in (("trained", trained), ("pairs", rows)):
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in those))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] = {"path": str(place / "trained.jsonl"), "eval": config["data"]["eval"]}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", "run:rm"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 4 evaluation rows have a prompt that is also trained on" in said
+    assert "prompt_was=seen" in said
+    found = content(run / "eval")
+    assert found["trained_on"] == 2
+    assert {which: one["mean"] for which, one in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
+    assert main(["eval", "run:rm", "--data", "trained.jsonl"]) == 0
+    assert content(run / "eval", "trained")["trained_on"] == 2
+    config["data"]["eval"]["path"] = str(place / "trained.jsonl")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", "run:rm", "--slice", "chosen"]) == 0
+    assert content(run / "eval", "training_rows")["trained_on"] == 2, "no file says held_out of rows that were not"
+
+
 def test_json_is_what_is_written(run: Path, place: Path, capsys: Said) -> None:
     words = ["--data", "pairs.jsonl", "--slice", "chosen", "--rows", "2", "--out", "here", "--json"]
     assert main(["eval", "run:rm", *words]) == 0

@@ -1,4 +1,4 @@
-"""Says what the evaluations of a run cost beside its training, in completions that are generated."""
+"""Says what evaluations cost beside the training, and whether their prompts are also trained on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ from rlhf_cli.config.argument_numbers import real_number, whole_number_or_none
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
+from rlhf_cli.data.same_prompts import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import evaluations
+
+
+def shared_prompt_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note how many evaluation rows have a prompt that is also trained on, among the rows that were looked at."""
+    yield from ()
+    training = [seen.rows for seen in known.sources if seen not in known.held_out and seen.rows is not None]
+    for seen in known.held_out:
+        if seen.rows is None:
+            continue
+        trained_on = shared_prompts(seen.rows, training)
+        if shared := sum(key in trained_on for key in prompt_keys(seen.rows)):
+            text = describe_shared(shared, len(seen.rows))
+            known.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))
 
 
 def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

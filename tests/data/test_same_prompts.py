@@ -1,0 +1,81 @@
+"""Prompts that an evaluation shares with the training, whatever the columns of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_cli.data.row_table import RowTable
+from rlhf_cli.data.rows import hold_out_places
+from rlhf_cli.data.same_prompts import describe_shared, prompt_keys, shared_prompts
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def table(*rows: dict[str, Any]) -> RowTable:
+    return RowTable(rows, list(dict.fromkeys(name for row in rows for name in row)))
+
+
+def shared(held_out: RowTable, *training: RowTable) -> int:
+    found = shared_prompts(held_out, training)
+    return sum(key in found for key in prompt_keys(held_out))
+
+
+ASKED, OTHER = [said("user", "1+1?")], [said("user", "1+2?")]
+YES, NO = said("assistant", "2"), said("assistant", "who knows")
+SAME = {
+    "text": ({"prompt": "1+1="}, {"prompt": "1+1="}, {"prompt": "1+2="}),
+    "messages": ({"prompt": ASKED}, {"prompt": ASKED}, {"prompt": OTHER}),
+    "another answer": (
+        {"prompt": "1+1=", "completion": "2"},
+        {"prompt": "1+1=", "completion": "3"},
+        {"prompt": "1+2=", "completion": "2"},
+    ),
+    "dialogues": ({"messages": [*ASKED, YES]}, {"messages": [*ASKED, NO]}, {"messages": [*OTHER, YES]}),
+    "pairs of transcripts": (
+        {"chosen": [*ASKED, YES], "rejected": [*ASKED, NO]},
+        {"chosen": [*ASKED, NO], "rejected": [*ASKED, YES]},
+        {"chosen": [*OTHER, YES], "rejected": [*OTHER, NO]},
+    ),
+    "a prompt of its own, and in the transcripts": (
+        {"prompt": ASKED, "chosen": [YES], "rejected": [NO]},
+        {"chosen": [*ASKED, YES], "rejected": [*ASKED, NO]},
+        {"chosen": [*OTHER, YES], "rejected": [*OTHER, NO]},
+    ),
+    "pairs of texts": (
+        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"},
+        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"},
+        {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 4"},
+    ),
+    "plain text": ({"text": "1+1=2"}, {"text": "1+1=2"}, {"text": "1+1=3"}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_rows_that_ask_the_same(name: str) -> None:
+    trained, same, other = SAME[name]
+    assert shared(table(same), table(trained)) == 1
+    assert shared(table(other), table(trained)) == 0
+    assert shared(table(same, other, same), table(other), table(trained)) == 3, "rows are counted, over all sources"
+
+
+def test_rows_without_a_prompt_that_is_known_share_nothing() -> None:
+    assert shared(table({"image": 1}), table({"image": 1})) == 0
+
+
+def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:
+    """Four prompts, five dialogues each: whichever are held out, the sides share none."""
+    rows = [{"messages": [said("user", f"{number % 4}?"), said("assistant", str(number))]} for number in range(20)]
+    train, held = hold_out_places(table(*rows), 0.25, seed=3)
+    assert len(held) == 5
+    assert {rows[place]["messages"][0]["content"] for place in train}.isdisjoint(
+        rows[place]["messages"][0]["content"] for place in held
+    )
+
+
+def test_in_words() -> None:
+    assert describe_shared(42, 64).startswith("42 of 64 evaluation rows have a prompt that is also trained on")
+    assert describe_shared(64, 64).startswith("all 64 evaluation rows have a prompt that is also trained on")
