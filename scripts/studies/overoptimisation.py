@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Curve, curves
-from seeds import SEEDS, by_seed, interval, sweep, table
+from seeds import SEEDS, by_seed, interval, sweep, table, write_numbers
 
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.runs.metrics_file import read_metrics, series
@@ -122,7 +122,7 @@ def main() -> None:
     """Run what is missing, print the table, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here")
+    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
@@ -150,6 +150,7 @@ def main() -> None:
             "true reward": [curve(run, one, "rewards/truth/mean") for one, run in runs],
             "learnt reward": [curve(run, one, "rewards/proxy/mean") for one, run in runs],
         }
+        write_numbers(arguments.picture, "reward model, penalty", {one.label: runs for one, runs in found.items()})
         arguments.picture.write_text(curves(panels, x_title="√KL(policy ‖ start), nats an answer"), encoding="utf-8")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def by_seed(folder: Path, measure: Callable[[RunFolder], dict[str, float]]) -> l
     if missing:
         raise SystemExit(f"{folder}: no run with seed {missing}; remove the folder and try again")
     return [measure(runs[seed]) for seed in SEEDS]
+
+
+def write_numbers(picture: Path, heading: str, found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    """Write every run's numbers as a CSV beside the picture: a line a condition and seed, a column a measure.
+
+    `heading` names the column of the conditions, which are the keys of `found`; their runs are in the order of SEEDS.
+    """
+    measures = list(next(iter(found.values()))[0])
+    with picture.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([heading, "seed", *measures])
+        for condition, runs in found.items():
+            for seed, run in zip(SEEDS, runs, strict=True):
+                writer.writerow([condition, seed, *(repr(run[name]) for name in measures)])
 
 
 def table(heading: str, columns: dict[str, str], rows: dict[str, list[str]]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from forest import forest
-from seeds import SEEDS, Interval, by_seed, interval, sweep, table
+from seeds import SEEDS, Interval, by_seed, interval, sweep, table, write_numbers
 from torch.nn.functional import logsigmoid
 from transformers import (
     AutoModelForCausalLM,
@@ -206,7 +206,7 @@ def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here")
+    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
@@ -223,6 +223,7 @@ def main() -> None:
     print(report(found))
     if arguments.picture:
         arguments.picture.write_text(picture(found), encoding="utf-8")
+        write_numbers(arguments.picture, "policy; critic", {label(one): found[one.name] for one in CONDITIONS})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forest import forest
 from pyarrow import parquet
-from seeds import Interval, by_seed, interval, sweep, table
+from seeds import Interval, by_seed, interval, sweep, table, write_numbers
 
 from rlhf_cli.rewards.toy import score_digits_only
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
@@ -119,7 +119,7 @@ def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here")
+    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
     found = {
@@ -129,6 +129,8 @@ def main() -> None:
     print(report(found))
     if arguments.picture:
         arguments.picture.write_text(picture(found), encoding="utf-8")
+        by_label = {one.label: found[one.name] for one in CONDITIONS}
+        write_numbers(arguments.picture, "correct / format / brevity", by_label)
 
 
 if __name__ == "__main__":
