@@ -19,6 +19,7 @@ from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
 from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
 from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost, shared_prompt_notice
 from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
+from rlhf_cli.plan.checks.format_checks import format_notices
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
 from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, sandbox_problems, tracker_problems
@@ -57,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
     round_problems,
     row_problems,
     tokenizer_problems,
+    format_notices,
     room_for_answers_problems,
     stage_problems,
     no_step_problems,

@@ -6,10 +6,12 @@ The embedded model reads 512 tokens, a byte each, and quickstart writes at most 
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
+from rlhf_cli.runs.text_endings import write_text_endings
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
@@ -172,3 +174,46 @@ class TestTokensAroundATextCount:
         write("rows.jsonl", ROWS + one_of(ROOM - number) + one_of(ROOM))
         error = refused(*MINE, *MODEL)
         assert error.got == f"1 of 22 prompts are longer, the longest has {ROOM + number} tokens"
+
+
+class TestFormat:
+    def test_a_chat_model_on_bare_prompts_is_told_what_to_type(self, place, write: Write) -> None:
+        """Typed, the prompt is a message, and nothing is said. The embedded template is of a model for bare text."""
+        model_copy(place / "model")
+        write("rows.jsonl", ROWS)
+        assert not planned(*MINE, *MODEL).notices
+        (place / "model" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
+        for words in ((), ("data.prompt='Say \"{a}\":\n'",)):
+            (notice,) = planned(*MINE, *MODEL, *words).notices
+            assert (notice.subject, notice.text[:29]) == ("model", "the model has a chat template")
+            typed = shlex.split(notice.text.partition("through it: ")[2].rpartition(", unless")[0])
+            assert not planned(*MINE, *MODEL, *typed).notices
+        assert not planned(*MINE, *MODEL, "data.prompt=[{role: user, content: '{a}+1='}]").notices
+        run = place / "runs" / "own" / "one"
+        run.mkdir(parents=True)
+        (place / "model").rename(run / "model")
+        for prompt, said in (("'{a}='", 0), ("[{role: user, content: '{a}='}]", 1)):
+            (run / "config.yaml").write_text(f"seed: 0\ndata: {{prompt: {prompt}}}\n")
+            assert len(planned(*MINE, "model=local", f"model.path={run / 'model'}").notices) == said
+
+    def test_a_reward_model_of_another_format_is_told(self, place, write: Write) -> None:
+        """One that was trained on plain texts says so in its folder; another has a chat template of its own."""
+        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
+        judge = model_copy(place / "judge", config=scorer)
+        judged = (*MINE, "+rewards.judge.model=judge")
+        chat = "data.prompt=[{role: user, content: '{a}+1='}]"
+        write("rows.jsonl", ROWS)
+        for words in ((), (chat,)):
+            assert not planned(*judged, *words).notices
+        write_text_endings(judge, with_eos=True)
+        assert not planned(*judged).notices
+        (notice,) = planned(*judged, chat).notices
+        assert notice.subject == "rewards.judge"
+        assert "was trained on plain texts, and would score conversations" in notice.text
+        assert not planned(*judged, *shlex.split(notice.text.rpartition(": ")[2])).notices
+        write_text_endings(judge, with_eos=False)
+        (judge / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
+        assert not planned(*judged, chat).notices
+        (notice,) = planned(*judged).notices
+        assert "has a chat template, and would score bare texts" in notice.text
+        assert not planned(*judged, *shlex.split(notice.text.partition("through it: ")[2])).notices
