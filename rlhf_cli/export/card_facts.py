@@ -204,7 +204,7 @@ def _evaluation_files(source: SourceModel) -> list[Path]:
 
 
 def _scores_of(evaluation: Evaluation) -> list[Score]:
-    measured, rows = evaluation.measured, evaluation.heading.name
+    measured, rows = evaluation.measured, evaluation.rows_in_words
     if isinstance(measured, PolicyEvaluation):
         found = [
             Score(rows, f"{name}, {part}", estimates.raw)

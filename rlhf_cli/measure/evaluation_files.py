@@ -44,6 +44,12 @@ class Evaluation:
     heading: Heading
     measured: Measured
 
+    @property
+    def rows_in_words(self) -> str:
+        """Return what a page calls the rows: their name, and how many have a prompt that was also trained on."""
+        trained_on, rows = self.heading.trained_on, self.measured.rows
+        return self.heading.name + (f" ({trained_on} of {rows} prompts trained on)" if trained_on else "")
+
     def with_warning(self, warning: str) -> Evaluation:
         """Return the same evaluation with one more warning."""
         return replace(self, heading=replace(self.heading, warnings=[*self.heading.warnings, warning]))

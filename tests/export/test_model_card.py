@@ -84,6 +84,8 @@ def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
     (run.path / "eval" / "held_out.json").write_text(evaluation("held_out", run.model, 0.75))
     # The same rows answered by another model, and half a file: neither is about these weights.
     (run.path / "eval" / "other.json").write_text(evaluation("other", tmp_path / "elsewhere", 0.99))
+    seen = {**json.loads(evaluation("seen", run.model, 0.75)), "trained_on": 4}
+    (run.path / "eval" / "seen.json").write_text(json.dumps(seen))
     (run.path / "eval" / "cut.json").write_text(evaluation("cut", run.model, 0.98)[:80])
     made = given(run, tmp_path)
     card = ModelCard.load(tmp_path / "out" / "README.md")
@@ -93,6 +95,8 @@ def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
     results = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert results == {"correct, greedy": 0.75, "cut off, greedy": 0.1}
     assert ["held_out", "correct, greedy", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
+    of_seen = next(row for row in rows_of(card.text, "rows") if row[0].startswith("seen"))
+    assert of_seen[0] == "seen (4 of 40 prompts trained on)"
     assert "0.99" not in card.text
     assert made.notes == ["The evaluation cut.json could not be read."]
 

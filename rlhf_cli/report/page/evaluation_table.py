@@ -35,7 +35,8 @@ def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable],
                 notes.append(f"{run.name}: eval/{file.name} cannot be read ({type(error).__name__})")
                 continue
             heading = evaluation.heading
-            table = tables.setdefault(heading.name, EvaluationTable(heading.name, heading.data, [], {}))
+            name = evaluation.rows_in_words
+            table = tables.setdefault(name, EvaluationTable(name, heading.data, [], {}))
             line = {figure: _text(estimate) for figure, estimate in _figures(evaluation.measured)}
             table.lines[place] = line
             table.figures.extend(figure for figure in line if figure not in table.figures)
