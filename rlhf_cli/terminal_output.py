@@ -17,6 +17,7 @@ from rlhf_cli.redaction import redacted, remember
 
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
 """C0 but tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and halves of characters."""
+_PADDING = re.compile(r" +$", re.MULTILINE)
 _BARS = "tqdm"
 """The library whose progress bars move the cursor; it writes from a module of its own."""
 
@@ -67,14 +68,17 @@ class SafeStream:
 
 
 class DrawnOn:
-    """A text stream that passes on what is written to it as `Drawn`."""
+    """A text stream that passes on what is written to it as `Drawn`.
+
+    A table fills its lines with blanks; where nobody sees a terminal they are left out.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write a text whose control codes are ours."""
-        return self._stream.write(Drawn(text))
+        return self._stream.write(Drawn(text if self._stream.isatty() else _PADDING.sub("", text)))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)

@@ -23,7 +23,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.launch_table import show_launch
-from rlhf_cli.screen.start_panel import show_start
+from rlhf_cli.screen.start_panel import show_start, show_whole_plan
 from rlhf_cli.slurm.slurm_submission import check_slurm
 
 
@@ -48,7 +48,7 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
     launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
-    show_start(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
+    show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
     show_launch(console, launch)
     console.print("nothing was started or written")
 

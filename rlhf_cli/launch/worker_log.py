@@ -6,12 +6,17 @@ import contextlib
 import logging
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 
+import rlhf_cli
 from rlhf_cli.plan.launch_plan import NODE, log_name
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.terminal_output import printable
+
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
 
 
 class _Redacted(logging.Formatter):
@@ -25,19 +30,20 @@ class _Redacted(logging.Formatter):
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     """Send everything libraries log or warn to the log of this machine, a repeated warning once.
 
-    Yields a function that returns how many different warnings there were.
+    Yields a function that returns how many different warnings came from the user's code or from ours: a library's
+    deprecation is nothing that a user can mend.
     """
     file = folder.path / log_name(int(os.environ.get(NODE, "0")))
     handler = _LogFile(file, encoding="utf-8")
     handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
-    warned: set[str] = set()
+    warned: dict[str, bool] = {}
 
     def is_new(record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:
             return True
         message = record.getMessage()
         is_first = message not in warned
-        warned.add(message)
+        warned.setdefault(message, _is_of_a_library(record))
         return is_first
 
     handler.addFilter(is_new)
@@ -47,13 +53,20 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     try:
-        yield lambda: len(warned)
+        yield lambda: list(warned.values()).count(False)
     finally:
         logging.captureWarnings(False)
         root.setLevel(level)
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()
+
+
+def _is_of_a_library(record: logging.LogRecord) -> bool:
+    """Return whether a record comes from an installed package or from Python itself."""
+    is_warning = record.name == "py.warnings"  # its message begins with the file that is warned of
+    file = record.getMessage().partition(":")[0] if is_warning else record.pathname
+    return file.startswith(("<", *_LIBRARIES)) and not file.startswith(_OURS)
 
 
 class _LogFile(logging.FileHandler):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.expectations.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
 from rlhf_cli.runs.run_status import FINISHED, Status, told_state
 
+_MOST_MISSED = 3
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
@@ -31,23 +32,26 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def at_the_end(verified: Verified, typed: Sequence[str]) -> Group:
-    """Return the part of a run's last screen: the table, and below it what a missed expectation may come from.
+def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
+    """Yield the lines of a run's last screen: how many are met, each that is missed, and what that may come from.
 
     `typed` are the overrides that the run was started with: what is expected of a shipped experiment is expected of it
     as it is written.
     """
-    parts: list[Table | Text] = [outcomes_table(verified.outcomes)]
-    if verified.state == MISSED:
-        number = sum(one.state == MISSED for one in verified.outcomes)
-        what = "an expectation is missed" if number == 1 else f"{number} expectations are missed"
-        changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
-        own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
+    outcomes = verified.outcomes
+    missed = [one for one in outcomes if one.state == MISSED]
+    met = sum(one.state == MET for one in outcomes)
+    yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
+    for one in missed[:_MOST_MISSED]:
+        yield Text(f"  missed: {missed_line(one)}", style="red")
+    if len(missed) > _MOST_MISSED:
+        yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify has all", style="red")
+    changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
+    own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
+    if missed and changes and not own:
         were = "were" if len(changes) > 1 else "was"
-        because = f"; it is expected of the experiment as written, and {', '.join(changes)} {were} typed"
-        because = because if changes and not own else ""
-        parts.append(Text(f"{what}; the run is no less finished{because}", style="yellow"))
-    return Group(*parts)
+        said = f"  it is expected of the experiment as written, and {', '.join(changes)} {were} typed"
+        yield Text(said, style="yellow")
 
 
 def show_verified(console: Console, runs: Sequence[Verified]) -> None:

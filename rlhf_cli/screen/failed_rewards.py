@@ -11,13 +11,13 @@ from rlhf_cli.screen.one_line import one_line
 _LONGEST = 60
 
 
-def rows_failed(folder: RunFolder) -> list[Text | str]:
+def rows_failed(folder: RunFolder) -> list[Text]:
     """Return the lines of the panel: how many rows each reward failed on, nothing where none did."""
-    told: list[Text | str] = []
+    told = []
     for name, count in failed_rows(folder).items():
         rows = "1 row" if count == 1 else f"{count} rows"
         told.append(Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow"))
-    return ["", *told] if told else []
+    return told
 
 
 def failures_again(folder: RunFolder) -> dict[str, str]:

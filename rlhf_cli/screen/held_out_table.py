@@ -12,7 +12,7 @@ from rlhf_cli.runs.metrics_file import Event, most_attempts
 _MOST_ROWS = 6
 
 
-def held_out(events: Sequence[Event], best_step: int | None) -> Table | None:
+def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOST_ROWS) -> Table | None:
     """Return a table of the evaluations among the log events, None where no evaluation of a policy was logged.
 
     `best_step` is the one whose checkpoint was kept as the best, None where none was.
@@ -31,18 +31,18 @@ def held_out(events: Sequence[Event], best_step: int | None) -> Table | None:
     table.add_column("held out", style="bold", no_wrap=True)
     for column, name in columns.items():
         table.add_column(column, justify="right", no_wrap=name.endswith("/total"))
-    for event in _some(evaluations, best):
+    for event in _some(evaluations, best, most):
         mark = " best" if event is best else ""
         table.add_row(f"step {event['step']}{mark}", *(_cell(event, name) for name in columns.values()))
     return table
 
 
-def _some(evaluations: Sequence[Event], best: Event | None) -> Sequence[Event]:
+def _some(evaluations: Sequence[Event], best: Event | None, most: int) -> Sequence[Event]:
     """The first, the last, the best, and others evenly between."""
     last = len(evaluations) - 1
-    if last < _MOST_ROWS:
+    if last < most:
         return evaluations
-    kept = {round(place * last / (_MOST_ROWS - 1)) for place in range(_MOST_ROWS)}
+    kept = {round(place * last / (most - 1)) for place in range(most)}
     return [event for place, event in enumerate(evaluations) if place in kept or event is best]
 
 

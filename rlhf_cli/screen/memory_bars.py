@@ -42,6 +42,13 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     return Group(heading, table, *(Text(line, style=style) for line, style in _below(plan, peak)))
 
 
+def will_not_fit(plan: MemoryPlan) -> str | None:
+    """Return that a run needs more memory than its device has, None where it does not or nobody knows."""
+    if plan.peak is None or plan.device_bytes is None or plan.peak.total <= plan.device_bytes:
+        return None
+    return f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit"
+
+
 @dataclass(frozen=True)
 class _Parts:
     """Draws parts one after the other, and breaks lines between them alone: `3.7 MB` stays together."""
@@ -71,8 +78,8 @@ def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:
         yield f"to lower {plan.cheapest.part}: {' '.join(plan.cheapest.words)}  ({plan.cheapest.why})", ""
     if plan.leaves_out:
         yield f"not counted: {'; '.join(plan.leaves_out)}", "yellow"
-    if plan.device_bytes is not None and peak.total > plan.device_bytes:
-        yield f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit", "bold red"
+    if (too_large := will_not_fit(plan)) is not None:
+        yield too_large, "bold red"
 
 
 def _parts(moment: Moment) -> Iterator[str]:

@@ -1,13 +1,11 @@
-"""Prints the panel after a run: each reward at start and end, the curve, some completions, what to type next."""
+"""Prints the panel after a run: each reward at start and end with its curve, some completions, what to type next."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import plotext
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -15,60 +13,80 @@ from rich.text import Text
 from rlhf_cli.expectations.met_or_missed import verify
 from rlhf_cli.json_values import section
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.runs.evaluations import PICTURE, in_training
-from rlhf_cli.runs.metrics_file import TOTAL, failed_shares, read_metrics, reward_spans, series
+from rlhf_cli.runs.metrics_file import TOTAL, Event, failed_shares, read_metrics, reward_spans, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import read_status, stopped_by_rule, told_state
+from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.screen.expectations_table import at_the_end
 from rlhf_cli.screen.failed_rewards import failures_again, rows_failed
 from rlhf_cli.screen.held_out_table import held_out
 from rlhf_cli.screen.learning_curve import learning
 from rlhf_cli.screen.next_commands import show_commands
 from rlhf_cli.screen.one_line import one_line
-from rlhf_cli.screen.time_table import time_went
+from rlhf_cli.screen.sweep_table import sparkline
+from rlhf_cli.screen.time_line import time_line
 from rlhf_cli.tracking.where_to_look import where_to_look
 
-_PLOT_COLUMNS, _PLOT_ROWS = 64, 12
-_SAMPLES = 3
+_SPARKS = 24
+_MOST_LINES = 18
+"""A hint and the run folder stand below them."""
 
 
 def show_end(console: Console, folder: RunFolder) -> None:
-    """Print how the run in `folder` went. A run without rewards shows its loss."""
+    """Print how the run in `folder` went, in at most twenty lines with what to type next. A run without rewards shows
+    its loss.
+    """
     status, events = read_status(folder), read_metrics(folder.metrics)
-    rewards = reward_spans(events)
-    metric = TOTAL if TOTAL in rewards else "loss"
-    parts: list[Any] = []
-    if rewards:
-        configured = section(folder.read_config(), "rewards")
-        weights = {name: section(configured, name).get("weight") for name in rewards}
-        parts.append(_rewards(rewards, weights, failed_shares(events)))
-    elif (measures := learning(events)) is not None:
-        parts.append(measures)
-    steps, values = series(events, metric)
-    if len(values) > 1:
-        parts += ["", Text(f"{metric} by step", style="dim"), Text.from_ansi(_curve(steps, values, console.width - 4))]
-    if (evaluations := held_out(events, _best_step(folder))) is not None:
-        parts += ["", evaluations]
-    if (times := time_went(events)) is not None:
-        parts += ["", times]
-    samples = _samples(folder)
-    if samples is not None:
-        parts += ["", samples]
-    all_lengths = section(read_json(folder.provenance), "lengths")
-    for which in all_lengths:
-        told = section(all_lengths, which)["in_words"]
-        parts += ["", Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")]
-    parts += rows_failed(folder)
+    best = _best_step(folder)
+    said: list[RenderableType] = [*rows_failed(folder), *_said(folder, events, status)]
+
+    def panel(most_rows: int, most_held_out: int, most_samples: int, most_said: int) -> Panel:
+        parts = [
+            _learnt(folder, events, most_rows),
+            held_out(events, best, most=most_held_out) if most_held_out else None,
+            _samples(folder, most_samples) if most_samples else None,
+            Group(*said[:most_said]) if said[:most_said] else None,
+        ]
+        shown = [part for part in parts if part is not None]
+        spaced = [one for part in shown for one in ("", part)][1:]
+        title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
+        return Panel(Group(*spaced), title=title, title_align="left", expand=False)
+
+    sizes = [(rows, shown, samples) for rows in (8, 5, 3) for shown in (6, 2, 0) for samples in (3, 1, 0)]
+    drawn = [*((*size, len(said)) for size in sizes), *((3, 0, 0, most) for most in range(len(said), -1, -1))]
+    fitting = (size for size in drawn if len(console.render_lines(panel(*size), pad=False)) <= _MOST_LINES)
+    console.print(panel(*next(fitting, drawn[-1])))
+    show_commands(console, _next(folder))
+
+
+def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
+    """Yield what else there is to say of a run, a line each, what matters most first."""
     verified = verify(folder)
     if verified.outcomes:
-        parts += ["", at_the_end(verified, _typed(folder))]
+        yield from at_the_end(verified, _typed(folder))
     if reason := stopped_by_rule(status):
-        parts += ["", Text(reason, style="bold")]
+        yield Text(reason, style="bold")
     if status.warnings:
-        parts += ["", Text(f"{status.warnings} warnings are in log.txt", style="dim")]
-    title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
-    console.print(Panel(Group(*parts), title=title, title_align="left", expand=False))
-    _show_next(console, folder)
+        warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
+        yield Text(f"{warnings} of your code: log.txt", style="yellow")
+    if (times := time_line(events)) is not None:
+        yield times
+    lengths = section(read_json(folder.provenance), "lengths")
+    for which in lengths:
+        told = section(lengths, which)["in_words"]
+        yield Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")
+
+
+def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
+    """Return the rewards at start and end with their curves, or what is measured of a run without rewards."""
+    spans = reward_spans(events)
+    if not spans:
+        return learning(events)
+    configured = section(folder.read_config(), "rewards")
+    weights = {name: section(configured, name).get("weight") for name in spans}
+    shown = dict(list(spans.items())[: most + 1])
+    table = _rewards(shown, weights, failed_shares(events), events)
+    more = len(spans) - len(shown)
+    return Group(table, Text(f"and {more} more", style="dim")) if more else table
 
 
 def _typed(folder: RunFolder) -> list[str]:
@@ -87,14 +105,18 @@ def _best_step(folder: RunFolder) -> int | None:
 
 
 def _rewards(
-    spans: dict[str, tuple[float, float]], weights: Mapping[str, object], failed: Mapping[str, float]
+    spans: Mapping[str, tuple[float, float]],
+    weights: Mapping[str, object],
+    failed: Mapping[str, float],
+    events: list[Event],
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("reward", style="bold")
+    table.add_column("reward", style="bold", overflow="fold")
     for column in ("weight", "start", "end", "change"):
         table.add_column(column, justify="right")
     if failed:
         table.add_column("rows failed", justify="right")
+    table.add_column("", style="blue", no_wrap=True)
     for name, (start, end) in spans.items():
         colour = "green" if end > start else "red" if end < start else "dim"
         weight = weights.get(name)
@@ -105,24 +127,13 @@ def _rewards(
             f"{end:.3f}",
             f"[{colour}]{end - start:+.3f}",
             *([f"[yellow]{failed[name]:.1%}" if name in failed else ""] if failed else []),
+            sparkline(series(events, name if name == TOTAL else f"rewards/{name}/mean")[1], _SPARKS),
         )
     return table
 
 
-def _curve(steps: list[int], values: list[float], room: int) -> str:
-    """Return the curve as lines, no wider than `room` characters: a line of it that is folded cannot be read."""
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(min(_PLOT_COLUMNS, room), _PLOT_ROWS)
-    plotext.plot(steps, values, marker="braille")
-    plotext.yfrequency(4)
-    plotext.xticks(sorted({steps[round(part * (len(steps) - 1) / 4)] for part in range(5)}))
-    built: str = plotext.build()
-    return built.rstrip("\n")
-
-
-def _samples(folder: RunFolder) -> Table | None:
-    """A few completions of the last log event, one a prompt, with their advantage."""
+def _samples(folder: RunFolder, most: int) -> Table | None:
+    """Return so many completions of the last log event, one a prompt, with their advantage."""
     files = sorted((folder.path / "completions").glob("*.parquet"))
     if not files:
         return None
@@ -131,7 +142,7 @@ def _samples(folder: RunFolder) -> Table | None:
     first_of_prompt: dict[str, dict[str, Any]] = {}
     for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
         first_of_prompt.setdefault(one_line(row["prompt"]), row)
-    rows = list(first_of_prompt.values())[:_SAMPLES]
+    rows = list(first_of_prompt.values())[:most]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
     table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
@@ -141,18 +152,11 @@ def _samples(folder: RunFolder) -> Table | None:
     return table
 
 
-def _show_next(console: Console, folder: RunFolder) -> None:
-    path = folder.shown
-    picture = in_training(folder) / PICTURE
-    if picture.is_file():
-        command = f"  [cyan]{path}/{picture.relative_to(folder.path)}[/]  [dim]# the evaluations as a picture[/]"
-        console.print(command, soft_wrap=True, highlight=False)
+def _next(folder: RunFolder) -> dict[str, str]:
+    """Return the one command to type next: a reward that failed comes first, then what is not sent yet."""
     commands = {
         **failures_again(folder),
         **where_to_look(folder),
-        f"rlhf compare {os.path.dirname(path)}": "this run beside the others of its experiment",
-        f"rlhf why {path}": "what its log says, and what to change",
-        f"tail -1 {path}/metrics.jsonl": "every metric that was logged",
-        "rlhf list": "what else can be put together",
+        f"rlhf why {folder.shown}": "what its log says, and what to change",
     }
-    show_commands(console, commands)
+    return dict(list(commands.items())[:1])

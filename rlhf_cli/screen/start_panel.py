@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group
+from collections.abc import Mapping
+
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -12,44 +14,112 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Slurm
 from rlhf_cli.config.truncation_mode import truncation_warnings
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.screen.memory_bars import memory_bars
+from rlhf_cli.screen.memory_bars import memory_bars, will_not_fit
 from rlhf_cli.screen.reward_tree import reward_tree
 from rlhf_cli.screen.workload_lines import workload_lines
 from rlhf_cli.tables.strategies import STRATEGIES
 
+_MANY_REWARDS = 4
+_MOST_LINES = 20
+"""So many lines has the panel of a run that begins; `rlhf check` shows all of it."""
+
+_NOT_AT_THE_START = ("batch", "in all", "checkpoints", "passes", "guards", "expected")
+_LEFT_OUT_FIRST = (
+    "samples",
+    "center",
+    "margin",
+    "dropout",
+    "evaluation",
+    "track",
+    "slurm",
+    "processes",
+    "kl",
+    "critic",
+)
+
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """Print what the plan of an experiment comes to.
+    """Print what a run that begins will do, in at most twenty lines, then what it is warned of."""
+    facts = {name: line for name, line in _facts(experiment, plan, folder).items() if name not in _NOT_AT_THE_START}
+    if plan.evaluations is None:
+        facts.pop("evaluation")
+    if (too_large := will_not_fit(plan.memory)) is not None:
+        facts["memory"] = too_large
+    left_out, most_rewards = iter(_LEFT_OUT_FIRST), len(experiment.rewards)
 
-    `title` names the experiment; `folder` is where it will write, None when nothing is written (`rlhf check`).
+    def panel() -> Panel:
+        return _panel(facts, experiment, plan, title, most_rewards)
+
+    while len(console.render_lines(panel(), pad=False)) > _MOST_LINES:
+        if most_rewards > _MANY_REWARDS:
+            most_rewards -= 1
+        elif (name := next(left_out, None)) is not None:
+            facts.pop(name, None)
+        else:
+            break
+    console.print(panel())
+    _show_warnings(console, experiment, plan)
+
+
+def show_whole_plan(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
+    """Print all that the plan of an experiment comes to, with its memory.
+
+    `title` names the experiment; `folder` is where it would write, None when nothing is written (`rlhf check`).
     """
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
-    facts.add_row("trainer", f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})")
-    facts.add_row("model", plan.model)
-    facts.add_row("data", plan.data + (f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""))
-    for name, line in (*workload_lines(plan), *_critic(experiment), *_reward_model(experiment), *_dropout(experiment)):
-        facts.add_row(name, line)
+    facts = _facts(experiment, plan, folder)
+    console.print(_panel(facts, experiment, plan, title, len(experiment.rewards), memory_bars(plan.memory)))
+    _show_warnings(console, experiment, plan)
+
+
+def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, str]:
+    """Return name -> line of all that is known of a run but its rewards and memory."""
+    rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
+    facts = {
+        "trainer": f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})",
+        "model": plan.model,
+        "data": plan.data + rows,
+        **dict(workload_lines(plan)),
+        **dict((*_critic(experiment), *_reward_model(experiment), *_dropout(experiment))),
+    }
     if plan.passes is not None:
-        facts.add_row("passes", plan.passes.describe())
+        facts["passes"] = plan.passes.describe()
     if experiment.rewards:
-        facts.add_row("guards", _guards(experiment))
+        facts["guards"] = _guards(experiment)
     if experiment.expect is not None:
-        facts.add_row("expected", _expected(experiment))
-    facts.add_row("processes", f"{plan.processes} ({_device(experiment)})")
-    for name, line in _launch(experiment):
-        facts.add_row(name, line)
+        facts["expected"] = _expected(experiment)
+    facts["processes"] = f"{plan.processes} ({_device(experiment)})"
+    facts |= dict(_launch(experiment))
     if experiment.launch.slurm is not None:
-        facts.add_row("slurm", _slurm(experiment.launch.slurm))
-    facts.add_row("track", plan.tracking.in_words)
-    if folder is not None:
-        facts.add_row("run folder", Text(folder, overflow="fold"))
-    parts: list[object] = [facts]
+        facts["slurm"] = _slurm(experiment.launch.slurm)
+    facts["track"] = plan.tracking.in_words
+    return facts | ({"run folder": folder} if folder is not None else {})
+
+
+def _panel(
+    facts: Mapping[str, str],
+    experiment: Experiment,
+    plan: Plan,
+    title: str,
+    most_rewards: int,
+    memory: RenderableType | None = None,
+) -> Panel:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, line in facts.items():
+        table.add_row(name, Text(line, "bold red") if name == "memory" else line)
+    parts: list[RenderableType] = [table]
     if experiment.rewards:
-        parts += ["", reward_tree(experiment.rewards, plan.rewards)]
-    parts += ["", memory_bars(plan.memory)]
-    console.print(Panel(Group(*parts), title=Text(title, "bold"), title_align="left", expand=False))  # type: ignore[arg-type]
+        shown = dict(list(experiment.rewards.items())[:most_rewards])
+        parts += ["", reward_tree(shown, plan.rewards)]
+        if (more := len(experiment.rewards) - len(shown)) > 0:
+            parts.append(Text(f"and {more} more", style="dim"))
+    parts += ["", memory] if memory is not None else []
+    hint = None if memory is not None else "[dim]rlhf check shows memory, guards and workload"
+    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
+
+
+def _show_warnings(console: Console, experiment: Experiment, plan: Plan) -> None:
     for warning in plan.machine.warnings:
         console.print(f"[yellow]launch:[/] {warning}", highlight=False)
     for warning in truncation_warnings(experiment):

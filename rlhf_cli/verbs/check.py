@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight
     from rlhf_cli.screen.launch_table import describe_launch
-    from rlhf_cli.screen.start_panel import show_start
+    from rlhf_cli.screen.start_panel import show_whole_plan
 
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed)
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
 
         show_tried_rows(console, tried)
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
-    show_start(console, experiment, plan, title=experiment_name(composed), folder=None)
+    show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=None)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
     console.print("[green]ok[/], nothing was written")
     return EXIT_OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import warnings
@@ -60,6 +61,28 @@ def test_what_python_warns_of_is_there_too(folder: RunFolder) -> None:
             warnings.warn("this will go", FutureWarning, stacklevel=1)
         assert count() == 1
     assert folder.log.read_text().count("FutureWarning: this will go") == 1
+
+
+@pytest.mark.parametrize("said_by", ["warnings", "logging"])
+def test_what_a_library_warns_of_is_written_and_not_counted(folder: RunFolder, said_by: str) -> None:
+    """The same call, compiled as a file of a package and as one of the user's."""
+    call = "warnings.warn('it will go', FutureWarning)" if said_by == "warnings" else "LIBRARY.warning('it will go')"
+    counts = []
+    for file in (f"{transformers_path()}/trainer.py", "/home/me/rewards.py", "<frozen importlib>"):
+        with logging_into(folder, 0) as count, warnings.catch_warnings():
+            warnings.simplefilter("always")
+            exec(compile(call, file, "exec"), {"warnings": warnings, "LIBRARY": LIBRARY})
+            counts.append(count())
+    assert counts == [0, 1, 0]
+    assert folder.log.read_text().count("it will go") >= 3
+
+
+def transformers_path() -> str:
+    """Where an installed package lies."""
+    found = importlib.util.find_spec("transformers")
+    assert found is not None
+    assert found.origin is not None
+    return str(Path(found.origin).parent)
 
 
 def test_a_log_goes_on_where_it_ended(folder: RunFolder) -> None:

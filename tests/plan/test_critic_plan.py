@@ -16,7 +16,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.screen.start_panel import show_start
+from rlhf_cli.screen.start_panel import show_whole_plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -232,7 +232,7 @@ class TestThePanel:
         prepared = prepare([*PPO, *words], keep_run_names=True)
         composed, experiment = prepared.composed, prepared.experiment
         console = Console(file=io.StringIO(), width=140)
-        show_start(console, experiment, preflight(experiment, composed), title="mine", folder=None)
+        show_whole_plan(console, experiment, preflight(experiment, composed), title="mine", folder=None)
         assert isinstance(console.file, io.StringIO)
         return "\n".join(" ".join(line.strip("│ ").split()) for line in console.file.getvalue().splitlines())
 

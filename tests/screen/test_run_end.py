@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+import pytest
 import yaml
 
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.screen import run_end
 from rlhf_cli.screen.run_end import show_end
 from tests.support.terminal import printed
 
@@ -46,34 +48,19 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     assert lines[0].startswith("╭─ finished after 2 steps")
     assert [line.split() for line in lines[1:4]] == [
         ["reward", "weight", "start", "end", "change"],
-        ["total", "0.500", "1.000", "+0.500"],
-        ["right", "2", "0.250", "0.500", "+0.250"],
+        ["total", "0.500", "1.000", "+0.500", "▁█"],
+        ["right", "2", "0.250", "0.500", "+0.250", "▁█"],
     ]
-    assert "reward by step" in lines
+    assert lines[2].split()[-1] == "▁█"
     assert ["step", "2", "0.875"] in [line.split()[:3] for line in lines]
     samples = lines.index(next(line for line in lines if line.startswith("prompt")))
     assert [line.split() for line in lines[samples + 1 : samples + 3]] == [
         ["1+1=", "2\\n", "+0.50"],
         ["2+2=", "[red]4", "-1.00"],
     ]
-    assert "3 warnings are in log.txt" in lines
-    assert [line.partition("  #")[0] for line in lines[-5:]] == [
-        "runs/sums/one/eval/training/history.png",
-        "rlhf compare runs/sums",
-        "rlhf why runs/sums/one",
-        "tail -1 runs/sums/one/metrics.jsonl",
-        "rlhf list",
-    ]
-
-
-def test_a_curve_is_not_folded_on_a_narrow_terminal(place: Path) -> None:
-    """Its frame begins and ends in one line, as at 80 columns; and comments without room leave the commands whole."""
-    folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)])
-    for width in (50, 60, 80):
-        lines = printed(lambda console: show_end(console, folder), width=width)
-        assert [line.count("┌") + line.count("┐") for line in lines if "┌" in line or "┐" in line] == [2]
-        assert max(map(len, lines)) <= width
-        assert any("tail -1 runs/sums/one/metrics.jsonl" in line for line in lines)
+    assert "3 warnings of your code: log.txt" in lines
+    assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
+    assert lines[-2].startswith("╰")
 
 
 def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
@@ -82,7 +69,6 @@ def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
     lines = read(folder)
     assert lines[0].startswith("╭─ preempted after 2 steps")
     assert lines[2].split() == ["loss", "1.000", "0.500", "-0.500"]
-    assert "loss by step" in lines
     assert "data: 12 to 40 tokens" in lines
 
 
@@ -96,5 +82,49 @@ def test_rows_that_failed_are_told_where_there_are_any(place: Path) -> None:
     ]
     lines = [line.split() for line in read(run_of(place, events))]
     assert lines[1][-2:] == ["rows", "failed"]
-    assert lines[3] == ["right", "2", "1.000", "1.000", "+0.000"]
-    assert lines[4] == ["flaky", "0.000", "1.000", "+1.000", "7.5%"]
+    assert lines[3] == ["right", "2", "1.000", "1.000", "+0.000", "▄▄"]
+    assert lines[4] == ["flaky", "0.000", "1.000", "+1.000", "7.5%", "▁█"]
+
+
+def busy(place: Path) -> RunFolder:
+    """A run with all that its end can say: twelve rewards, nine evaluations, failures, missed expectations, times."""
+    rewards = {f"rewards/a_reward_of_a_long_name_{name}/mean": 0.1 for name in "abcdefghijkl"}
+    failures = {"rewards/a_reward_of_a_long_name_a/errors": 1, "rewards/a_reward_of_a_long_name_a/calls": 10}
+    times = {"time/elapsed_s": 9.0, **{f"time/share/reward/{name}": 0.1 for name in "abcdefghij"}}
+    events = [
+        {"step": step, "reward": 0.5 * step, **rewards, **failures, **times, "eval_greedy/total": 0.1 * step}
+        for step in range(1, 10)
+    ]
+    folder = run_of(place, events, warnings=3, step=9)
+    config = yaml.safe_load(folder.config.read_text())
+    config["expect"] = [{"metric": "total", "at_least": number} for number in range(90, 96)]
+    folder.config.write_text(yaml.safe_dump(config))
+    folder.provenance.write_text(json.dumps({"lengths": {one: {"in_words": "9 tokens"} for one in ("train", "eval")}}))
+    (folder.path / "completions").mkdir()
+    rows = [{"prompt": f"{number}+1=", "completion": "2" * 99, "advantage": 0.5} for number in range(9)]
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(rows), folder.path / "completions" / "completions_00009.parquet"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width: int) -> None:
+    """Eighteen of the panel, the hint; the command prints the run folder below. Nothing is said twice."""
+    folder = busy(place)
+    lines = printed(lambda console: show_end(console, folder), width=width)
+    assert len(lines) <= 19
+    assert sum(line.startswith("  rlhf ") for line in lines) == 1
+    text = "\n".join(lines)
+    assert "total " in text
+    assert "and 9 more" in text or "and 7 more" in text
+    assert "expected: 0 of 6 met" in text
+    assert text.count("missed: ") == 3
+    assert "3 warnings of your code" in text
+
+
+def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_of(place, [{"step": 1, "reward": 1.0}])
+    monkeypatch.setattr(run_end, "failures_again", lambda _: {"rlhf score A": "it fails again", "rlhf score B": "so"})
+    lines = printed(lambda console: show_end(console, folder))
+    assert [line for line in lines if line.startswith("  rlhf")] == ["  rlhf score A  # it fails again"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.screen.start_panel import show_start
+from rlhf_cli.screen.start_panel import show_start, show_whole_plan
 from tests.support.terminal import printed
 
 
@@ -18,7 +19,7 @@ def read(*words: str, folder: str | None = None) -> dict[str, str]:
     """The first word of each line within the frame -> the rest of the first line that begins with it."""
     prepared = prepare(["exp=quickstart", "launch=cpu", "track=none", *words], keep_run_names=True)
     experiment, plan = prepared.experiment, preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda console: show_start(console, experiment, plan, title="sums", folder=folder))
+    lines = printed(lambda console: show_whole_plan(console, experiment, plan, title="sums", folder=folder))
     assert lines[0].startswith("╭─ sums ─")
     inside = [
         line.strip("│ ").split(maxsplit=1) for line in reversed(lines[1:])
@@ -94,7 +95,7 @@ def test_the_whole_panel_fits(place: Path, width: int) -> None:
     words = ["exp=toy_ppo", "launch=cpu", "track=none", "trainer.args.max_steps=20", gate]
     prepared = prepare(words, keep_run_names=True)
     plan = preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="sums", folder=None), width)
+    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="sums", folder=None), width)
     frame = [line for line in lines if line[0] in "╭│╰"]
     assert {len(line) for line in frame} == {len(frame[0])}
     text = " ".join(" ".join(line.strip("│ ") for line in frame).split())
@@ -109,14 +110,14 @@ def test_a_reward_models_stage(place: Path) -> None:
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
     prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
     plan = preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="pairs", folder=None), 120)
+    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="pairs", folder=None), 120)
     text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
     assert "rows to train on" in text
     assert "margin none center scores near 0 by 0.01 samples 4 pairs shown" in text
     assert plan.evaluations is not None
     assert f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows" in text
     asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
-    shown = printed(lambda console: show_start(console, asked, plan, title="pairs", folder=None), 120)
+    shown = printed(lambda console: show_whole_plan(console, asked, plan, title="pairs", folder=None), 120)
     assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)
 
 
@@ -134,3 +135,45 @@ def test_a_frozen_path_is_shown_as_it_would_be_typed_here(place: Path) -> None:
     (place / "below").mkdir()
     os.chdir(place / "below")
     assert read(f"+rewards.short.fn={place}/rewards.py:short")["short"].startswith(f"1  {place}"[:40])
+
+
+GATED = [
+    f"+rewards.{name}={{fn: rlhf_cli.rewards.toy:digits_only, gate: {{by: correct, at_least: 1}}}}"
+    for name in "abcdefgh"
+]
+PPO = ("exp=toy_ppo", "model.lora.r=4", "model.lora.lora_dropout=0.1", "trainer.args.disable_dropout=false")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "words",
+    [("exp=quickstart",), ("exp=quickstart", *GATED), (*PPO, *GATED), ("exp=toy_reward",), ("exp=toy_sft",)],
+    ids=["quickstart", "many rewards", "ppo", "reward", "sft"],
+)
+def test_before_a_run_stand_twenty_lines_at_most(place: Path, words: tuple[str, ...], width: int) -> None:
+    """What is left out is for `rlhf check`; which model, which data, how long and where to is never left out."""
+    prepared = prepare([*words, "launch=cpu", "track=none"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    folder = "runs/an_experiment_of_a_long_name/20261123-034013"
+    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="sums", folder=folder), width)
+    frame = [line for line in lines if line[0] in "╭│╰"]
+    assert len(frame) <= 20
+    firsts = [line.strip("│ ").partition(" ")[0] for line in frame]
+    assert {"trainer", "model", "data", "steps", "run"} <= set(firsts)
+    assert not {"memory", "guards", "in", "passes", "batch", "checkpoints"} & set(firsts)
+    assert "rlhf check shows memory, guards and workload" in frame[-1]
+    text = " ".join(line.strip("│ ") for line in frame)
+    assert folder in text
+    assert "…" not in text
+    for name in list(prepared.experiment.rewards)[:4]:
+        assert any(line.strip("│└├ ").startswith(f"{name} ") for line in frame), name
+    assert ("and " in text and " more" in text) == (len(prepared.experiment.rewards) > 6)
+
+
+def test_what_does_not_fit_is_said_before_the_run(place: Path) -> None:
+    prepared = prepare(["exp=quickstart", "launch=cpu", "track=none"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    small = replace(plan, memory=replace(plan.memory, device_bytes=1000))
+    for one, is_said in ((plan, False), (small, True)):
+        lines = printed(lambda it, one=one: show_start(it, prepared.experiment, one, title="a", folder=None))  # type: ignore[misc]
+        assert ("will not fit" in " ".join(lines)) == is_said
