@@ -14,7 +14,7 @@ import shlex
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import rlhf_cli
 from rlhf_cli.errors import (
@@ -39,7 +39,7 @@ from rlhf_cli.tables.words_of_others import VERBS_OF_OTHERS
 from rlhf_cli.terminal_output import safe_output
 from rlhf_cli.told import tell
 from rlhf_cli.usage import JSON, usage_of
-from rlhf_cli.verbs import GROUPS, VERBS
+from rlhf_cli.verbs import GROUPS, TEN, VERBS
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 
@@ -51,8 +51,9 @@ usage: rlhf VERB [words]
   rlhf train +exp=quickstart seed=3                override it
   rlhf train -m +exp=quickstart 'seed=range(0,3)'  sweep it
 
-rlhf VERB --help says more; rlhf --version.
+rlhf VERB --help says more; {more}rlhf --version.
 """
+_HELP_ALL = "--help-all"
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _CALLING = f"{os.path.dirname(__file__)}{os.sep}stack{os.sep}"
@@ -100,7 +101,14 @@ def _dispatch(words: list[str]) -> int:
     if len(words) > 1 and words[0] == "help":
         words = [words[1], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(folded(_HELP.format(verbs=_verbs()).rstrip(), shown_width()))
+        more = f"rlhf {_HELP_ALL} has {len(VERBS) - len(TEN)} more verbs; "
+        print(
+            folded(_HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more).rstrip(), shown_width())
+        )
+        return EXIT_OK
+    if words[0] == _HELP_ALL:
+        verbs = "\n\n".join(f"{title}\n{_lines(of_group)}" for title, of_group in GROUPS.items())
+        print(folded(_HELP.format(verbs=verbs, more="").rstrip(), shown_width()))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -124,9 +132,8 @@ def _dispatch(words: list[str]) -> int:
         return _run(verb, rest)
 
 
-def _verbs() -> str:
-    groups = ("\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items()) for verbs in GROUPS.values())
-    return "\n\n".join(f"{title}\n{lines}" for title, lines in zip(GROUPS, groups, strict=True))
+def _lines(verbs: Mapping[str, str]) -> str:
+    return "\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items())
 
 
 def _meant(verb: str, rest: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from rlhf_cli.redaction import redacted, remember
 
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
 """C0 but tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and halves of characters."""
-_PADDING = re.compile(r" +$", re.MULTILINE)
+_PADDING = re.compile(r" +(?=\n)")
 _BARS = "tqdm"
 """The library whose progress bars move the cursor; it writes from a module of its own."""
 

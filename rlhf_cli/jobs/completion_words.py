@@ -20,7 +20,9 @@ def candidates(words: Sequence[str], verbs: Iterable[str]) -> list[str]:
     """Return the whole words that the last of `words` may become; the first is the program's name."""
     known = list(verbs)
     if len(words) <= 2:
-        return _starting(words[-1] if len(words) == 2 else "", [*known, "--help", "--version"] if words[-1:] else known)
+        return _starting(
+            words[-1] if len(words) == 2 else "", [*known, "--help", "--help-all", "--version"] if words[-1:] else known
+        )
     verb, current, earlier = words[1], words[-1], list(words[2:-1])
     if verb not in known:
         return []

@@ -43,6 +43,8 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     for finding in run.diagnosis.findings:
         console.print()
         _show_finding(console, finding)
+    if run.diagnosis.findings:
+        console.print(Text("warn.KIND=off is silent about a kind", "dim"))
     console.print()
     if not run.diagnosis.findings:
         console.print(Text("nothing was found that should be otherwise", "green" if run.num_events else "dim"))
@@ -65,7 +67,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
     for number, change in enumerate(finding.changes):
         line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
         head.add_row(Text("try" if number == 0 else "or", "dim"), line)
-    head.add_row(Text("kind", "dim"), Text(f"{finding.kind}; warn.{finding.kind}=off is silent about it", "dim"))
+    head.add_row(Text("kind", "dim"), Text(finding.kind, "dim"))
     console.print(head)
 
 

@@ -1,4 +1,4 @@
-"""Says what to type after a grid has been run: seeds where there is one alone, the best setting's model, every run."""
+"""Says what to type after a grid has been run: more seeds where there is one, the best setting's model, or the logs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ _NOT_AGAIN = ("run.name", "seed")
 """Keys of a command that is typed once more with other seeds: a folder of that name is there by now."""
 
 
-def next_commands(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
-    """Return command -> what it is for; `comparison` is None where no run could be read."""
+def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
+    """Return the command -> what it is for; `comparison` is None where no run could be read."""
     shown = shlex.quote(RunFolder(sweep.path).shown)
-    commands: dict[str, str] = {}
-    logged = comparison is not None and any(run.metrics.num_events for run in comparison.runs)
-    if comparison is not None and logged:
+    if comparison is not None and any(run.metrics.num_events for run in comparison.runs):
         settings = comparison.grouped.settings
         if len(settings) > 1 and all(len(setting.by_seed) == 1 for setting in settings):
             words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
-            commands[f"rlhf train -m {shlex.join([*words, _SEEDS])}"] = "five seeds a setting: intervals, and a verdict"
+            return {f"rlhf train -m {shlex.join([*words, _SEEDS])}": "five seeds a setting: intervals, and a verdict"}
         if (best := _best(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
-            commands[f"rlhf eval {shlex.quote(folder.shown)}"] = f"the model of {best.name}, measured"
-        commands[f"rlhf compare {shown} --runs"] = "a line a run; --on METRIC gives a verdict on it"
-    commands[f"rlhf why {shown}"] = "what the logs say, the worst of each run"
-    return commands
+            return {f"rlhf eval {shlex.quote(folder.shown)}": f"the model of {best.name}, measured"}
+    return {f"rlhf why {shown}": "what the logs say, the worst of each run"}
 
 
 def _best(comparison: Comparison) -> Setting | None:

@@ -21,7 +21,7 @@ from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
 from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
 from rlhf_cli.screen.expectations_table import missed_line, tally
 from rlhf_cli.screen.next_commands import show_commands
-from rlhf_cli.sweeps.next_after_sweep import next_commands
+from rlhf_cli.sweeps.next_after_sweep import next_command
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
 
 _PICTURE = "comparison.png"
@@ -37,7 +37,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     show_left_out(console, problems)
     _show_expectations(console, folders)
     report(console, sweep.path, comparison)
-    show_commands(console, next_commands(sweep, comparison))
+    show_commands(console, next_command(sweep, comparison))
     say_folder(console, sweep.path)
 
 

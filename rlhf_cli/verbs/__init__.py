@@ -37,4 +37,7 @@ GROUPS = {
 }
 """What one is about -> verb -> one line for `rlhf --help`. The module of a verb is imported when it is called."""
 
+TEN = ("init", "list", "check", "train", "resume", "status", "compare", "report", "why", "eval")
+"""What `rlhf --help` shows; `rlhf --help-all` shows every verb."""
+
 VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}

@@ -19,7 +19,7 @@ from rlhf_cli.report.page.verdict_lines import verdict_lines
 from rlhf_cli.report.page.write_report import write_report
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.screen.comparison_shown import show_comparison
-from rlhf_cli.sweeps.next_after_sweep import next_commands
+from rlhf_cli.sweeps.next_after_sweep import next_command
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
 from tests.support.logged_runs import configured, write_run
 from tests.support.terminal import printed
@@ -256,4 +256,4 @@ def test_a_sweep_recommends_no_setting_of_which_none_is_known_to_be_better(
     confounded: list[RunFolder], place: Path
 ) -> None:
     sweep = SweepFolder(place / "s", ())
-    assert not any("rlhf eval" in command for command in next_commands(sweep, of(confounded)))
+    assert not any("rlhf eval" in command for command in next_command(sweep, of(confounded)))

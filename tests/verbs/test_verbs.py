@@ -15,7 +15,7 @@ import pytest
 import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.errors import Preempted, RankFailed, UserError
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.verbs import TEN, VERBS
 
 pytestmark = pytest.mark.usefixtures("place")
 Said = pytest.CaptureFixture[str]
@@ -46,8 +46,21 @@ def test_its_exit_code_is_that_of_main() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
-def test_help_names_every_verb(words: list[str], capsys: Said) -> None:
+def test_help_names_ten_verbs_and_where_the_others_are(words: list[str], capsys: Said) -> None:
     assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert [verb for verb, what in VERBS.items() if f"  {verb:<11} {what}\n" in said.out] == [
+        verb for verb in VERBS if verb in TEN
+    ]
+    assert len(TEN) == 10
+    assert f"rlhf --help-all has {len(VERBS) - 10} more verbs" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert len(said.out.splitlines()) <= 24, "a terminal's height"
+
+
+def test_help_all_names_every_verb(capsys: Said) -> None:
+    assert main(["--help-all"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
     for verb, what in VERBS.items():

@@ -1,0 +1,36 @@
+"""What goes into a pipe holds no blanks that only fill a terminal's lines, and each hint and legend once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.support.logged_runs import configured, write_run, write_sweep
+
+CLIMBING_KL = {"reward": [0.5] * 40, "rewards/correct/mean": [0.5] * 40, "kl": [0.1 * step for step in range(40)]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["why", "runs/exp/one"], ["why", "runs"], ["compare", "runs"], ["status", "runs"], ["list"]],
+    ids=" ".join,
+)
+def test_no_line_in_a_pipe_ends_in_blanks(place: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    write_run(place / "runs" / "exp" / "one", configured(), CLIMBING_KL)
+    write_sweep(place / "runs" / "exp" / "sweep", {0.0: [0.5, 0.6], 0.5: [0.75, 0.7]})
+    main(words)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 1
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_how_to_silence_a_finding_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = {**CLIMBING_KL, "rewards/brevity/mean": [0.0] * 40, "rewards/brevity/std": [0.0] * 40}
+    curves |= {"frac_reward_zero_std": [1.0] * 40, "entropy": [2.0 - 0.05 * step for step in range(40)]}
+    write_run(place / "runs" / "exp" / "one", configured(), curves)
+    main(["why", "runs/exp/one"])
+    said = capsys.readouterr().out
+    assert said.count("kind     ") > 1, "several findings"
+    assert said.count("warn.KIND=off is silent about a kind") == 1
