@@ -17,6 +17,7 @@ FAILED = 4
 
 _OUTLINE = """(() => { const style = getComputedStyle(document.activeElement);
     return [style.outlineStyle, style.outlineWidth, document.activeElement.outerHTML.slice(0, 80)] })()"""
+_TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
 _TOO_WIDE = """[...document.querySelectorAll('.plot')].map(
     (at) => at.querySelector('svg').getBoundingClientRect().width - at.clientWidth)"""
 
@@ -162,7 +163,9 @@ def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:
     page.tab.set_viewport_size({"width": 400, "height": 800})
     page.eval("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.overflow() <= 0
+    assert page.eval(_TOOLBARS) == 0, "plotly's buttons lie over the curves"
     page.tab.set_viewport_size(SCREEN)
+    assert page.eval(_TOOLBARS) > 0
     page.eval("for (const one of document.querySelectorAll('details')) one.open = false")
 
 
