@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import plotext
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.sampling.best_of_n import BestOfN
 from rlhf_cli.sampling.worth_training_on import MadeRows
+from rlhf_cli.screen.comparison_table import Column, show_blocks
 from rlhf_cli.screen.one_line import figure
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 10
@@ -24,21 +24,15 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
         console.print(Text(words, style="yellow"))
     if not best.curve:
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    names = list(best.curve[0].rewards)
-    for column in ("best of", f"{best.by}", *names, "cut off", "KL up to"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in (best.curve[k - 1] for k in attempt_counts(len(best.curve))):
-        cut = one.truncated.mean
-        cells = [figure(one.rewards[name].mean) for name in names]
-        table.add_row(
-            str(one.k),
-            _with_interval(one.score),
-            *cells,
-            "-" if cut is None else f"{cut:.0%}",
-            f"{one.kl_bound:.3f}",
-        )
-    console.print(table)
+    rows = [best.curve[k - 1] for k in attempt_counts(len(best.curve))]
+    columns = [
+        Column("best of", [str(one.k) for one in rows], is_head=True),
+        Column(best.by, [_with_interval(one.score) for one in rows]),
+        *(Column(name, [figure(one.rewards[name].mean) for one in rows]) for name in rows[0].rewards),
+        Column("cut off", ["-" if one.truncated.mean is None else f"{one.truncated.mean:.0%}" for one in rows]),
+        Column("KL up to", [f"{one.kl_bound:.3f}" for one in rows]),
+    ]
+    show_blocks(console, columns, ["" for _ in rows])
     if len(best.curve) > 1:
         console.print(Text(f"\n{best.by} of the best of k, by k", style="dim"))
         console.print(Text.from_ansi(_curve(best, console.width)), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.runs.metrics_file import Event, most_attempts
@@ -30,7 +31,7 @@ def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOS
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("held out", style="bold", no_wrap=True)
     for column, name in columns.items():
-        table.add_column(column, justify="right", no_wrap=name.endswith("/total"))
+        table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=name.endswith("/total"))
     for event in _some(evaluations, best, most):
         mark = " best" if event is best else ""
         table.add_row(f"step {event['step']}{mark}", *(_cell(event, name) for name in columns.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ WAITING, STARTING = "waiting", "starting"
 PRUNED = "pruned"
 """A search has stopped it, because others did better: it is done."""
 _LEAST_OF_A_NAME = 12
-_MOST_OF_A_METRIC = 16
+_REWARD = re.compile(r"^rewards/(.+)/mean$")
+"""A component is shown by its name, any other metric under its whole one."""
 _AROUND = 4
 """So many lines there are beside those of jobs: the head, the totals, one about what is not shown, one below."""
 
@@ -74,7 +76,7 @@ def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
     """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
     cells = [_cells(row) for row in shown]
-    heads = ("state", "step", sweep.metric[:_MOST_OF_A_METRIC], "", "left")
+    heads = ("state", "step", _REWARD.sub(r"\1", sweep.metric), "", "left")
     used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None, expand=False)
     table.add_column("run", no_wrap=True)

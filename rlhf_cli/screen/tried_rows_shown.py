@@ -31,7 +31,7 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
         console.print(Text(f"row {number}{tokens}", "bold"))
         console.print(_coloured(seen) if seen is not None else Text(prompt), soft_wrap=True)
         if number < len(tried.answers):
-            console.print(_answers(tried.answers[number]))
+            console.print(answers_table(tried.answers[number]))
     console.print()
     if tried.seen is not None:
         console.print(_lengths(tried.seen))
@@ -48,12 +48,13 @@ def _coloured(prompt: SeenPrompt) -> Text:
     return shown
 
 
-def _answers(answers: list[TriedAnswer]) -> Table:
+def answers_table(answers: list[TriedAnswer]) -> Table:
+    """Return a line a tried answer: what each reward gives it, the total, and its text."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     table.add_column("answer", no_wrap=True)
     names = list(answers[0].raw)
     for name in [*names, "total"]:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name, overflow="fold"), justify="right")
     table.add_column("", no_wrap=True, max_width=_TEXT, overflow="ellipsis")
     for answer in answers:
         cells = [Text("raises", "red") if name in answer.errors else Text(figure(answer.raw[name])) for name in names]
