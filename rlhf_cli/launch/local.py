@@ -23,7 +23,7 @@ from rlhf_cli.launch.rollout_server import rollout_server
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
 from rlhf_cli.runs.running_reward import while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
@@ -110,6 +110,8 @@ def conclude(
         if read_status(folder).state != PREEMPTED:
             late = f"it did not end within {grace_s:g} s of being asked to"
             update_status(folder, state=PREEMPTED, reason=late)
+        elif asked_by:
+            name_who_asked(folder, asked_by)
         raise preempted(folder, asked_by or read_status(folder).reason)
     raise _failure(folder, first_failed)
 

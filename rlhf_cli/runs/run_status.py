@@ -1,9 +1,14 @@
-"""Reads and writes status.json: what state a run is in, by its own last word and by whether its process still lives."""
+"""Read and write status.json: what state a run is in, by its own last word and by whether its process still lives.
+
+A process that crashes or is killed leaves `running` behind. Whoever reads that next writes `killed` into the file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -20,7 +25,9 @@ CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished"
 QUEUED = "queued"
 """A scheduler has it, under `job_id`, and no process of it lives yet."""
 KILLED = "killed"
-"""This state is never written: a reader concludes it from a status of `running` whose process is gone."""
+"""A reader concludes this state from a status of `running` whose process is gone, and writes it down."""
+WRITER_LOCK = ".writer.lock"
+"""Whoever writes into a run folder holds a lock on this file (writer_lock.py)."""
 _LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 
 
@@ -63,22 +70,45 @@ def stopped_by_rule(status: Status) -> str | None:
 
 
 def read_status(folder: RunFolder) -> Status:
-    """Return the run's state; a `running` run whose process is dead on this machine is reported as killed.
+    """Return the run's state. A `running` run whose process is dead on this machine is `killed`, and its file says so
+    from then on.
 
     A process that has the pid of the dead one by now, and a machine that has booted since, deceive nobody. Raises
     RunError where status.json cannot be read.
     """
     try:
-        status = _status().validate_python({"state": CREATED, **read_json(folder.status)})
+        content = read_json(folder.status)
+        status = _status().validate_python({"state": CREATED, **content})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
     if status.state == RUNNING and not _may_live(status):
-        return replace(
-            status, state=KILLED, reason=f"process {status.pid} is gone without a last word{while_running(folder.path)}"
-        )
+        reason = f"process {status.pid} is gone without a last word{while_running(folder.path)}"
+        status = replace(status, state=KILLED, reason=reason)
+        _write_killed(folder, status, content)
     return status
+
+
+def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
+    """Write down that a run was killed, with the time of its own last word.
+
+    Does nothing if somebody works on the run, if its status is no longer `content`, or if the folder cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    with contextlib.suppress(OSError, Timeout, RunError), FileLock(folder.path / WRITER_LOCK, timeout=0):
+        if read_json(folder.status) == content:
+            write_json(folder.status, asdict(killed))
+
+
+def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
+    """Record who asked a run to end, and return its status: a process that was handed SIGTERM knows of that alone."""
+    status = read_status(folder)
+    handed_on, reason = signal.SIGTERM.name, status.reason or ""
+    if status.state != PREEMPTED or not reason.startswith(handed_on):
+        return status
+    return update_status(folder, reason=asked_by + reason.removeprefix(handed_on))
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:

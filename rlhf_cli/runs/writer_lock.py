@@ -18,10 +18,12 @@ from filelock import FileLock, Timeout
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.run_status import RUNNING, read_status
+from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
 
-_LOCK, _RECORD = ".writer.lock", ".writer.json"
+_RECORD = ".writer.json"
 _SLURM_JOB = "SLURM_JOB_ID"
+_READERS_S = 0.3
+"""A reader that corrects the status of a killed run holds the lock for a moment."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
     Raises RunError where another process holds it, where one of another machine may (`take_over` says that it does
     not), and where the folder cannot be written to.
     """
-    lock = FileLock(folder.path / _LOCK)
+    lock = FileLock(folder.path / WRITER_LOCK)
     try:
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_READERS_S)
             taken_over = _taken_over(folder, take_over=take_over, what=what)
             ours = Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))
             write_json(

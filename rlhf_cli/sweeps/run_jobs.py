@@ -17,7 +17,7 @@ from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_US
 from rlhf_cli.launch.gpu_locks import gpus_of, holder_of
 from rlhf_cli.launch.stopping import handled
 from rlhf_cli.plan.devices import visible_gpus
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, read_status, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
 from rlhf_cli.screen.sweep_table import PRUNED
 from rlhf_cli.sweeps.job_request import JobRequest
 from rlhf_cli.sweeps.job_slots import JobSlots, Slot
@@ -222,7 +222,7 @@ class _Runner:
         except RunError as error:
             return Status(FAILED, reason=str(error))
         if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
-            return status
+            return name_who_asked(folder, self._asked[0]) if self._heard else status
         if self._heard and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
             return update_status(folder, state=PREEMPTED, reason=self._asked[0])
         if code < 0:

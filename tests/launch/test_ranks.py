@@ -153,7 +153,10 @@ def test_a_rank_whose_words_were_cut_off_has_said_nothing(two: Two) -> None:
 
 LISTENS = """
 def hear(number, frame):
-    (folder / f"heard-{rank}").write_text(signal.Signals(number).name)
+    name = signal.Signals(number).name
+    (folder / f"heard-{rank}").write_text(name)
+    if rank == 0:
+        (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": name}))
     sys.exit(75)
 signal.signal(signal.SIGTERM, hear)
 (folder / f"ready-{rank}").touch()
@@ -171,8 +174,8 @@ def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: s
     with pytest.raises(Preempted, match="nothing is saved yet"):
         two(LISTENS)
     assert [(folder.path / f"heard-{rank}").read_text() for rank in (0, 1)] == ["SIGTERM"] * 2
-    assert read_status(folder).state == "preempted"
     key = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert (read_status(folder).state, read_status(folder).reason) == ("preempted", key)
     assert capsys.readouterr().err == f"{key}: saving at the end of this step; once more ends it at once\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,8 +12,19 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FINISHED, RUNNING, Status, claim, read_status, told_state, update_status
+from rlhf_cli.runs.run_status import (
+    FINISHED,
+    RUNNING,
+    Status,
+    claim,
+    name_who_asked,
+    read_status,
+    told_state,
+    update_status,
+)
+from rlhf_cli.runs.writer_lock import only_writer
 
 MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()
@@ -35,7 +47,76 @@ def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int)
     status = read_status(folder)
     assert (status.state, status.step) == ("killed", 7)
     assert status.reason == f"process {dead_pid} is gone without a last word"
-    assert read_json(folder.status)["state"] == "running"  # a reader concludes, and writes nothing
+
+
+CRASHES = """
+import os, signal, sys
+from pathlib import Path
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import claim
+from rlhf_cli.runs.writer_lock import only_writer
+folder = RunFolder(Path(sys.argv[1]))
+with only_writer(folder):
+    claim(folder)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_run: MakeRun) -> None:
+    """The time stays that of its own last word, and what follows changes nothing any more."""
+    folder = make_run()
+    crashed = subprocess.run([sys.executable, "-c", CRASHES, str(folder.path)], check=False)
+    assert crashed.returncode == -signal.SIGSEGV
+    left = read_json(folder.status)
+    assert left["state"] == "running"
+    status = read_status(folder)
+    assert status.state == "killed"
+    assert read_json(folder.status) == {**left, "state": "killed", "reason": status.reason}
+    assert "is gone without a last word" in str(status.reason)
+    assert read_status(folder) == status
+    with only_writer(folder) as taken_over:
+        assert "which ended without a last word" in str(taken_over)
+        claim(folder)
+        assert (read_status(folder).state, read_status(folder).reason) == ("running", None)
+
+
+def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun, dead_pid: int) -> None:
+    """A run that goes on has not said so yet; nor is a file that was written meanwhile overwritten."""
+    folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE})
+    with only_writer(folder):
+        assert read_status(folder).state == "killed"
+        assert read_json(folder.status)["state"] == "running"
+    killed = read_status(folder)
+    folder.status.write_text('{"state": "finished"}')
+    run_status._write_killed(folder, killed, {"state": "running", "pid": dead_pid, "host": HERE})
+    assert read_status(folder).state == "finished"
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(make_run: MakeRun, dead_pid: int, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE})
+    monkeypatch.setattr(run_status, "write_json", refuse)
+    assert read_status(folder).state == "killed"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "named"),
+    [
+        ("preempted", "SIGTERM", "Ctrl-C"),
+        ("preempted", "SIGTERM; no step ended within 9 s", "Ctrl-C; no step ended within 9 s"),
+        ("preempted", "it has to be saved by 2030-01-01 00:00:00", "it has to be saved by 2030-01-01 00:00:00"),
+        ("finished", "SIGTERM", "SIGTERM"),
+        ("preempted", None, None),
+    ],
+)
+def test_who_asked_is_named_in_place_of_the_signal_that_was_handed_on(
+    make_run: MakeRun, state: str, reason: str | None, named: str | None
+) -> None:
+    folder = make_run(status={"state": state, "reason": reason})
+    assert name_who_asked(folder, "Ctrl-C").reason == named
+    assert read_status(folder).reason == named
 
 
 def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -> None:

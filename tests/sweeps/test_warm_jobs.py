@@ -97,6 +97,7 @@ def test_a_signal_saves_what_runs_and_leaves_the_rest(workplace: Path, sweep, ca
     assert code == 75
     assert states(runs) == {"seed=1": "preempted", "seed=2": "created", "seed=3": "created"}
     assert runs[0].last_checkpoint() is not None
+    assert read_status(runs[0]).reason == ("Ctrl-C" if name == "SIGINT" else name)
     out = capsys.readouterr().out
     assert f"{'Ctrl-C' if name == 'SIGINT' else name}: saving the run in progress; once more ends it at once" in out
     assert "3 of 3 runs are not done; `rlhf resume runs/quickstart/swept` goes on with them" in out
