@@ -29,6 +29,14 @@ def test_two_processes_end_where_one_does(folders, name: str, part: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", ["model", "critic"])
+def test_where_a_round_is_split_trl_s_shuffle_makes_other_minibatches_of_it(folders, part: str) -> None:
+    """Each process shuffles its own rows. `dealt` differs in that alone, and is the same by one and by two."""
+    alone, together = (weights(folders[count]["shuffled"], part) for count in (1, 2))
+    assert 1e-4 < largest_difference(alone, together) < 0.1
+
+
+@pytest.mark.slow
 def test_control_another_run_ends_elsewhere(folders) -> None:
     """What is told apart: the two trainers that begin with the same weights and the same completions."""
     dense, row = (weights(folders[1][name], "model") for name in ("dense", "row"))

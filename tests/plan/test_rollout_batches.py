@@ -13,6 +13,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.trl_args import trainer
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
+from tests.support.planning import planned
 
 SHORT = {
     "per": "per_device_train_batch_size",
@@ -265,3 +266,21 @@ def test_as_many_rows_as_a_round_are_enough() -> None:
 def test_where_no_smaller_batch_would_do() -> None:
     assert refusal(per=2, acc=4, g=2, rows=1).hint == "more rows"
     assert refusal(per=8, g=2, gbs=8, rows=3).hint == "more rows"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_said"),
+    [
+        (("launch.processes=2", "trainer.args.steps_per_generation=2"), True),
+        (
+            ("launch.processes=2", "trainer.args.steps_per_generation=2", "trainer.args.gradient_accumulation_steps=2"),
+            False,
+        ),
+        (("launch.processes=1", "trainer.args.steps_per_generation=2"), False),
+    ],
+)
+def test_that_processes_shuffle_their_own_rows_is_said_where_a_round_is_split(
+    words: tuple[str, ...], is_said: bool
+) -> None:
+    plan = planned("exp=toy_ppo", "launch.device=cpu", "trainer.args.gradient_accumulation_steps=1", *words)
+    assert [notice.subject for notice in plan.notices if notice.subject == "minibatches"] == ["minibatches"] * is_said

@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.free_ports import free_ports
+from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import small_reward_runs
 from tests.support.replayed_runs import frozen, run_all
@@ -31,6 +34,8 @@ DESCENT = ["trainer.args.optim=sgd", "trainer.args.learning_rate=0.1", "trainer.
 DEMONSTRATIONS = [word for word in SMALL if "num_generations" not in word and "completion_length" not in word]
 WORDS = {
     "ppo": [*GENERATED, *PPO_SMALL, "trainer.args.num_iterations=2", "trainer.args.steps_per_generation=1"],
+    "dealt": [*GENERATED, *PPO_SMALL, "trainer.args.num_iterations=2", "trainer.args.max_steps=8"],
+    "shuffled": [*GENERATED, *PPO_SMALL, "trainer.args.num_iterations=2", "trainer.args.max_steps=8"],
     "dense": [*GENERATED, "trainer.dense=true", "+rewards.each.fn=./mine.py:each"],
     "rloo": [*GENERATED, "trainer=rloo", "truncation=exclude", "trainer.args.beta=0.1"],
     "row": [*GENERATED, "truncation=exclude", "trainer.args.loss_type=grpo", "trainer.args.beta=0.1"],
@@ -39,15 +44,19 @@ WORDS = {
 }
 
 
+OF_PPO = ("ppo", "dealt", "shuffled")
+"""The last two split a round into two minibatches: with the same rows in each, and as TRL's shuffle has them."""
+
+
 def words_of(name: str, processes: int) -> list[str]:
-    own = ["critic.learning_rate=0.1"] if name == "ppo" else []
+    own = ["critic.learning_rate=0.1"] if name in OF_PPO else []
     size = f"trainer.args.per_device_train_batch_size={8 // processes}"
     run = [f"run.name={name}-{processes}", f"launch.processes={processes}", "run.root=runs"]
     return [*WORDS[name], *DESCENT, *own, size, *run]
 
 
-PARTS = [*((name, "model") for name in WORDS), ("ppo", "critic")]
-"""What is compared: a trainer's policy or model, and PPO's critic."""
+PARTS = [*((name, "model") for name in WORDS if name != "shuffled"), ("ppo", "critic"), ("dealt", "critic")]
+"""What is the same: a trainer's policy or model, and PPO's critic."""
 
 
 def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
@@ -58,15 +67,19 @@ def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
     (place / "mine.py").write_text(REWARDS)
     made = {count: {name: frozen(words_of(name, count)) for name in WORDS} for count in (1, 2)}
     run_all(list(made[1].values()))
-    command = [
-        *(sys.executable, "-m", "accelerate.commands.launch"),
-        *("--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"),
-        *("-m", "tests.support.replayed_runs", *(str(folder.path) for folder in made[2].values())),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-9000:]
+    argv = [sys.executable, "-m", "tests.support.replayed_runs", *(str(folder.path) for folder in made[2].values())]
+    plan = plan_launch(prepare(words_of("ppo", 2)).experiment, place).at_ports(*free_ports(1))
+    ranks = []
+    for rank in plan.ranks:
+        environment = {**os.environ, **rank.env, "PYTHONPATH": str(Path(__file__).parents[2])}
+        with open(f"rank{rank.rank}.txt", "w") as said:
+            ranks.append(subprocess.Popen(argv, env=environment, stdout=said, stderr=said))
+    try:
+        codes = [rank.wait(timeout=550) for rank in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert codes == [0, 0], Path("rank0.txt").read_text()[-9000:]
     return made
 
 

@@ -5,12 +5,14 @@ As a script, `replayed_runs.py FOLDER...` is what a launcher starts in every pro
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
@@ -19,6 +21,8 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 
 EOS = 1
+DEALT = "dealt"
+"""A run whose name begins so has the same rows in each minibatch, however many processes share them."""
 
 
 def frozen(words: list[str]) -> RunFolder:
@@ -43,7 +47,24 @@ def run_all(folders: list[RunFolder]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rlhf_cli.assemble.trainer, "assemble", replaying)
         for folder in folders:
-            run_rank(folder, resume=False)
+            with pytest.MonkeyPatch.context() as dealing:
+                if folder.path.name.startswith(DEALT):
+                    dealing.setattr("trl.trainer.grpo_trainer.shuffle_sequence_dict", _dealt)
+                run_rank(folder, resume=False)
+
+
+def _dealt(rows: dict[str, Any]) -> dict[str, Any]:
+    """In place of TRL's shuffle, which is of each process's own rows: two processes keep their order, and one deals its
+    two halves out as the two have them, a quarter of each to each of two minibatches.
+    """
+    if os.environ.get("WORLD_SIZE") == "2":
+        return rows
+    count = len(rows["completion_ids"])
+    first, second, third, fourth = torch.arange(count).split(count // 4)
+    order = torch.cat([first, third, second, fourth])
+    return {
+        name: value[order] if isinstance(value, torch.Tensor) and value.dim() else value for name, value in rows.items()
+    }
 
 
 def _replay(trainer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Checks the arithmetic of batches: what a round of completions or a step of rows is made of."""
+"""Check the arithmetic of batches: what a round of completions or a step of rows is made of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.kl_horizon import check_kl_controller
 from rlhf_cli.plan.rollout_batches import plan_batches
 from rlhf_cli.plan.row_batches import check_stage
+from rlhf_cli.plan.run_plan import Notice
 
 
 def round_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Plan the rounds of a trainer that generates. Raises what `plan_batches` raises."""
+    """Plan the rounds of a trainer that generates, and note where their split depends on the number of processes.
+
+    Raises what `plan_batches` raises.
+    """
     if not experiment.trainer.row.generates:
         return
     known.batches = plan_batches(
@@ -25,6 +29,12 @@ def round_problems(experiment: Experiment, composed: Composed, known: Known) -> 
         origins=composed.origins,
         baseline=experiment.trainer.baseline,
     )
+    if known.processes > 1 and known.batches.accumulation < known.batches.steps_per_generation:
+        text = (
+            f"each of the {known.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
+            "so another number of processes ends in slightly other weights"
+        )
+        known.notices.append(Notice("minibatches", text))
     yield from check_kl_controller(experiment, known.batches, composed.origins)
 
 
