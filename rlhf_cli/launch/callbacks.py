@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out
-from rlhf_cli.runs.provenance import note_files
+from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
@@ -64,6 +64,23 @@ class Recorder(TrainerCallback):
     def _note_code(self) -> None:
         note_files(self._folder, imported_since(self._loaded, self._experiment))
         self._loaded = frozenset(sys.modules)
+
+
+class RecordWays(TrainerCallback):
+    """A callback that writes to the provenance how the first step went: by then packed rows and generation were tried.
+
+    It is for the main process only. `ways` returns what is to be written.
+    """
+
+    def __init__(self, folder: RunFolder, ways: Callable[[], dict[str, object]]) -> None:
+        self._folder, self._ways = folder, ways
+        self._is_written = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write it after the first step."""
+        if not self._is_written:
+            self._is_written = True
+            add_to_provenance(self._folder, **self._ways())
 
 
 class ShowProgress(TrainerCallback):

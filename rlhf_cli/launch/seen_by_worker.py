@@ -27,7 +27,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": _starting_model(trainer),
-        **_ways(trainer),
+        **ways_of(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
@@ -46,8 +46,11 @@ def said_of(trainer: BuiltWhole) -> list[str]:
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
 
-def _ways(trainer: BuiltWhole) -> dict[str, object]:
-    """Return how rows go through the models and how completions are generated, of a trainer that does."""
+def ways_of(trainer: BuiltWhole) -> dict[str, object]:
+    """Return how rows go through the models and how completions are generated, of a trainer that does.
+
+    Before the first step it is what is expected; what the first rows showed is known after it.
+    """
     passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
     if passes is None or generation is None:
         return {}

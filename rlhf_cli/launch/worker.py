@@ -41,7 +41,7 @@ from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.preemption import must_save_by, preempted
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.launch.seen_by_worker import said_of, seen_of
+from rlhf_cli.launch.seen_by_worker import said_of, seen_of, ways_of
 from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
 from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
@@ -137,7 +137,7 @@ def _train(
 
     from rlhf_cli.assemble.trainer import assemble
     from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
-    from rlhf_cli.launch.callbacks import Recorder, ShowProgress
+    from rlhf_cli.launch.callbacks import Recorder, RecordWays, ShowProgress
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
     from rlhf_cli.launch.mirror_callback import MirrorCompletions
     from rlhf_cli.launch.pulse_callback import KeepPulse
@@ -178,7 +178,8 @@ def _train(
         prune = PruneCompletions(folder, experiment.run.keep_completions)
         findings, mirrored = SayFindings(folder, bar, experiment.warn.kinds), MirrorCompletions(mirror)
         recorder = Recorder(folder, mirror.event, experiment)
-        for shown in (recorder, ShowProgress(bar), watch_ends, findings, mirrored, prune):
+        ways = RecordWays(folder, functools.partial(ways_of, trainer))
+        for shown in (recorder, ways, ShowProgress(bar), watch_ends, findings, mirrored, prune):
             trainer.add_callback(shown)
         if experiment.profile == "trace":
             trainer.add_callback(TraceSteps(folder, pulse, every=steps_a_generation(trainer), say=bar.print))

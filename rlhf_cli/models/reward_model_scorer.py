@@ -148,7 +148,9 @@ class RewardModelScorer:
         """
         if self.why_not_packed is None and not self._has_tried:
             self._has_tried = True
-            tried = sorted(rows[: min(_TRIED_ROWS, self.batch_size)])
+            # At least two, the same one twice if need be: a row alone has no neighbour that it could see.
+            num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
+            tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
             is_at_once = why_a_row_each(heads_of_model(self._model, self._device, self._model.dtype)) is None
             if wrong is not None and is_at_once:

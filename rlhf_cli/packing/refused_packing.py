@@ -9,7 +9,7 @@ from rlhf_cli.tables.pass_modes import Passes
 def refused_packing(found: Passes, *, where: str) -> ModelError:
     """Return the error for `trainer.passes=packed`, given the way that rows can go; `where` the key was set."""
     return ModelError(
-        "the policy's rows cannot be packed",
+        "rows cannot be packed",
         where=where,
         got=f"packed, and {found.why}",
         expected="auto: the fastest way that it can go",

@@ -40,30 +40,39 @@ def register() -> None:
 
 
 def model_inputs(rows: PackedRows) -> dict[str, object]:
-    """Return what a model is called with.
-
-    A mask of four dimensions is given, because transformers hands it on as it is; it is not looked at.
-    """
-    mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=rows.input_ids.device)
+    """Return what a model is called with: a mask of four dimensions among it, which transformers hands on as it is."""
+    segments = Segments(rows)
     return {
         "input_ids": rows.input_ids,
         "position_ids": rows.position_ids,
-        "attention_mask": mask,
-        ARGUMENT: Segments(rows),
+        "attention_mask": segments.given,
+        ARGUMENT: segments,
     }
 
 
 class Segments:
     """Hold where a batch is cut, and what attention needs to know of that, made once for all layers.
 
-    Which way a model's attention goes is settled with its first layer: the backward pass computes layers again.
+    `given` is the mask that the model is called with; it says nothing, and is there to arrive unchanged. Which way a
+    model's attention goes is settled with its first layer: the backward pass computes layers again.
     """
 
     def __init__(self, rows: PackedRows) -> None:
         self.rows = rows
+        self.given = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=rows.input_ids.device)
         self._masks: dict[int, Tensor] = {}
         self._at_once: dict[Heads, bool] = {}
         self._joined: dict[torch.device, JoinedKeys] = {}
+
+    def refuse_other_mask(self, mask: Tensor | None) -> None:
+        """Raise ValueError where a layer brings a mask of the model's own: what that adds would be left out."""
+        given = self.given
+        if mask is not None and (mask.shape, mask.dtype) == (given.shape, given.dtype):
+            is_copied = mask.device != given.device  # a model in parts on several devices hands a copy on
+            if is_copied or mask.data_ptr() == given.data_ptr():
+                return
+        got = "none" if mask is None else f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+        raise ValueError(f"the model attends with a mask of its own ({got}), which packed rows have no place for")
 
     def go_at_once(self, heads: Heads) -> bool:
         """Return whether one kernel attends in all of them."""
@@ -102,6 +111,7 @@ def _by_row(attention: Attention) -> Attention:
         if segments is None:
             return attention(module, query, key, value, attention_mask, *others, **named)
         assert isinstance(segments, Segments)
+        segments.refuse_other_mask(attention_mask)
         if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query, key)):
             scaling = cast(float | None, named.get("scaling"))
             return attend_at_once(segments.joined(query.device), query, key, value, scaling=scaling), None

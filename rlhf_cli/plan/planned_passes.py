@@ -1,4 +1,4 @@
-"""Says before a run how its rows will go through the models, by what the policy's config.json says.
+"""Says before a run how its rows will go through the models, by what config.json says of policy and critic.
 
 The run itself asks the loaded model (trainers/passes/chosen_passes.py); both go by tables/packable_models.py.
 """
@@ -32,17 +32,26 @@ def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
         config = _config_of(str(experiment.model.path), known)
-    if language_part(config) is not config:
-        return Passes("trimmed", "it reads more than text")
     try:
-        why = why_config_not_packed(config, _ATTENTION)
+        why = _why_not(experiment, config)
+        if why is None and experiment.critic is not None and experiment.critic.init != "policy":
+            of_critic = _why_not(experiment, _config_of(experiment.critic.init, known))
+            why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
-    if why is None and _drops(experiment, config):
-        why = "it drops at random in training, each row for itself"
     if why is None and setting(known.trainer, trainer.args, "torch_compile") is True:
         why = "it is compiled for rows of one shape"
     return Passes("packed") if why is None else Passes("trimmed", why)
+
+
+def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
+    """Return why rows are not packed in the model of a config.json. Raises KeyError where that is not known of it."""
+    if language_part(config) is not config:
+        return "it reads more than text"
+    why = why_config_not_packed(config, _ATTENTION)
+    if why is None and _drops(experiment, config):
+        return "it drops at random in training, each row for itself"
+    return why
 
 
 def _drops(experiment: Experiment, config: JsonTree) -> bool:

@@ -40,6 +40,23 @@ def test_layout_with_the_last_token() -> None:
     assert rows.input_ids[0, rows.states_around()].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
 
 
+def test_prompts_that_are_alike_for_long_are_told_apart() -> None:
+    """Twelve tokens before and twelve behind the one that differs, or a length; what is laid out is what was given."""
+    same = list(range(10, 22))
+    prompts = [[*same, 5, *same], [*same, 6, *same], [*same, *same], [5, *same, *same], [*same, 5, *same]]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[_] * (width - len(prompt)) + [*prompt, 30 + row] for row, prompt in enumerate(prompts)])
+    rows = packed_rows(ids, (ids != _).long(), 1, with_last=True)
+    assert rows is not None
+    segments = [one.tolist() for one in rows.input_ids[0].split(rows.lengths)]
+    places = [one.tolist() for one in rows.position_ids[0].split(rows.lengths)]
+    assert rows.num_prompts == 4  # the first is the last
+    for row, (prompt, shared) in enumerate(zip(prompts, rows.shared, strict=True)):
+        assert shared is not None
+        assert [*segments[shared], *segments[rows.num_prompts + row]] == [*prompt, 30 + row]
+        assert [*places[shared], *places[rows.num_prompts + row]] == list(range(len(prompt) + 1))
+
+
 @pytest.mark.parametrize(
     ("mask", "what"),
     [

@@ -156,8 +156,8 @@ def test_what_the_kernel_has_no_word_for_goes_a_row_each(more: dict[str, Any], k
     query = torch.randn(1, 4, sum(rows.lengths), 8)
     segments = row_attention.Segments(rows)
     attend = row_attention._by_row(attention)
-    attend(torch.nn.Identity(), query, query, query, None, packed_rows=segments, **more)
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, **more)
     assert asked == [more] * len(rows.lengths)
     assert not kernel.calls
-    attend(torch.nn.Identity(), query, query, query, None, packed_rows=segments, dropout=0.0, scaling=0.3)
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
     assert len(kernel.calls) == 1  # control: without it they go at once

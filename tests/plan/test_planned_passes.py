@@ -109,10 +109,20 @@ def test_dropout_counts_where_it_is_not_switched_off() -> None:
     assert of(attention, *PPO_SMALL) == passes(*PPO_SMALL, *lora) == Passes("packed")
 
 
+def test_a_critic_of_another_architecture_is_looked_at(place: Path) -> None:
+    """One verdict for both, as in the run."""
+    for name in ("gpt2", "llama", "mamba2"):
+        (place / name).mkdir()
+        (place / name / "config.json").write_text(json.dumps({"model_type": name}))
+    found = {name: passes(*PPO_SMALL, f"critic.init={name}") for name in ("gpt2", "llama", "mamba2", "nobodys/model")}
+    positions = Passes("trimmed", "the critic: its positions are learned, not rotary")
+    assert found == {"gpt2": positions, "llama": Passes("packed"), "mamba2": None, "nobodys/model": None}
+
+
 def test_a_check_refuses_what_the_run_would(place: Path) -> None:
     """In the words of the run (tests/trainers/passes/test_chosen_passes.py); what can go is not refused."""
     asked = [*SMALL, "trainer.passes=packed"]
-    with pytest.raises(ModelError, match="the policy's rows cannot be packed") as caught:
+    with pytest.raises(ModelError, match="rows cannot be packed") as caught:
         planned(*asked, "trainer.args.torch_compile=true")
     assert "packed, and it is compiled for rows of one shape" in str(caught.value)
     assert planned(*asked).passes == Passes("packed")

@@ -21,7 +21,7 @@ def policy_problems(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def passes_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Refuse packed rows of a policy whose config.json says that they cannot be packed, as the run would."""
+    """Refuse packed rows where a model's config.json says that they cannot be packed, as the run would."""
     found = planned_passes(experiment, known) if experiment.trainer.passes == "packed" else None
     if found is not None and found.mode != "packed":
         yield refused_packing(found, where=composed.origins.where("trainer.passes"))

@@ -15,25 +15,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf_cli.errors import in_a_line
-from rlhf_cli.packing.kernel_choice import distrust
 from rlhf_cli.packing.packable import has_relative_positions
 from rlhf_cli.packing.packed_rows import rows_by_prompt
 from rlhf_cli.tables.pass_modes import Passes, RowAttention
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.dropout import drops, in_evaluation_mode
-from rlhf_cli.trainers.passes.chosen_passes import chosen_passes, why_attention_a_row_each
+from rlhf_cli.trainers.passes.chosen_passes import chosen_passes
 from rlhf_cli.trainers.passes.forward_pass import Forward, Scored
-from rlhf_cli.trainers.token_slots import uncounted
+from rlhf_cli.trainers.passes.pass_trial import PassTrial, tried_rows, why_attention_a_row_each
 from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 _log = logging.getLogger("rlhf")
-_TRIED_ROWS = 3
-_TOLERANCE, _TOLERANCE_IN_HALF = 1e-3, 0.05
-"""How far log-probabilities may be from TRL's on average. A model that does not hand arguments down to its attention is
-off by far more; single tokens are off by a tenth in bfloat16."""
 
 
 class RowPasses(TrlTrainer):
@@ -50,12 +44,19 @@ class RowPasses(TrlTrainer):
     def passes(self) -> Passes:
         """Return how rows go through the models. Raises ModelError where they cannot go as they are asked to."""
         assert self.additions.rewards is not None
-        return chosen_passes(self, self.additions.rewards.passes)
+        return chosen_passes(self, self.additions.rewards.passes, self._critic_body())
+
+    def _critic_body(self) -> torch.nn.Module | None:
+        """Return what of a critic reads the same rows; None without one."""
+        return None
 
     @property
     def row_attention(self) -> RowAttention | None:
         """Return how packed rows attend, None where rows do not go packed."""
-        return RowAttention(why_attention_a_row_each(self)) if self.passes.mode == "packed" else None
+        if self.passes.mode != "packed":
+            return None
+        model = self.accelerator.unwrap_model(self.model)
+        return RowAttention(why_attention_a_row_each(model, self.accelerator))
 
     # --- which rows go together ---
 
@@ -153,9 +154,15 @@ class RowPasses(TrlTrainer):
             return logps, entropies, aux_loss
         forward = self._forward(model)
         if self.passes.mode == "packed" and not self._has_tried:
-            few = slice(0, _TRIED_ROWS)
+            self._has_tried = True
+            few = tried_rows(attention_mask, logits_to_keep)
             rows = input_ids[few], attention_mask[few], logits_to_keep
-            self._try(model, lambda: stock(model, *rows)[0], lambda: forward.packed(*rows, has_entropy=False)[0])
+            is_token = rows[1][:, -logits_to_keep:].bool()
+            self._try(
+                *(model, "its log-probabilities"),
+                lambda: stock(model, *rows)[0][is_token],
+                lambda: forward.packed(*rows, has_entropy=False)[0][is_token],
+            )
 
         def run(rows: Tensor) -> Scored:
             score = forward.packed if self.passes.mode == "packed" else forward.trimmed
@@ -195,45 +202,12 @@ class RowPasses(TrlTrainer):
             may_move=self._may_move,
         )
 
-    def _try(self, model: torch.nn.Module, plain: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
-        """Hold packed rows against TRL's own pass once.
-
-        Where they differ or raise with one kernel for all rows, they attend a row each from then on; where they still
-        do, they go trimmed.
-        """
-        self._has_tried = True
-        with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that goes on tries again
-            expected = plain()
-            wrong, is_at_once = self._held_against(expected, packed)
-            if wrong is not None and is_at_once:
-                distrust(f"packed with torch's varlen_attn, {wrong}")
-                _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
-                wrong, _ = self._held_against(expected, packed)
+    def _try(self, model: Any, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
+        """Hold packed rows against padded ones in one of the models; where they differ, all models go trimmed."""
+        wrong = PassTrial(model, self.accelerator, what).why_wrong(padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
             _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())
-
-    def _held_against(self, expected: Tensor, packed: Callable[[], Tensor]) -> tuple[str | None, bool]:
-        """Return in words what is wrong with packed rows, None for nothing, and whether they attend all at once.
-
-        It is the same on every rank: each of them has to call the model as often as the others.
-        """
-        difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
-        is_at_once = why_attention_a_row_each(self) is None
-        try:
-            is_token = expected != 0  # 0 where there is none
-            difference = (expected - packed()).abs().sum() / is_token.sum().clamp(min=1)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:
-            raised = f"a pass raised {in_a_line(error)}"
-        said = torch.stack([difference.float(), torch.full_like(difference, float(is_at_once), dtype=torch.float32)])
-        farthest, any_at_once = self.accelerator.gather(said.unsqueeze(0)).amax(dim=0).tolist()
-        is_half = self.accelerator.mixed_precision != "no" or self.model.dtype.itemsize < 4
-        if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
-            return None, bool(any_at_once)
-        off = f"its log-probabilities were {farthest:.2g} off"
-        return raised if farthest == torch.inf else off, bool(any_at_once)
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:

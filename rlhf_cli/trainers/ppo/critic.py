@@ -22,12 +22,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.packing.packable import has_relative_positions, why_not_packed
-from rlhf_cli.packing.packed_rows import packed_rows, rows_by_prompt
-from rlhf_cli.packing.row_attention import model_inputs, register
-from rlhf_cli.trainers.dropout import drops
-from rlhf_cli.trainers.token_slots import count
-from rlhf_cli.trainers.trim import by_length, used_columns
+from rlhf_cli.packing.packable import has_relative_positions
+from rlhf_cli.packing.packed_rows import rows_by_prompt
+from rlhf_cli.trainers.ppo.valued_places import has_value, laid_out, whole_rows
+from rlhf_cli.trainers.trim import by_length
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
@@ -62,7 +60,6 @@ class Critic:
         self.model = model
         self.settings = settings
         self.may_move = has_relative_positions(model.config)
-        self.is_packed = False
         self._last_token = model.config.get_text_config().vocab_size - 1
         self._optimizer: Optimizer
         self._schedule: LRScheduler
@@ -103,7 +100,14 @@ class Critic:
         )
 
     def rollout_values(
-        self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, autocast: Autocast
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        num_completion: int,
+        batch_size: int,
+        autocast: Autocast,
+        *,
+        is_packed: bool = False,
     ) -> Tensor:
         """Return (B, C + 1): the value before every completion token and after the last one; no gradient, no
         dropout.
@@ -117,18 +121,17 @@ class Critic:
             with torch.no_grad():
                 values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
                 prompts = slice(ids.shape[1] - num_completion)
-                order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if self.is_packed else by_length(mask)
+                order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
                 for rows in order.split(batch_size):
-                    values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast)
+                    values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast, is_packed=is_packed)
         finally:
             self.model.train(was_training)
         return values
 
-    def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
+    def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
         """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        return self._values(ids, mask, batch["completion_ids"].shape[1], autocast)[:, :-1]
+        num_completion = batch["completion_ids"].shape[1]
+        return self._values(*whole_rows(batch), num_completion, autocast, is_packed=is_packed)[:, :-1]
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Accumulate the gradient of a micro-batch, where `shares_backward` is False."""
@@ -180,30 +183,32 @@ class Critic:
         """Place the model among the ranks, and return the optimizer to be used."""
         raise NotImplementedError
 
-    def pack(self) -> None:
-        """Send rows through the model packed from now on, where it can; each prompt is computed once then."""
-        self.is_packed = why_not_packed(self.model) is None and not drops(self.body())
-        if self.is_packed:
-            register()
+    def states(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
+        """Return (states, H): what the head reads of (B, P + C) rows, entries of size 1, for a trial of packing.
 
-    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast) -> Tensor:
+        Values would not do: a new head is 0, and values all states alike.
+        """
+        inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
+        found = self._every_state(inputs, autocast).flatten(0, 1)[places].float()
+        return torch.nn.functional.rms_norm(found, found.shape[-1:])
+
+    def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
         """Return (B, C + 1) values from (B, P + C) ids and mask; 0 behind the one after a row's last token."""
+        inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
+        found = self._every_value(inputs, autocast).flatten()[places]
+        is_state = has_value(mask, num_completion)
+        return found.new_zeros(is_state.shape).masked_scatter(is_state, found)
+
+    def _laid_out(
+        self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool
+    ) -> tuple[dict[str, object], Tensor]:
         # A policy with a larger padded vocabulary may sample a row that is no token of any text.
         ids = ids.clamp(max=self._last_token)
-        rows = packed_rows(ids, mask, num_completion, with_last=True) if self.is_packed else None
-        counts = mask[:, -num_completion:].sum(dim=1)
-        is_state = torch.arange(num_completion + 1, device=ids.device) <= counts.unsqueeze(1)
-        if rows is not None:
-            count(rows.input_ids.shape[1], mask.sum())
-            found = self._every_value(model_inputs(rows), autocast)[0, rows.states_around()]
-            return found.new_zeros(is_state.shape).masked_scatter(is_state, found)
-        columns = used_columns(mask, num_completion, may_move=self.may_move)
-        inputs = {"input_ids": ids[:, columns], "attention_mask": mask[:, columns]}
-        count(inputs["input_ids"].numel(), mask.sum())
-        before_first = ids.shape[1] - num_completion - 1 - columns.start
-        found = self._every_value(inputs, autocast)[:, before_first:]
-        found = torch.nn.functional.pad(found, (0, num_completion + 1 - found.shape[1]))
-        return found.where(is_state, 0.0)
+        return laid_out(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
+
+    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+        """Return (B, L, H): what the head reads at all places of what the model is called with."""
+        raise NotImplementedError
 
     def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         """Return (B, L) values of all places of what the model is called with."""
@@ -260,10 +265,15 @@ class SeparateCritic(Critic):
             logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
         return logits[:, :, 0].float()
 
-    def values(self, batch: TrlBatch, autocast: Autocast) -> Tensor:
+    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+        with autocast():
+            states: Tensor = self.body()(**inputs, use_cache=False).last_hidden_state
+        return states
+
+    def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
         """Return (B, C) values with a gradient, in the way of DDP that the backward pass needs."""
         with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
-            return super().values(batch, autocast)
+            return super().values(batch, autocast, is_packed=is_packed)
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Accumulate the gradient of a micro-batch; ranks exchange theirs with the last one of a window."""

@@ -72,12 +72,16 @@ class SharedLoraCritic(Critic):
         prepared: Optimizer = trainer.accelerator.prepare(optimizer)
         return prepared
 
-    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         model = self._base_model()
         self._take_gradients()
         with self._active(), autocast():
             backbone = getattr(model, model.base_model_prefix)
-            hidden = backbone(**inputs, use_cache=False).last_hidden_state
+            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+        return states
+
+    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
+        hidden = self._every_state(inputs, autocast)
         # A module of ours would not hear of the model's eval(), and drop in the rollout's values too.
         hidden = nn.functional.dropout(hidden, self._dropout, training=self.model.training)
         with torch.autocast(hidden.device.type, enabled=False):

@@ -7,6 +7,7 @@ returns (GAE), the value loss, and the KL penalty of tokens.
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.finite_steps import Named
+from rlhf_cli.trainers.passes.pass_trial import tried_rows
 from rlhf_cli.trainers.passes.row_passes import RowPasses
 from rlhf_cli.trainers.ppo.critic import Critic
 from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
@@ -34,6 +36,7 @@ from rlhf_cli.trainers.ppo.rollout import (
     rollout_shares,
     without_last,
 )
+from rlhf_cli.trainers.ppo.valued_places import whole_rows
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -46,6 +49,7 @@ class WithCritic(RowPasses, WithRewardStack):
     """Mixed into GRPOTrainer, it makes PPO of it; its numbers and how its critic is made are in `additions.ppo`."""
 
     _fill = "zero"
+    _has_tried_critic: bool = False
     _micro_batch: TrlBatch
     _rollout: tuple[Rollout, Advantages]
 
@@ -58,8 +62,6 @@ class WithCritic(RowPasses, WithRewardStack):
         if self.args.disable_dropout:
             switch_off_dropout(self.model)
             switch_off_dropout(self.critic.body())  # what `critic.dropout` asks for stands before its head
-        if self.passes.mode == "packed":
-            self.critic.pack()
 
     # --- the rollout ---
 
@@ -79,8 +81,7 @@ class WithCritic(RowPasses, WithRewardStack):
         return output
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
-        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        ids, mask = whole_rows(output)
         num_completion = output["completion_ids"].shape[1]
         batch_size = self.args.per_device_train_batch_size
         if self.kl.is_used and "old_per_token_logps" not in output:
@@ -90,7 +91,10 @@ class WithCritic(RowPasses, WithRewardStack):
                 )
             output["old_per_token_logps"] = logps
         with during(self.additions.pulse, VALUES):
-            values = self.critic.rollout_values(ids, mask, num_completion, batch_size, self.accelerator.autocast)
+            values = self.critic.rollout_values(
+                *(ids, mask, num_completion, batch_size, self.accelerator.autocast),
+                is_packed=self._packs_values(output),
+            )
         lengths = output["completion_mask"].sum(dim=1)
         is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows]
         is_action = _action_mask(output)
@@ -122,6 +126,22 @@ class WithCritic(RowPasses, WithRewardStack):
         if callable(self.aggregate):
             return {}
         return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
+
+    def _critic_body(self) -> torch.nn.Module:
+        return self.critic.body()
+
+    def _packs_values(self, batch: TrlBatch) -> bool:
+        """Return whether the critic reads packed rows: where the policy does, once three were tried in the critic."""
+        if self.passes.mode == "packed" and not self._has_tried_critic:
+            self._has_tried_critic = True
+            ids, mask = whole_rows(batch)
+            num_completion = batch["completion_ids"].shape[1]
+            few = tried_rows(mask, num_completion)
+            rows = ids[few], mask[few], num_completion, self.accelerator.autocast
+            states = functools.partial(self.critic.states, *rows)
+            both = (functools.partial(states, is_packed=is_packed) for is_packed in (False, True))
+            self._try(self.critic.model, "the critic's states", *both)
+        return self.passes.mode == "packed"
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, *args: Any, **named: Any
@@ -176,7 +196,8 @@ class WithCritic(RowPasses, WithRewardStack):
         """
         settings = self.critic.settings
         mask = _action_mask(inputs)
-        values = self.critic.values(inputs, self.accelerator.autocast)
+        is_packed = self._packs_values(inputs)
+        values = self.critic.values(inputs, self.accelerator.autocast, is_packed=is_packed)
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
         losses = losses.where(mask, 0.0)
         self._log_means(mask, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})

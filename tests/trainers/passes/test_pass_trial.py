@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from rlhf_cli.packing import kernel_choice, row_attention
 from rlhf_cli.tables.pass_modes import Passes
+from rlhf_cli.trainers.passes.forward_pass import Forward
+from rlhf_cli.trainers.passes.pass_trial import tried_rows
 from rlhf_cli.trainers.passes.row_passes import RowPasses
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.same_rollouts import distance, policy, trained
@@ -21,14 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWa
 """TRL switches checkpointing off by names that transformers no longer likes."""
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}
-PLAIN = torch.full((3, 4), -2.0)
+PLAIN = torch.full((12,), -2.0)
 
 
 def trying(precision: str = "no", gathered: Callable[[Tensor], Tensor] = lambda one: one) -> Any:
     trainer = object.__new__(type("Tries", (RowPasses,), {}))
     trainer.passes, trainer.model = Passes("packed"), policy()  # type: ignore[misc]
     trainer.accelerator = SimpleNamespace(
-        gather=gathered, mixed_precision=precision, unwrap_model=lambda model: model, device=torch.device("cpu")
+        gather=gathered,
+        mixed_precision=precision,
+        unwrap_model=lambda model: model,
+        device=torch.device("cpu"),
+        autocast=contextlib.nullcontext,
     )
     return trainer
 
@@ -47,7 +54,7 @@ def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.
     """A hundredth is bfloat16's rounding of a logit, and no float32 is off by as much."""
     trainer = trying(precision)
     trainer.model.to(dtype)
-    trainer._try(trainer.model, lambda: PLAIN, lambda: PLAIN - off)
+    trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN - off)
     assert trainer.passes.mode == mode
 
 
@@ -57,7 +64,7 @@ def test_a_pass_that_raises_goes_trimmed() -> None:
     def packed() -> Tensor:
         raise RuntimeError("no kernel image is available\nfor this device")
 
-    trainer._try(trainer.model, lambda: PLAIN, packed)
+    trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, packed)
     assert trainer.passes.describe() == "trimmed: packed, a pass raised RuntimeError: no kernel image is available"
 
 
@@ -68,7 +75,7 @@ def test_full_memory_is_none_of_it() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        trainer._try(trainer.model, lambda: PLAIN, packed)
+        trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, packed)
 
 
 def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +84,51 @@ def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> N
     others = iter([[torch.inf, 1.0], [0.0, 0.0]])
     trainer = trying(gathered=lambda one: torch.cat([one, torch.tensor([next(others)])]))
     passes: list[int] = []
-    trainer._try(trainer.model, lambda: PLAIN, lambda: passes.append(1) or PLAIN)
+    trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: passes.append(1) or PLAIN)
     assert len(passes) == 2
     assert trainer.passes.describe() == "packed"
     assert kernel_choice._distrusted == ["packed with torch's varlen_attn, a pass raised on another rank"]
+
+
+class GivesLogps:
+    """Stands for TRL's trainer: tokens have a log-probability of -2, the last of a row 0, and padding 0."""
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, ids: Tensor, mask: Tensor, keep: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, None, None]:
+        self.tried = ids
+        return torch.where(ids[:, -keep:] > 1, -2.0, 0.0), None, None
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0025, "trimmed"), (0.0015, "packed")])
+def test_the_mean_is_over_tokens(monkeypatch: pytest.MonkeyPatch, off: float, verdict: str) -> None:
+    """Two tokens and 38 places of padding a row, one of the two off: half of 0.0025 is above 1e-3, and a mean over
+    padding would be 1e-4. Half of 0.0015 is below, and without the token of probability 1 it would be above.
+    """
+    trainer: Any = trying()
+    trainer.__class__ = type("Tries", (RowPasses, GivesLogps), {})
+    trainer.additions = None
+    ids = torch.tensor([[5, 5, 5, 1, *[0] * 38]] * 4)
+    ids[0, 2:] = 0  # a row that was left out has nothing to try
+
+    def packed(self: Forward, ids: Tensor, mask: Tensor, keep: int, **_: Any) -> tuple[Tensor, None]:
+        return torch.where(ids[:, -keep:] > 1, -2.0 - off, 0.0), None
+
+    monkeypatch.setattr(Forward, "packed", packed)
+    monkeypatch.setattr(Forward, "trimmed", packed)
+    trainer._get_per_token_logps_and_entropies(trainer.model, ids, (ids > 0).long(), 40)
+    assert trainer.passes.mode == verdict
+    assert verdict == "packed" or trainer.passes.why == f"packed, its log-probabilities were {off / 2:.2g} off"
+    assert trainer.tried[:, 2].tolist() == [5, 5, 5]
+
+
+def test_which_rows_are_tried() -> None:
+    """The first three with a completion; where there are fewer all again, so that none is without a neighbour."""
+    completions = torch.tensor([0, 1, 1, 0, 1, 1]).unsqueeze(1)
+    masks = torch.cat([torch.ones(6, 2, dtype=torch.long), completions], dim=1)
+    assert tried_rows(masks, 1).tolist() == [1, 2, 4]
+    assert tried_rows(masks[:3], 1).tolist() == [1, 2, 0]
+    assert tried_rows(masks[1:2], 1).tolist() == [0, 0, 0]
 
 
 class TestTrainer:

@@ -98,7 +98,6 @@ class TestWhatIsSaved:
         seen.critic.save_state(workplace / "state")
         other = SeparateCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
         other.prepare(seen.trainer, 3)
-        other.is_packed = seen.critic.is_packed
         assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))
         other.load_state(workplace / "state")
         assert other.learning_rate == seen.critic.learning_rate

@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, Qwen2Config
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
+from rlhf_cli.packing.row_attention import register
 from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from tests.support.tolerances import MODEL_OF_TENSORS
@@ -20,6 +21,11 @@ TOKENS = {"vocab_size": 50, "pad_token_id": 0, "eos_token_id": 1, "num_labels": 
 SETTINGS = CriticSettings(learning_rate=1e-3)
 WIDTH = 5
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    register()
 
 
 @pytest.fixture
@@ -85,13 +91,11 @@ ARRANGEMENTS = pytest.mark.parametrize("arrangement", ["separate", "qwen2", "sha
 @ARRANGEMENTS
 def test_values_of_the_rollout(arrangement: str) -> None:
     critic, batch = critic_of(arrangement, torch.float32), rows()
-    critic.pack()
-    assert critic.is_packed
     ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
     with torch.no_grad():
         wanted = alone(critic, batch)
     for batch_size in (1, 3, 4):
-        found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext)
+        found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext, is_packed=True)
         torch.testing.assert_close(found, wanted, **MODEL_OF_TENSORS)
     assert wanted[0].unique().numel() == WIDTH + 1
 
@@ -105,9 +109,7 @@ def test_values_with_a_gradient(arrangement: str) -> None:
     for is_packed in (True, False):
         critic = critic_of(arrangement, torch.float64)
         if is_packed:
-            critic.pack()
-            assert critic.is_packed
-            values = critic.values(batch, contextlib.nullcontext)  # type: ignore[arg-type]
+            values = critic.values(batch, contextlib.nullcontext, is_packed=True)  # type: ignore[arg-type]
             (values * weights * batch["completion_mask"]).sum().backward()
         else:
             (alone(critic, batch)[:, :-1] * weights * batch["completion_mask"]).sum().backward()

@@ -8,7 +8,9 @@ import statistics
 from typing import Any
 
 import pytest
+import torch
 
+from rlhf_cli.trainers.ppo.rollout import without_last
 from tests.support.ppo_by_hand import GAMMA, LAMBDA, LIMIT, assert_rows, gae_of, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL
 
@@ -249,3 +251,10 @@ class TestEvaluation:
         small = ("trainer.args.per_device_train_batch_size=4", "trainer.args.steps_per_generation=1")
         run = rollouts(*self.EVERY_STEP, *small)
         assert {len(rows) for rows in run.rows} == {4, 8}
+
+
+def test_a_score_that_gives_way_is_the_last_token_s_alone() -> None:
+    """By hand: two components of three rows of 3, 1 and 4 tokens, the second of which keeps its score."""
+    scores = torch.arange(1.0, 25.0).view(2, 3, 4)
+    kept = [[[1, 2, 0, 4], [5, 6, 7, 8], [9, 10, 11, 0]], [[13, 14, 0, 16], [17, 18, 19, 20], [21, 22, 23, 0]]]
+    assert without_last(scores, torch.tensor([3, 1, 4]), torch.tensor([True, False, True])).tolist() == kept
