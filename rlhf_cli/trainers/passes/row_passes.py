@@ -202,7 +202,9 @@ class RowPasses(TrlTrainer):
             may_move=self._may_move,
         )
 
-    def _try(self, model: Any, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]) -> None:
+    def _try(
+        self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
+    ) -> None:
         """Hold packed rows against padded ones in one of the models; where they differ, all models go trimmed."""
         wrong = PassTrial(model, self.accelerator, what).why_wrong(padded, packed)
         if wrong is not None:
