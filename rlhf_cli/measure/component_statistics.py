@@ -43,7 +43,7 @@ def distribution(values: Sequence[float | None]) -> Distribution:
     seen = [value for value in values if value is not None]
     if not seen:
         return Distribution(0, None, None, (), (), 0)
-    array = numpy.asarray(seen, dtype=float)
+    array = numpy.asarray(seen)
     deviation = float(array.std(ddof=1)) if len(seen) > 1 else None
     low, high = float(array.min()), float(array.max())
     bins = tuple(_bins(array, low, high))
@@ -55,10 +55,10 @@ def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -
     edges = numpy.linspace(low, high, NUM_BINS + 1)
     if not (edges[:-1] < edges[1:]).all():
         return [len(array)]
-    counts: list[int] = numpy.histogram(array, bins=NUM_BINS, range=(low, high))[0].tolist()
+    counts: list[int] = numpy.histogram(array, bins=NUM_BINS)[0].tolist()
     return counts
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
     """Return the QUANTILES of values, between two of them on the line that joins them (Hyndman and Fan's type 7)."""
-    return [float(value) for value in numpy.quantile(numpy.asarray(values, dtype=float), QUANTILES)]
+    return [float(value) for value in numpy.quantile(values, QUANTILES)]

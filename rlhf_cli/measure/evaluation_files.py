@@ -58,7 +58,7 @@ class Evaluation:
 def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     """Return the object that the file of an evaluation holds; `rlhf eval --json` prints the same."""
     kind = {"kind": evaluation.measured.kind}
-    heading = _heading().dump_python(evaluation.heading, mode="json", by_alias=True)
+    heading = _heading().dump_python(evaluation.heading)
     head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
     return {**head, **measured_json(evaluation.measured)}
 

@@ -76,9 +76,7 @@ def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool |
     values = as_array([score for score, _ in known])
     good = numpy.array([label for _, label in known], dtype=bool)
     num_good, num_bad = int(good.sum()), int((~good).sum())
-    if not known:
-        return Agreement(name, 0, 0, None, None, wilson(0, 0))
-    threshold, right = _best_threshold([score for score, _ in known], [bool(label) for _, label in known])
+    threshold, right = _best_threshold(known)
     auc = None
     if num_good and num_bad:
         above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
@@ -86,12 +84,12 @@ def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool |
     return Agreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
 
 
-def _best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> tuple[float | None, int]:
+def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | None, int]:
     """Return the lowest threshold at which most labels are told right, and how many; None: above every score."""
-    best: tuple[float | None, int] = (None, labels.count(False))
-    right = labels.count(False)
+    right = sum(not label for _, label in labelled)
+    best: tuple[float | None, int] = (None, right)
     by_score: dict[float, int] = {}
-    for score, label in zip(scores, labels, strict=True):
+    for score, label in labelled:
         by_score[score] = by_score.get(score, 0) + (1 if label else -1)
     for score in sorted(by_score, reverse=True):
         right += by_score[score]

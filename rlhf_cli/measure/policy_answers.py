@@ -97,7 +97,7 @@ def sum_up_answers(
     the prompts that were also trained on: where there are others too, each kind has figures of its own.
     """
     first = next(iter(parts.values()))
-    shown = zip(first.answers[:_SHOWN], first.scored, strict=False)
+    shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
     whole = _on_prompts(parts, names)
     return PolicyEvaluation(
         **vars(whole),

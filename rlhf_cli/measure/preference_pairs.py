@@ -44,7 +44,7 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
                 hint=did_you_mean(column, rows[0]),
             )
     parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
-    return Pairs(*(list(side) for side in zip(*parted, strict=True)))
+    return Pairs([one for one, _, _ in parted], [one for _, one, _ in parted], [one for _, _, one in parted])
 
 
 def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:

@@ -194,10 +194,8 @@ def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> Marg
             expected="a number, written without quotes",
             hint="data.eval.rename={old_margin: margin} takes the column out of the way",
         )
-    numbers = [[float(value) for value in side if isinstance(value, SupportsFloat)] for side in sides]
-    margins = [
-        one[0] - sum(one[1:]) if len(one) == len(side) else math.nan for one, side in zip(numbers, sides, strict=True)
-    ]
+    numbers = [[float(value) if isinstance(value, SupportsFloat) else math.nan for value in side] for side in sides]
+    margins = [one[0] - sum(one[1:]) for one in numbers]
     known = [index for index, value in enumerate(margins) if math.isfinite(value)]
     if not known:
         return None

@@ -52,8 +52,7 @@ def _section(name: str, members: Mapping[str, Estimate]) -> Estimate:
     total = sum(weights.values())
     mean = sum(weights[subset] * _mean(accuracy) for subset, accuracy in members.items()) / total
     # The interval is that of as many unweighted pairs as the weighted mean is worth (Kish's effective size).
-    effective = total**2 / sum(weights[subset] ** 2 / accuracy.count for subset, accuracy in members.items())
-    worth = max(1, round(effective))
+    worth = round(total**2 / sum(weights[subset] ** 2 / accuracy.count for subset, accuracy in members.items()))
     return replace(wilson(mean * worth, worth), count=sum(accuracy.count for accuracy in members.values()))
 
 

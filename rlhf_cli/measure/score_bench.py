@@ -80,7 +80,7 @@ def score_bench(
         columns[TOTAL] = totals
     columns[LENGTH] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
     labels = None if label is None else labels_of(rows, label)
-    beside = {} if label is None or labels is None else {label: [None if one is None else float(one) for one in labels]}
+    beside = {} if labels is None else {str(label): [None if one is None else float(one) for one in labels]}
     judged = {name: values for name, values in columns.items() if name != LENGTH}
     against = None
     if other is not None:

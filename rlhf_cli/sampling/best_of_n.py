@@ -63,18 +63,14 @@ class BestOfN:
 
 def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
     """Return the curve for k = 1 .. n; every prompt has n answers. Without a prompt that can be used it is empty."""
-    scored = [(prompt, scores) for prompt in prompts if (scores := _scores(prompt, by)) is not None]
+    scored = [(prompt, pick_weights(scores)) for prompt in prompts if (scores := _scores(prompt, by)) is not None]
     if not scored:
         return BestOfN(by, [], 0, len(prompts))
     n = len(scored[0][1])
-    weights = [pick_weights(scores) for _, scores in scored]
     names = [name for name in (TOTAL, *scored[0][0].answers[0].rewards) if name != by]
 
     def curve_of(value: Callable[[SampledAnswer], float | None]) -> list[Estimate]:
-        picked = [
-            _picked(one, [value(answer) for answer in prompt.answers])
-            for one, (prompt, _) in zip(weights, scored, strict=True)
-        ]
+        picked = [_picked(weights, [value(answer) for answer in prompt.answers]) for prompt, weights in scored]
         return [
             mean_with_interval([one for one in column if not math.isnan(one)]) for column in np.array(picked).T.tolist()
         ]
@@ -101,7 +97,7 @@ def pick_weights(scores: Floats) -> Floats:
     scores: (n,). Answers with equal scores share theirs; every row sums to 1.
     """
     weights = np.empty((len(scores), len(scores)))
-    weights[:, np.argsort(scores, kind="stable")] = _by_place(len(scores))
+    weights[:, np.argsort(scores)] = _by_place(len(scores))
     for value in np.unique(scores):
         alike = scores == value
         weights[:, alike] = weights[:, alike].mean(axis=1, keepdims=True)
@@ -122,7 +118,7 @@ def kl_bound(k: int) -> float:
 def _scores(prompt: SampledPrompt, by: str) -> Floats | None:
     scores = [answer.score(by) for answer in prompt.answers]
     known = [score for score in scores if score is not None]
-    return np.array(known, dtype=np.float64) if len(known) == len(scores) else None
+    return np.array(known) if len(known) == len(scores) else None
 
 
 def _reader(name: str) -> Callable[[SampledAnswer], float | None]:
@@ -132,7 +128,7 @@ def _reader(name: str) -> Callable[[SampledAnswer], float | None]:
 def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
     """Return the mean of a value at the pick for k = 1 .. n, over those picks that have one; NaN where none has."""
     known = np.array([value is not None for value in values])
-    present = np.array([value for value in values if value is not None], dtype=np.float64)
+    present = np.array([value for value in values if value is not None])
     mass = weights[:, known].sum(axis=1)
     summed = weights[:, known] @ present
     means: list[float] = np.where(mass > 0, summed / np.where(mass > 0, mass, 1.0), np.nan).tolist()

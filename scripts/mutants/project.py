@@ -82,7 +82,7 @@ OURS = Project(
         "rlhf_cli/diagnosis": ("tests/diagnosis",),
         "rlhf_cli/expectations": ("tests/expectations",),
         "rlhf_cli/hindsight": ("tests/hindsight",),
-        "rlhf_cli/measure": ("tests/measure", "tests/evaluate"),
+        "rlhf_cli/measure": ("tests/measure",),
         "rlhf_cli/memory": ("tests/memory",),
         "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
         "rlhf_cli/packing": ("tests/packing", "tests/trainers/passes"),

@@ -95,6 +95,28 @@ def test_equal_in_every_seed_is_no_proof_of_anything() -> None:
     assert paired_difference({"a": lower, "b": higher}, "b", "a", sign=1, comparisons=1).outcome == IMPOSSIBLE
 
 
+@pytest.mark.parametrize("size", [1.0, 1000.0, -1000.0])
+def test_what_rounding_leaves_of_equal_differences_is_no_deviation(size: float) -> None:
+    """Differences of 0.1 deviate by the rounding of what they are differences of, which is 1e6 times less than they
+    are: with a t of a million they would be beyond any doubt. 0.1 + 0.2 and 0.3 are the same number, too.
+    """
+    here = {str(seed): size + 0.1 * seed for seed in range(6)}
+    for gap, outcome in ((0.1, IMPOSSIBLE), (-0.1, IMPOSSIBLE), (0.0, EQUAL)):
+        there = {seed: value - gap for seed, value in here.items()}
+        found = paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1)
+        assert (found.outcome, found.difference.low, found.effect) == (outcome, None, None)
+        assert found.difference.mean == pytest.approx(gap)
+    # Negative control: a deviation of a millionth is none of rounding.
+    there = {seed: value - 0.1 - 1e-6 * int(seed) for seed, value in here.items()}
+    assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == BETTER
+
+
+def test_what_rounding_makes_of_equal_numbers_is_no_difference() -> None:
+    sums, numbers = {"0": 0.1 + 0.2, "1": 0.3, "2": 0.1 + 0.2}, {"0": 0.3, "1": 0.1 + 0.2, "2": 0.3}
+    assert sums != numbers
+    assert paired_difference({"a": numbers, "b": sums}, "b", "a", sign=1, comparisons=1).outcome == EQUAL
+
+
 @pytest.mark.parametrize(("effect", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15)])
 def test_sample_sizes_are_those_of_g_power(effect: float, seeds: int) -> None:
     """G*Power 3.1, t tests, difference between two dependent means, two tails, alpha 0.05, power 0.8 (Cohen's small,

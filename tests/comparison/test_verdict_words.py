@@ -59,6 +59,26 @@ def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> No
     )
 
 
+@pytest.mark.parametrize("order", ["bc", "cb"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, sign: int) -> None:
+    """Of two comparisons effects of 0.5 and 0.502 both need 41 seeds (scipy's noncentral t, as everywhere here)."""
+    larger = {seed: sign * gap for seed, gap in gaps(0.502, 10).items()}
+    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert {one.seeds_needed for one in pairs} == {41}
+    assert "about 31 more seeds would for a and b" in in_words(CORRECT, pairs, "a")
+
+
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_a_pair_that_no_number_of_seeds_decides_is_the_last_to_be_named(order: str) -> None:
+    values = {"a": dict.fromkeys(gaps(0.5, 10), 0.0), "b": gaps(0.5, 10), "c": gaps(0.001, 900)}
+    values["a"] = dict.fromkeys(values["c"], 0.0)
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert sorted(map(str, (one.seeds_needed for one in pairs))) == ["41", "None"]
+    assert "about 31 more seeds would for a and b" in in_words(CORRECT, pairs, "a")
+
+
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
     """At the learning rate 2 everything is higher by 1, and weight 0.5 was not run there with seed 1: its difference
     there is that at the rate 1, 0.2, and not 0.2 less the 0.5 that rate 2 adds to one side.

@@ -24,7 +24,13 @@ def test_a_tenth_of_the_events_and_at_least_one() -> None:
 
 def test_so_many_events() -> None:
     assert parse_window("last-2").of(curve(1.0, 2.0, 4.0)) == 3.0
-    assert parse_window("last:99").of(curve(1.0, 2.0, 6.0)) == 3.0
+
+
+@pytest.mark.parametrize("kind", ["last", "first", "best"])
+def test_of_more_events_than_there_are_all_count(kind: str) -> None:
+    """Also of a stretch that is the best: a convolution with more ones than events has as many values as the ones."""
+    assert Window(kind, 99).of(curve(1.0, 2.0, 6.0)) == 3.0
+    assert Window(kind, 99).of(curve(-6.0, -3.0), more_is_better=False) == -4.5
 
 
 def test_the_best_stretch_is_the_best_running_mean() -> None:

@@ -100,6 +100,19 @@ def test_what_moves_most(one_group: RunFolder) -> None:
     assert first.total == pytest.approx((1.1, 0.35), **ARITHMETIC)
 
 
+def test_a_schedule_goes_by_the_steps_that_were_done_before_a_round(place: Path) -> None:
+    """From 0 to 1 over half of 8 steps. Each round feeds two steps: they begin behind 0, 2 and 4, at 0, 1/2 and 1.
+
+    Format and brevity have 0.5 * 2/4 + 0.2 * 1.5/4 = 0.325 on average, correct 1/2 times its weight.
+    """
+    run = frozen(place, UNSCALED, max_steps=8)
+    for number in range(3):
+        write_table(run, 2 * number + 1, number=number, **scores(**{"rollout.step": [2 * number] * 4}))
+    linear = "rewards.correct.weight={start: 0, end: 1, fraction: 0.5, shape: linear}"
+    found = [one.mean_total[1] for one in answer(run, linear).rounds]
+    assert found == pytest.approx([0.325, 0.325 + 0.25, 0.325 + 0.5], **ARITHMETIC)
+
+
 class TestClosedGates:
     """brevity was gated by correct: of b and d the run has no score of it. Totals 1.1, 0.5, 1.5, 0; mean 0.775."""
 

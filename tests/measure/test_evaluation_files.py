@@ -86,7 +86,7 @@ def test_keys_of_other_versions() -> None:
     assert evaluation.heading.warnings == []
 
 
-@pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": "policy", "rows": 3}])
+@pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])
 def test_what_is_no_evaluation(content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"evaluation is of a reward_model or a policy|Field required"):
         evaluation_of_json(content)

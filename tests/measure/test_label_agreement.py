@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.label_agreement import agreement, labels_of
+from rlhf_cli.measure.label_agreement import Agreement, agreement, labels_of
+from rlhf_cli.numerics.intervals import Estimate
 
 
 def drawn(seed: int) -> tuple[list[float | None], list[bool | None]]:
@@ -51,7 +52,9 @@ def test_where_calling_all_bad_is_best_there_is_no_threshold() -> None:
     """From 1 on one is right and two are wrong; calling all bad one is wrong."""
     assert agreement("x", [1.0, 1.0, 1.0], [True, False, False]).threshold is None
     assert agreement("x", [1.0, 2.0], [True, True]).roc_auc is None
-    assert agreement("x", [None], [True]).agreement.count == 0
+    assert agreement("x", [None, 1.0], [True, None]) == Agreement("x", 0, 0, None, None, Estimate(None, None, None, 0))
+    with pytest.raises(ValueError, match="shorter"):
+        agreement("x", [1.0, 2.0], [True])
 
 
 def test_labels_as_people_write_them() -> None:
@@ -67,7 +70,11 @@ def test_a_row_may_lack_the_column_the_first_one_too() -> None:
 def test_what_is_no_label_is_refused() -> None:
     with pytest.raises(DataError, match="true or false") as caught:
         labels_of([{"grade": 1}, {"grade": 3}], "grade")
-    assert caught.value.where == "--label grade, row 2 (the first row is 1)"
-    with pytest.raises(DataError) as caught:
-        labels_of([{"is_correct": 1}], "is_corect")
-    assert "is_correct" in str(caught.value.hint)
+    assert (caught.value.where, caught.value.got) == ("--label grade, row 2 (the first row is 1)", "3")
+    assert caught.value.expected == "true, yes, 1, or false, no, 0"
+    assert "a column of grades correlates" in str(caught.value.hint)
+    with pytest.raises(DataError, match="no column 'is_corect'") as caught:
+        labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
+    assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
+    assert caught.value.expected == "a column that says of each answer whether it is good"
+    assert caught.value.hint == "did you mean 'is_correct'?"

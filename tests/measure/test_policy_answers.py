@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) ->
 
 
 def settled(raw: float | None) -> SettledRow:
-    return SettledRow(
-        raw if raw is None else 2 * raw, {"right": SettledReward(raw, raw, raw if raw is None else 2 * raw)}
-    )
+    """What is scored `raw` is worth four times as much by its rules, and twice as much with its weight."""
+    both = [None if raw is None else factor * raw for factor in (4, 2)]
+    return SettledRow(both[1], {"right": SettledReward(raw, both[0], both[1])})
 
 
 PART = Part(
@@ -43,7 +44,10 @@ def test_by_hand() -> None:
     assert part.truncated.mean == (0.5 + 0) / 2
     # Where nothing was scored the answer does not count, and the prompt has another one.
     assert part.rewards["right"].raw == wilson(1, 2)
+    assert part.rewards["right"].effective.mean == 2.0
     assert part.rewards["right"].weighted.mean == part.total.mean == 1.0
+    assert (part.tokens.low, part.tokens.count) == (pytest.approx(3 - 12.7062), 2)  # t(1), s = sqrt(2)
+    assert (evaluation.win_rate, evaluation.no_total) == (None, None)
     # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
     attempts = evaluation.attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.5}
@@ -95,8 +99,44 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 
 
 def test_an_answer_for_each_score() -> None:
+    lacking = {"greedy": Part(1, PART.answers, PART.scored[:1])}
     with pytest.raises(ValueError, match="shorter"):
-        completions_of({"greedy": Part(1, PART.answers, PART.scored[:1])})
+        completions_of(lacking)
+    with pytest.raises(ValueError, match="shorter"):
+        sum_up_answers(lacking, [])
+
+
+def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
+    rows = range(8)
+    part = Part(1, [answered(f"q{row}", f"a{row}", 1) for row in rows], [settled(row / 2) for row in rows])
+    evaluation = sum_up_answers({"greedy": part, "sampled": PART}, ["right"], no_total="because")
+    assert [(one.prompt, one.completion, one.total) for one in evaluation.shown] == [
+        (f"q{row}", f"a{row}", float(row)) for row in range(5)
+    ]
+    assert (evaluation.rows, evaluation.no_total, list(evaluation.parts)) == (8, "because", ["greedy", "sampled"])
+
+
+def test_each_reward_has_its_own_attempts() -> None:
+    """The first has other scores than 0 and 1, the second has the prompts right in both, then in neither."""
+    scored = [
+        SettledRow(None, {"graded": SettledReward(0.5, None, None), "right": SettledReward(raw, None, None)})
+        for raw in (1.0, 1.0, 0.0, 0.0)
+    ]
+    attempts = sum_up_answers({"sampled": Part(2, PART.answers, scored)}, ["graded", "right"]).attempts
+    assert list(attempts) == ["right"]
+    assert attempts["right"].pass_at[1].mean == attempts["right"].maj_at[2].mean == 0.5
+
+
+def test_the_rows_of_a_file_are_text_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One object a line; a date as its text; a known secret's value hidden, what only looks like one in its place."""
+    monkeypatch.setenv("SOME_TOKEN", "s3cret-value")
+    write_completions(
+        tmp_path / "x", [{"a": "é s3cret-value", "api_key": date(2024, 1, 2)}, {"password": "what is it?"}]
+    )
+    assert (tmp_path / "x").read_text(encoding="utf-8").splitlines() == [
+        '{"a": "é ***", "api_key": "2024-01-02"}',
+        '{"password": "what is it?"}',
+    ]
 
 
 def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
@@ -114,3 +154,20 @@ def test_a_reward_that_nobody_scored_or_with_other_scores_than_0_and_1_has_no_at
     for scores in ((None, None, None, None), (1.0, 0.5, 0.0, 0.0)):
         part = Part(each=2, answers=PART.answers, scored=[settled(one) for one in scores])
         assert sum_up_answers({"sampled": part}, ["right"]).attempts == {}
+
+
+@pytest.mark.parametrize(
+    ("texts", "maj"),
+    [
+        (["yes", " yes\n", "no"], 1.0),  # a text without a number counts whole, blanks around it aside
+        (["Yes", "yes", "no"], 1 / 3),  # three answers: by lot
+        (["so it is 0", "0.0", "12"], 1.0),
+        (["2", "I count 4/2", "3"], 1.0),
+        (["2 or 3", "2", "3"], 0.5 * (1.0 + 0.0)),  # the last number counts: 3, 2, 3
+    ],
+)
+def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
+    """The first of three is right alone, but for those that say the same."""
+    right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
+    part = Part(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
+    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)

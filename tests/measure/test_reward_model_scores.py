@@ -162,3 +162,24 @@ def test_pairs_of_one_prompt_are_not_independent(scorer: RewardModelScorer) -> N
     assert twice.accuracy.low <= once.accuracy.low
     other = evaluate_reward_model(scorer, [{**row, "prompt": f"{n}q:"} for n, row in enumerate([*ROWS, *ROWS])])
     assert other.rewards.margin.high < twice.rewards.margin.high  # negative control: eight prompts
+
+
+def test_nor_are_pairs_of_one_prompt_within_a_slice(scorer: RewardModelScorer) -> None:
+    """Two prompts, one with two wrong pairs, one with two right ones: the share 1/2 has the variance
+    2 / (2 - 1) ((-1)^2 + 1^2) / 4^2 = 1/4, as of one row of two, and t(1) is 12.7062, so that Wilson's bounds solve
+    |1/2 - b| = 12.7062 sqrt(b (1 - b)). Pairs with prompts of their own are four rows of two.
+    """
+    rows = [
+        {**row, "prompt": f"{prompt}q:", "score_chosen": 1.0, "score_rejected": 0.0, "kind": kind}
+        for kind in ("a", "b")
+        for prompt, row in ((1, ROWS[2]), (2, ROWS[3]), (1, ROWS[2]), (2, ROWS[3]))
+    ]
+    measured = evaluate_reward_model(scorer, rows, slices=["kind"])
+    apart = evaluate_reward_model(scorer, [{**row, "prompt": f"{n}q:"} for n, row in enumerate(rows)], slices=["kind"])
+    for kind in ("a", "b"):
+        found, control = measured.slices["kind"][kind], apart.slices["kind"][kind]
+        assert (found.mean, found.count) == (control.mean, control.count) == (0.5, 4)
+        for bound in (found.low, found.high):
+            assert abs(0.5 - bound) == pytest.approx(12.7062 * math.sqrt(bound * (1 - bound)), rel=1e-4)
+        for bound in (control.low, control.high):
+            assert abs(0.5 - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / 4), rel=1e-5)

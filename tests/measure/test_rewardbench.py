@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rlhf_cli.measure.rewardbench import SECTIONS, sections
@@ -50,3 +52,22 @@ def test_rewardbench_sections_are_those_of_its_authors() -> None:
         },
         abs=1e-12,
     )
+
+
+def test_the_interval_of_a_section_is_that_of_its_weighted_mean() -> None:
+    """10 pairs a subset. Mathematics weighs 1/2, each of six code subsets 1/12: the variance of that mean is
+    p (1 - p) (1/4 + 6/144) / 10 = p (1 - p) / 34.3, as of 34 pairs. Chat weighs its 50 pairs alike. The bounds b of
+    Wilson's interval solve |p - b| = z sqrt(b (1 - b) / n).
+    """
+    names = [name for members in SECTIONS.values() for name in members]
+    right = {"math-prm": 0.5, "mt-bench-easy": 0.0, "mt-bench-med": 0.5}
+    scores = sections({name: Estimate(right.get(name, 1.0), None, None, 10) for name in names})
+    assert scores is not None
+    for section, mean, worth, count in (("Reasoning", 0.75, 34, 70), ("Chat", 0.7, 50, 50)):
+        found = scores.sections[section]
+        assert (found.mean, found.count) == (pytest.approx(mean), count)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < mean < found.high
+        for bound in (found.low, found.high):
+            assert abs(mean - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / worth), rel=1e-5)

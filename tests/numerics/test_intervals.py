@@ -9,7 +9,16 @@ from statistics import fmean
 
 import pytest
 
-from rlhf_cli.numerics.intervals import Estimate, majority, mean_with_interval, pass_at_k, student, t_quantile, wilson
+from rlhf_cli.numerics.intervals import (
+    Estimate,
+    attempt_counts,
+    majority,
+    mean_with_interval,
+    pass_at_k,
+    student,
+    t_quantile,
+    wilson,
+)
 
 
 def test_wilson_solves_its_own_equation() -> None:
@@ -91,9 +100,26 @@ def test_pass_at_k_is_unbiased_and_its_plug_in_is_not() -> None:
     assert abs(plug_in - (1 - 0.7**2)) > 0.02
 
 
-def test_pass_at_k_of_more_than_there_are() -> None:
-    with pytest.raises(ValueError, match="pass@5"):
-        pass_at_k(4, 1, 5)
+@pytest.mark.parametrize(("count", "right", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_of_what_there_is_not(count: int, right: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} of {right} right ones in {count}"):
+        pass_at_k(count, right, k)
+
+
+@pytest.mark.parametrize(
+    ("samples", "counts"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (3, [1, 2, 3]),
+        (6, [1, 2, 4, 6]),
+        (7, [1, 2, 4, 7]),
+        (8, [1, 2, 4, 8]),
+        (9, [1, 2, 4, 8, 9]),
+    ],
+)
+def test_attempts_that_are_reported(samples: int, counts: list[int]) -> None:
+    assert attempt_counts(samples) == counts
 
 
 def test_majority() -> None:

@@ -78,11 +78,43 @@ def test_a_reward_that_is_not_everywhere_is_averaged_where_it_is() -> None:
     assert found.curve[0].rewards["other"].mean == pytest.approx(3.5)
 
 
+def test_a_reward_that_no_pick_has_is_not_known_there() -> None:
+    """The best of 3 is always answer 1, which has none; of 2 it is answer 2 where it is not answer 1."""
+    lacking = prompt([0.0, 2.0, 1.0], [1.0, None, 3.0])
+    (one, two, three) = (found.rewards["other"] for found in best_of_n([lacking], by="mine").curve)
+    assert (one.mean, two.mean, three.mean, three.count) == (2.0, 3.0, None, 0)
+    beside = best_of_n([lacking, prompt([0.0, 2.0, 1.0], [1.0, 7.0, 3.0])], by="mine").curve[2].rewards["other"]
+    assert (beside.mean, beside.count) == (7.0, 1)
+
+
+def test_picked_by_the_total_or_by_a_reward() -> None:
+    """The total prefers answer 0, the reward answer 1; what the pick goes by is not told once more."""
+    both = SampledPrompt(
+        "question", [SampledAnswer("a", {"r": 1.0}, 5.0, False), SampledAnswer("b", {"r": 3.0}, 2.0, True)]
+    )
+    by_total, by_reward = best_of_n([both]), best_of_n([both], by="r")
+    for found, name, score, rewards, cut in (
+        (by_total, "total", 5.0, {"r": 1.0}, 0.0),
+        (by_reward, "r", 3.0, {"total": 2.0}, 1.0),
+    ):
+        best = found.curve[-1]
+        assert [one.k for one in found.curve] == [1, 2]
+        assert (found.by, best.k, best.score.mean, best.truncated.mean) == (name, 2, score, cut)
+        assert {name: one.mean for name, one in best.rewards.items()} == rewards
+        assert best.kl_bound == pytest.approx(math.log(2) - 1 / 2)
+
+
 def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
     found = best_of_n([prompt([1.0, 3.0]), prompt([None, 9.0])], by="mine")
     assert (found.prompts, found.left_out) == (1, 1)
     assert found.curve[1].score.mean == 3.0
-    assert best_of_n([prompt([None, 9.0])], by="mine").curve == []
+    nothing = best_of_n([prompt([None, 9.0])], by="mine")
+    assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
+
+
+def test_of_one_answer_each_the_best_is_that_one() -> None:
+    (only,) = best_of_n([prompt([2.0]), prompt([4.0])], by="mine").curve
+    assert (only.k, only.score.mean, only.score.count, only.truncated.mean, only.kl_bound) == (1, 3.0, 2, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 64])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
+
+import pytest
 
 from rlhf_cli.sampling.sampled_answers import SampledAnswer, SampledPrompt
 from rlhf_cli.sampling.worth_training_on import best_answers, preference_pairs
 
 
-def prompt(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: str = "q") -> SampledPrompt:
+def prompt(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: object = "q") -> SampledPrompt:
     def made(one: Sequence[object]) -> SampledAnswer:
         completion, score, cut = (*one, False)[:3]
         assert isinstance(completion, str)
@@ -60,7 +63,7 @@ class TestPairs:
         assert (row["chosen"], row["rejected"]) == ("a", "b")
 
     def test_the_same_pair_once(self) -> None:
-        made = preference_pairs([prompt(("a", 1.0), ("b", 0.0))] * 3 + [prompt(("a", 1.0), ("b", 0.0), text="r")])
+        made = preference_pairs([prompt(("a", 0.1), ("b", 0.0))] * 3 + [prompt(("a", 1.0), ("b", 0.0), text="r")])
         assert [row["prompt"] for row in made.rows] == ["q", "r"]
         assert made.left_out == {"the same pair again": 2}
 
@@ -82,6 +85,37 @@ class TestBestAnswers:
         made = best_answers(prompts, keep=3, at_least=1.0)
         assert [row["completion"] for row in made.rows] == ["a"]
         assert made.left_out == {"no answer that ends scores 1 or more": 1, "no answer has a score and a text": 1}
+
+    def test_why_a_prompt_gives_none(self) -> None:
+        cut, none, low = prompt(("a", 3.0, True)), prompt((" ", 3.0), ("b", None)), prompt(("a", 0.5), ("b", 9.0, True))
+        made = best_answers([cut, cut, none, low], at_least=1.0)
+        assert made.rows == []
+        assert made.left_out == {
+            "no answer ends": 2,
+            "no answer has a score and a text": 1,
+            "no answer that ends scores 1 or more": 1,
+        }
+
+    def test_one_answer_unless_more_are_asked_for_and_at_least_is_inclusive(self) -> None:
+        answers = prompt(("a", 1.0), ("b", 2.0), ("c", 3.0))
+        assert [row["completion"] for row in best_answers([answers]).rows] == ["c"]
+        assert [row["completion"] for row in best_answers([answers], keep=9, at_least=2.0).rows] == ["c", "b"]
+
+    def test_by_a_reward(self) -> None:
+        (row,) = best_answers([prompt(("a", 0.5), ("b", 2.0))], by="other").rows
+        assert (row["completion"], row["score"]) == ("a", -0.5)
+
+    @pytest.mark.parametrize(
+        ("first", "again"),
+        [
+            ([{"role": "user", "content": "1+1="}], [{"content": "1+1=", "role": "user"}]),
+            ([{"role": "user", "content": date(2024, 1, 1)}], [{"content": date(2024, 1, 1), "role": "user"}]),
+        ],
+    )
+    def test_the_same_messages_in_another_order_of_keys_are_the_same_prompt(self, first: object, again: object) -> None:
+        prompts = [prompt(("a", 1.0), ("b", 0.0), text=one) for one in (first, again)]
+        assert best_answers(prompts, keep=2).left_out == {"the same answers again": 1}
+        assert preference_pairs(prompts).left_out == {"the same pair again": 1}
 
     def test_nothing_is_no_answer(self) -> None:
         assert [row["completion"] for row in best_answers([prompt(("\n", 3.0), ("a", 1.0))]).rows] == ["a"]

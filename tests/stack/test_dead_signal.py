@@ -87,6 +87,25 @@ class TestCause:
         assert cause == "the weight of big drowns small"
         assert lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
 
+    @pytest.mark.parametrize(
+        ("spreads", "is_drowned"),
+        [((1.0, 0.5), True), ((0.5, 1.0), True), ((1.0, 1.001), False), ((1.001, 0.5), False)],
+    )
+    def test_drowned_is_what_is_no_more_than_rounding_beside_the_largest(
+        self, spreads: tuple[float, float], is_drowned: bool
+    ) -> None:
+        """4 units in the last place of 2^21 in float32 are 4 x 2^-23 x 2^21 = 1. All that varies has to be below."""
+        one, other = (
+            replace(SEEN, name=name, low=0.0, size=2.0, spread=spread)
+            for name, spread in zip(("one", "other"), spreads, strict=True)
+        )
+        cause, _ = cause_of(rounds(one, replace(SEEN, name="big", size=2.0**21), other))
+        assert cause == (
+            "the weight of big drowns one and other"
+            if is_drowned
+            else "one and other told rows apart and the total did not: see the aggregate"
+        )
+
     def test_gated_out(self) -> None:
         shut = replace(SEEN, name="shut", gated_by=("a",), low=None, high=None, open_fraction=0.0, size=0.0)
         cause, lines = cause_of(rounds(SEEN, shut))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.reward_columns import (
+    RunningDeviation,
     filled,
     normalized_in_group,
 )
@@ -214,3 +215,80 @@ class TestNormalizeThenSum:
     def test_contributions_are_those_that_are_logged(self) -> None:
         matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
         assert self.settled(matrix).contributions[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+class TestReplaced:
+    """A row that gives way counts as 0 of every reward for the rows to which one does not apply, whatever it scored."""
+
+    a = column(1, 2, 3, 4)
+    b = column(8, NAN, 30, NAN)
+
+    def settled(self, *is_replaced: bool, aggregate: Any = "sum") -> Settled:
+        case = Case([self.a, self.b], [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate)
+        case.is_replaced = torch.tensor(is_replaced) if is_replaced else None
+        return case.settle()
+
+    @pytest.mark.parametrize(
+        ("is_replaced", "fill"),
+        [
+            ((), 19.0),  # the mean of 8 and 30
+            ((False,) * 4, 19.0),
+            ((True, False, False, False), 15.0),  # of 0 and 30
+            ((False, True, False, False), 38 / 3),  # of 8, 0 and 30: the row itself counts as 0
+            ((False, False, True, True), 8 / 3),  # of 8, 0 and 0
+        ],
+    )
+    def test_the_fill(self, is_replaced: tuple[bool, ...], fill: float) -> None:
+        settled = self.settled(*is_replaced)
+        own = [row for row in (1, 3) if not (is_replaced and is_replaced[row])]
+        assert settled.effective[own, 1].tolist() == pytest.approx([fill] * len(own))
+        # What was scored stays as it is: it is logged, and the policy takes it away.
+        assert settled.effective[:, 0].tolist() == self.a.tolist()
+        assert settled.effective[[0, 2], 1].tolist() == [8.0, 30.0]
+
+    def test_a_row_to_which_nothing_applies_is_worth_nothing_and_not_0(self) -> None:
+        nothing = Case([column(NAN, 2, 3, 4), column(NAN, NAN, 30, 8)], [Rule("a"), Rule("b")], [1.0, 1.0])
+        nothing.is_replaced = torch.tensor([True, False, False, False])
+        settled = nothing.settle()
+        assert settled.is_unscorable.tolist() == [True, False, False, False]
+        assert settled.effective[1, 1] == 19.0  # of 30 and 8; with a 0 more it would be 38 / 3
+
+    def test_of_z_scores(self) -> None:
+        """8 and 30 are z = -1/sqrt(2) and 1/sqrt(2); with 0 for the third row the excluded ones get -z/2 each."""
+        z = 1 / 2**0.5
+        settled = self.settled(False, False, True, False, aggregate="normalize_then_sum")
+        assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, -z / 2, z, -z / 2], rel=1e-4)
+        control = self.settled(aggregate="normalize_then_sum")
+        assert control.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0], rel=1e-4)
+
+
+class TestRunningDeviation:
+    """Deviations by numpy over all that training has shown, each batch with itself in it."""
+
+    first, second = (1.0, 5.0, NAN, 3.0), (10.0, -4.0, 2.0, NAN)
+
+    def test_only_training_adds_to_it(self) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize="running")], [1.0])
+        seen = [1.0, 5.0, 3.0]
+        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        case.raw, case.is_training = [column(*self.second)], False
+        before = case.running["one"]
+        evaluated = case.settle()
+        assert evaluated.divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        assert evaluated.unfilled[0, 0].item() == pytest.approx(10.0 / numpy.std(seen, ddof=1))
+        assert case.running["one"] == before
+        case.is_training = True
+        seen += [10.0, -4.0, 2.0]
+        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        assert case.running["one"].count == 6
+
+    @pytest.mark.parametrize("normalize", ["none", "batch", "group"])
+    def test_no_other_normalisation_keeps_one(self, normalize: str) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize=normalize, offset=1.0)], [1.0])
+        case.settle()
+        assert case.running == {}
+
+    def test_an_evaluation_before_any_training_divides_by_1(self) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize="running")], [1.0], is_training=False)
+        assert case.settle().divisors[:, 0].tolist() == [1.0] * 4
+        assert case.running.get("one", RunningDeviation()).count == 0

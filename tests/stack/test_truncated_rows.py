@@ -47,11 +47,24 @@ def test_what_is_added(truncation: Truncation, added: list[float], totals: list[
     assert [value == value for value in settled.unfilled[:, 1].tolist()] == [value != 0.0 for value in added]
 
 
-def test_a_ramp_over_a_fifth_of_the_limit() -> None:
-    """Of 10 tokens the last two: 8 pay nothing, 9 a half, 10 all."""
-    endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor([7, 8, 9, 10]), 10)
-    settled = with_truncation(rows(0, 0, 0, 0), Truncation("soft_overlong"), endings)
-    assert settled.totals.tolist() == [0.0, 0.0, -0.5, -1.0]
+@pytest.mark.parametrize(
+    ("limit", "cache_tokens", "lengths", "added"),
+    [
+        (10, None, (7, 8, 9, 10), [0, 0, -1 / 2, -1]),  # a fifth: the last two
+        (19, None, (16, 17, 18, 19), [0, -1 / 3, -2 / 3, -1]),  # a fifth, whole tokens: the last three
+        (5, None, (3, 4, 5, 6), [0, 0, -1, -1]),
+        (3, None, (1, 2, 3, 9), [0, 0, -1, -1]),  # at least one
+        (10, 4, (6, 7, 9, 10), [0, -1 / 4, -3 / 4, -1]),
+        (10, 1, (8, 9, 10, 11), [0, 0, -1, -1]),
+    ],
+)
+def test_a_ramp_over_the_last_tokens(
+    limit: int, cache_tokens: int | None, lengths: tuple[int, ...], added: list[float]
+) -> None:
+    """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
+    endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
+    settled = with_truncation(rows(0, 0, 0, 0), Truncation("soft_overlong", cache_tokens=cache_tokens), endings)
+    assert settled.totals.tolist() == pytest.approx(added)
 
 
 def test_what_nothing_applies_to_gets_no_penalty() -> None:

@@ -28,10 +28,21 @@ class TestDetection:
             ([5, 6, 7, EOS], True, True),
             ([5, 6, 7, 8], False, True),
             ([], None, False),
+            ([5, 6, 7, 8, 9], None, True),  # longer than the limit, as a tool's answer may make it
+            ([5, 6, 7, 8, EOS], None, False),
         ],
     )
     def test_of_one_row(self, ids: list[int], flag: Any, expected: bool) -> None:
         assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT, [flag]) == [expected]
+        both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT, [None, flag])
+        assert both == [False, expected]
+
+    @pytest.mark.parametrize(
+        ("ids", "flag", "expected"),
+        [([5], None, True), ([5, EOS], None, False), ([EOS, 5], None, True), ([], None, True), ([5, EOS], True, True)],
+    )
+    def test_without_a_limit_only_an_ending_ends(self, ids: list[int], flag: Any, expected: bool) -> None:
+        assert find_truncated([ids], {EOS}, None, [flag]) == [expected]
 
     def test_every_ending_that_the_model_declares(
         self, group, workplace: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch

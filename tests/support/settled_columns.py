@@ -43,6 +43,7 @@ class Case:
     aggregate: Any = "sum"
     is_training: bool = True
     is_left_out: Tensor | None = None
+    is_replaced: Tensor | None = None
 
     def settle(self) -> Settled:
         raw = torch.stack(self.raw, dim=1)
@@ -60,6 +61,7 @@ class Case:
             num_generations=self.num_generations,
             is_training=self.is_training,
             is_left_out=self.is_left_out,
+            is_replaced=self.is_replaced,
         )
         return settled
 

@@ -1,0 +1,199 @@
+"""Every figure of a reward model's evaluation, of scores that are given: by hand, as numpy and as pandas have it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
+from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
+from rlhf_cli.measure.rewardbench import SECTIONS
+
+LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
+
+
+def pair(chosen: str, rejected: str, **columns: Any) -> dict[str, Any]:
+    return {"prompt": "q:", "chosen": chosen, "rejected": rejected, **columns}
+
+
+class Known:
+    """Scores that are given, in the order of the pairs; `asked` is what the scorer was asked."""
+
+    def __init__(self, chosen: list[float], rejected: list[float], lengths: list[int] | None = None) -> None:
+        self.num_truncated = 5
+        self.asked: list[tuple[list[object], list[object], bool]] = []
+        self._scores, self._lengths = [*chosen, *rejected], lengths or [1] * (2 * len(chosen))
+
+    def scored(
+        self, prompts: list[object], completions: list[object], *, with_eos: bool = False
+    ) -> tuple[list[float], list[int]]:
+        self.num_truncated += 2
+        self.asked.append((prompts, completions, with_eos))
+        return self._scores, self._lengths
+
+
+def measured_by(scorer: Known, rows: list[dict[str, Any]] | None = None, **named: Any) -> RewardModelEvaluation:
+    rows = rows or [{"prompt": f"{n}:", "chosen": "x", "rejected": "y"} for n in range(len(scorer._scores) // 2)]
+    return evaluate_reward_model(scorer, rows, **named)  # type: ignore[arg-type]
+
+
+def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs in four seconds, of which the model cut two answers (it had cut five of others before)."""
+    clock = iter([10.0, 14.0, 20.0, 24.0])
+    monkeypatch.setattr("rlhf_cli.measure.reward_model_scores.time.perf_counter", lambda: next(clock))
+    scorer = Known([1.0, 2.0], [0.0, 0.5])
+    rows = [pair("x", "y"), pair("v", "w")]
+    plain = measured_by(scorer, rows)
+    assert (plain.pairs_per_second, plain.truncated, plain.with_eos, plain.rewardbench) == (0.5, 2, False, None)
+    assert scorer.asked == [(["q:"] * 4, ["x", "v", "y", "w"], False)]
+    assert measured_by(scorer, rows, as_chat=True, with_eos=True).with_eos
+    chat = [[{"role": "assistant", "content": text}] for text in "xvyw"]
+    assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat, True)
+
+
+def test_rewards_are_added_up_as_python_has_them() -> None:
+    """0.1 and 1/3 are no numbers of 32 bits."""
+    rewards = measured_by(Known([0.1, 1 / 3], [0.05, -0.2])).rewards
+    assert (rewards.min, rewards.max) == (-0.2, 1 / 3)
+    assert rewards.chosen.mean == pytest.approx((0.1 + 1 / 3) / 2, rel=1e-12)
+    assert rewards.rejected.mean == pytest.approx(-0.075, rel=1e-12)
+    assert rewards.deviation == pytest.approx(numpy.std([0.1, 1 / 3, 0.05, -0.2], ddof=1), rel=1e-12)
+
+
+def test_bins_of_confidence() -> None:
+    """Ten from 1/2 to 1. sigmoid(log 3) = 3/4 and sigmoid(log 9) = 9/10 are the lower ends of the sixth and the ninth;
+    a little more is added, for an end is held by rounding alone.
+    """
+    sure, surer = LOG3 + 1e-9, 2 * LOG3 + 1e-9
+    found = measured_by(Known([sure, 0.0, surer, 1e9], [0.0, sure, 0.0, 0.0])).calibration
+    assert [(one.start, one.end) for one in found.bins] == [
+        (pytest.approx(0.5 + place / 20), pytest.approx(0.55 + place / 20)) for place in range(10)
+    ]
+    filled = {place: one for place, one in enumerate(found.bins) if one.confidence is not None}
+    assert {place: (one.accuracy.mean, one.accuracy.count) for place, one in filled.items()} == {
+        5: (0.5, 2),
+        8: (1, 1),
+        9: (1, 1),
+    }
+    assert [one.confidence for one in filled.values()] == pytest.approx([0.75, 0.9, 1.0])
+
+
+def test_bins_of_lengths_and_margins_are_quintiles_as_pandas_cuts_them() -> None:
+    random = numpy.random.default_rng(3)
+    lengths, margins = random.integers(-9, 9, 40), random.normal(size=40).round(3)
+    difference = random.normal(size=40)
+    rows = [{**pair("x", "y", margin=float(one)), "prompt": f"{n}:"} for n, one in enumerate(margins)]
+    found = measured_by(Known([*map(float, difference)], [0.0] * 40, [*map(int, lengths + 9), *[9] * 40]), rows)
+    assert found.margins is not None
+    for bins, by in ((found.length.bins, lengths), (found.margins.bins, margins)):
+        groups = pandas.DataFrame({"by": by, "d": difference}).groupby(
+            pandas.qcut(by, 5, duplicates="drop"), observed=True
+        )
+        assert [(one.start, one.end) for one in bins] == list(zip(groups["by"].min(), groups["by"].max(), strict=True))
+        assert [one.count for one in bins] == groups["d"].count().tolist()
+        assert [one.margin for one in bins] == pytest.approx(groups["d"].mean().tolist())
+        assert [one.mean for one in bins] == pytest.approx(groups["d"].agg(lambda d: (d > 0).mean()).tolist())
+
+
+def test_slices_of_length_and_verdicts_of_length_alone() -> None:
+    """Longer by 1, 2, 0, -1, -2: the longer one is right, wrong, tied, right, wrong: in 2.5 of 5."""
+    length = measured_by(
+        Known([1.0, 0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 0.0, 0.0, 8.0], [2, 3, 1, 1, 1, 1, 1, 1, 2, 3])
+    ).length
+    for one, mean, count, margin in (
+        (length.chosen_longer, 0.5, 2, -0.5),
+        (length.same, 1.0, 1, 2.0),
+        (length.chosen_shorter, 0.5, 2, -2.0),
+    ):
+        assert one is not None
+        assert (one.mean, one.count, one.margin) == (mean, count, margin)
+    assert length.longer_wins.mean == 0.5
+    assert length.unit == "tokens, chosen minus rejected"
+    difference, longer = [1.0, -2.0, 2.0, 4.0, -8.0], [1, 2, 0, -1, -2]
+    assert length.pearson == pytest.approx(numpy.corrcoef(difference, longer)[0, 1])
+    assert length.spearman == pytest.approx(pandas.Series(difference).corr(pandas.Series(longer), method="spearman"))
+
+
+def test_the_five_surest_mistakes_with_all_that_is_known_of_them() -> None:
+    """Wrong by 1, 2, 2, 3, 1, 1 and, in the last pair, not at all; of equals the first rows."""
+    wrong = [1.0, 2.0, 2.0, 3.0, 1.0, 1.0, 0.0]
+    rows = [pair(f"x{n}", f"y{n}", subset=f"s{n}") for n in range(7)]
+    worst = measured_by(Known([0.5] * 7, [0.5 + one for one in wrong]), rows).worst
+    assert [one.row for one in worst] == [3, 1, 2, 0, 4]
+    assert vars(worst[1]) == {
+        **{"row": 1, "prompt": "q:", "chosen": "x1", "rejected": "y1", "subset": "s1"},
+        **{"reward_chosen": 0.5, "reward_rejected": 2.5, "confidence": pytest.approx(1 / (1 + math.exp(-2)))},
+    }
+
+
+def test_histograms_have_thirty_bins_of_one_width() -> None:
+    random = numpy.random.default_rng(4)
+    chosen, rejected = random.normal(1, 1, 50), random.normal(0, 1, 50)
+    found = measured_by(Known(chosen.tolist(), rejected.tolist())).histogram
+    span = (min(*chosen, *rejected), max(*chosen, *rejected))
+    for histogram, values in ((found.chosen, chosen), (found.rejected, rejected)):
+        assert (histogram.start, histogram.end) == span
+        assert histogram.counts == numpy.histogram(values, 30, span)[0].tolist()
+    equal = measured_by(Known([2.0] * 3, [2.0] * 3)).histogram.rejected
+    assert (equal.start, equal.end, equal.counts) == (2.0, 2.0, [3])
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "margins"),
+    [
+        ({"margin": 3.0, "score_chosen": 9.0, "score_rejected": 1.0}, (), [3.0]),
+        ({"score_chosen": 9.0, "score_rejected": 1.0}, (), [8.0]),
+        ({"score_chosen": 9.0}, (), None),
+        ({"margin": 3.0, "mine": 5.0}, ("mine",), [5.0]),
+        ({"margin": 3.0, "good": 5.0, "bad": 1.5}, ("good", "bad"), [3.5]),
+        ({"margin": 3.0}, ("absent",), [3.0]),
+        ({"margin": None}, (), None),
+        ({"margin": math.inf}, (), None),
+        ({"score_chosen": None, "score_rejected": 1.0}, (), None),
+        ({"score_chosen": 1.0, "score_rejected": None}, (), None),
+    ],
+)
+def test_which_columns_are_the_margins(
+    columns: dict[str, Any], named: tuple[str, ...], margins: list[float] | None
+) -> None:
+    found = measured_by(Known([1.0], [0.0]), [pair("x", "y", **columns)], margin=named).margins
+    assert (None if found is None else [one.start for one in found.bins]) == margins
+    assert found is None or (found.spearman, found.pearson, found.count) == (None, None, 1)
+
+
+@pytest.mark.parametrize("odd", ["2", [2], {"a": 2}])
+def test_margins_that_are_no_numbers(odd: object) -> None:
+    rows = [pair("x", "y", score_chosen=2, score_rejected=1), pair("x", "y", score_chosen=odd, score_rejected=1)]
+    with pytest.raises(DataError, match=r"no number in row 2 \(the first row is 1\)") as caught:
+        measured_by(Known([1.0] * 2, [0.0] * 2), rows)
+    error = caught.value
+    assert (error.where, error.got) == ("the evaluation rows, score_chosen and score_rejected", f"{odd!r}, 1")
+    assert error.expected == "a number, written without quotes"
+    assert str(error.hint).startswith("data.eval.rename=")
+
+
+def test_a_column_of_fifty_values_is_a_slice_and_one_of_more_is_none() -> None:
+    rows = [{**pair("x", "y"), "prompt": f"{n}:", "kind": f"{50 - n:02}", "text": n} for n in range(51)]
+    found = measured_by(Known([1.0] * 50, [0.0] * 50), rows[:50], slices=["kind", "kind"])
+    assert list(found.slices["kind"]) == [f"{n:02}" for n in range(1, 51)]
+    with pytest.raises(DataError, match="'text' has 51 different values") as caught:
+        measured_by(Known([1.0] * 51, [0.0] * 51), rows, slices=["text"])
+    assert caught.value.where == "--slice"
+    assert str(caught.value.expected).startswith("at most 50: a column of kinds")
+    with pytest.raises(DataError, match="no column 'knd'") as caught:
+        measured_by(Known([1.0], [0.0]), rows[:1], slices=["knd"])
+    assert (caught.value.where, caught.value.got) == ("--slice", "columns prompt, chosen, rejected, kind, text")
+    assert caught.value.hint == "did you mean 'kind'?"
+
+
+def test_a_section_of_rewardbench_is_told_where_all_its_subsets_are() -> None:
+    names = SECTIONS["Chat"]
+    rows = [{**pair("x", "y", subset=name), "prompt": f"{name}:"} for name in names]
+    bench = measured_by(Known([1.0, 0.0, *[1.0] * 3], [0.0, 1.0, *[0.0] * 3]), rows).rewardbench
+    assert bench is not None
+    assert (bench.sections["Chat"].mean, bench.score) == (pytest.approx(0.8), None)
