@@ -50,9 +50,9 @@ class SettledAgain:
     given: Tensor
     advantages: Tensor | None
     is_unknown: Tensor
-    num_unknown: int = 0
-    why: str | None = None
-    has_totals: bool = True
+    num_unknown: int
+    why: str | None
+    has_totals: bool
 
 
 class SettlesAgain:
@@ -125,9 +125,9 @@ class SettlesAgain:
             endings=self._endings(stored),
             fill=fill,
         )
-        return replace(self._compared(settled, is_unknown), num_unknown=num_unknown)
+        return self._compared(settled, is_unknown, num_unknown)
 
-    def _compared(self, settled: Settled, is_unknown: Tensor) -> SettledAgain:
+    def _compared(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> SettledAgain:
         recipe = self.recipe
         given, weights, clip = settled.for_trl, settled.trl_weights, recipe.clip_range
         if recipe.baseline == "others":
@@ -142,7 +142,7 @@ class SettlesAgain:
         if why is None and recipe.is_over_batch and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
         advantages = None if why is not None else self.advantages(totals)
-        return SettledAgain(settled, totals, given * weights, advantages, is_unknown, why=why, has_totals=has_totals)
+        return SettledAgain(settled, totals, given * weights, advantages, is_unknown, num_unknown, why, has_totals)
 
     def advantages(self, totals: Tensor) -> Tensor:
         """Return the (N,) advantages that the trainer makes of (N,) totals."""

@@ -40,7 +40,7 @@ class Mover:
     completion: object
     scores: Mapping[str, float | None]
     total: OldNew
-    advantage: OldNew
+    advantage: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,7 @@ def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list
 
 
 def _most(movers: list[Mover], count: int) -> list[Mover]:
-    def distance(one: Mover) -> float:
-        return abs((one.advantage[1] or 0.0) - (one.advantage[0] or 0.0))
-
-    return sorted(movers, key=distance, reverse=True)[:count]
+    return sorted(movers, key=lambda one: abs(one.advantage[1] - one.advantage[0]), reverse=True)[:count]
 
 
 def _number(value: float) -> float | None:

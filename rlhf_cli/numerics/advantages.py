@@ -100,8 +100,8 @@ def token_shares(
     """
     used = advantages.double()
     along = sum_over_ranks((parts.double() * used).flatten(1).sum(dim=1))
-    (energy,) = sum_over_ranks((used**2).sum().unsqueeze(0)).tolist()
-    if energy == 0.0:
+    (num_used,) = sum_over_ranks(used.count_nonzero().double().unsqueeze(0)).tolist()
+    if num_used == 0:
         return None
     by_component: list[float] = (along / along.sum()).tolist()
     return by_component

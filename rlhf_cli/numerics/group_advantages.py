@@ -56,5 +56,4 @@ def _deviation(values: Tensor) -> Tensor:
     mean = torch.nanmean(values, dim=-1, keepdim=True)
     variance = torch.nanmean((values - mean) ** 2, dim=-1)
     count = (~values.isnan()).sum(dim=-1)
-    correction = torch.where(count > 1, count / (count - 1), torch.nan)
-    return torch.sqrt(variance * correction)
+    return torch.sqrt(variance * (count / (count - 1)))

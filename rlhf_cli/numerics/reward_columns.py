@@ -112,4 +112,4 @@ def _deviation(values: Tensor) -> Tensor:
     exact = values.double()
     count = (~exact.isnan()).sum(dim=-1, keepdim=True)
     squares = ((exact - exact.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
-    return torch.where(count > 1, (squares / (count - 1).clamp(min=1)).sqrt(), torch.zeros_like(squares)).to(values)
+    return (squares / (count - 1).clamp(min=1)).sqrt().to(values)

@@ -38,7 +38,7 @@ def test_a_tie_for_the_best_is_no_change() -> None:
 
 
 def test_all_that_is_held() -> None:
-    """Of six rows one has no other total. Ranks 1 2 3 4 5 become 4 5 1 2 3: the first two move most, the first first."""
+    """Of six rows one has no other total. Ranks 1 2 3 4 5 become 4 5 1 2 3: the first two move most, in their order."""
     totals, others = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [4.0, 5.0, 1.0, 2.0, 3.0, None]
     labels = [True, False, True, None, False, True]
     found = two_weightings(["a=1", "b=2"], list("aabbcc"), totals, others, labels, num_moved=3)
@@ -46,7 +46,7 @@ def test_all_that_is_held() -> None:
     assert (found.mean, found.other_mean) == (3.0, 3.0)
     assert found.moved == ((0, 3.0), (1, 3.0), (2, -2.0))
     assert len(two_weightings([], list("aabbcc"), totals, others, None).moved) == 5
-    # Good 1, 3 and 6, bad 2 and 5: of six pairs 3 > 2, 6 > 2 and 6 > 5. Good 4 and 1, bad 5 and 3: 4 > 3 of four.
+    # Good 1, 3 and 6, bad 2 and 5: of six pairs 3 > 2, 6 > 2 and 6 > 5. Good 4 and 1, bad 5 and 3: one of four.
     assert (found.roc_auc, found.other_roc_auc) == (3 / 6, 1 / 4)
     assert (found.num_prompts, found.num_other_best) == (2, 0)
     with pytest.raises(ValueError, match="shorter"):

@@ -12,7 +12,7 @@ from rlhf_cli.numerics.group_advantages import EPS, grpo_advantages, rloo_advant
 from tests.support.tolerances import ARITHMETIC
 
 NAN = float("nan")
-TOTALS = [1.0, 0.25, -0.5, NAN, 3.0, 3.0, 3.0, 3.0, NAN, NAN, NAN, 0.7]
+TOTALS = [1.0, 0.25, -0.5, NAN, 3.0, 3.0, 3.0, 3.0, NAN, NAN, NAN, 0.7, NAN, 2.0, NAN, 5.0]
 GROUP = 4
 
 

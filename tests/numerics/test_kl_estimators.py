@@ -98,3 +98,6 @@ def test_refused() -> None:
     for wrong in ((-0.1, 6.0, 1000.0), (0.1, 0.0, 1000.0), (0.1, 6.0, 0.0), (math.nan, 6.0, 1000.0)):
         with pytest.raises(ValueError, match="above 0"):
             AdaptiveKl(*wrong, max_error=0.2)
+    with pytest.raises(ValueError, match="above 0"):
+        AdaptiveKl(0.1, 6.0, 1000.0, max_error=0.0)
+    assert AdaptiveKl(0.0, 6.0, 1000.0, 0.2).updated(9.0, 64).coef == 0.0  # no penalty stays none
