@@ -141,7 +141,7 @@ class _Shape:
 
     def table(self) -> dict[str, _Part]:
         """Return name -> (numbers of the events, steps, values)."""
-        numbers, steps = np.array(self._numbers), np.array(self.steps, dtype=np.int64)
+        numbers, steps = np.array(self._numbers), np.array(self.steps)
         if set(map(type, chain.from_iterable(self._rows))) <= _PLAIN:
             values = np.array(self._rows, dtype=np.float64)
             return {name: (numbers, steps, values[:, place]) for place, name in enumerate(self.names, start=1)}
@@ -158,7 +158,7 @@ def _joined(parts: list[_Part]) -> Series:
     if len(parts) == 1:
         return Series(parts[0][1], parts[0][2])
     numbers, steps, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(numbers, kind="stable")
+    order = np.argsort(numbers)
     return Series(steps[order], values[order])
 
 

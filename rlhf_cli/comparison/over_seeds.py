@@ -41,7 +41,7 @@ def estimate(values: Sequence[float], estimator: str = MEAN) -> Estimate:
 
 def interquartile(strata: Sequence[Sequence[float]], *, draws: int = _DRAWS, seed: int = 0) -> Estimate:
     """Return the mean of the middle half of all values, with a bootstrap that draws seeds within each stratum."""
-    arrays = [np.asarray(stratum, dtype=np.float64) for stratum in strata]
+    arrays = [np.asarray(stratum) for stratum in strata]
     together = np.concatenate(arrays)
     middle = float(_trimmed(together[None, :])[0])
     if min(map(len, arrays)) < 2 or together.min() == together.max():
@@ -55,5 +55,5 @@ def interquartile(strata: Sequence[Sequence[float]], *, draws: int = _DRAWS, see
 def _trimmed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for each row the mean without its lowest and highest quarter, rounded down, as scipy.stats.trim_mean."""
     cut = int(_TRIMMED * rows.shape[1])
-    mean: NDArray[np.float64] = np.sort(rows, axis=1)[:, cut : rows.shape[1] - cut].mean(axis=1)
+    mean: NDArray[np.float64] = np.sort(rows)[:, cut : rows.shape[1] - cut].mean(axis=1)
     return mean

@@ -46,4 +46,4 @@ def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Se
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a >= b for a, b in zip(one, other, strict=True)) and any(a > b for a, b in zip(one, other, strict=True))
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))

@@ -51,8 +51,39 @@ def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
     with pytest.warns(UserWarning, match="no run logs the metric 'entorpy'") as caught:
         loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
     assert len(caught) == len(loaded.problems) == 1
-    assert loaded.problems[0].hint == "did you mean 'entropy'?"
+    problem = loaded.problems[0]
+    assert (problem.hint, problem.got) == ("did you mean 'entropy'?", "metrics=['reward', 'entorpy']")
+    assert problem.expected == "some of reward, entropy"
     assert list(loaded.metrics) == ["reward"]
+
+
+@pytest.mark.parametrize(("count", "rest"), [(12, ""), (13, ", ...")])
+def test_a_dozen_of_the_metrics_that_there_are_is_told(place: Path, count: int, rest: str) -> None:
+    names = [f"m{number:02}" for number in range(count)]
+    write_run(place / "a", configured(), {name: [0.1] for name in names})
+    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
+        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
+    assert problem.expected == f"some of {', '.join(names[:12])}{rest}"
+
+
+def test_where_nothing_was_logged_nothing_is_suggested(place: Path) -> None:
+    write_run(place / "a", configured(), {}, state="created")
+    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
+        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
+    assert (problem.expected, problem.hint) == (None, None)
+
+
+def test_what_stands_beside_a_run(place: Path) -> None:
+    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1, 0.2]}, max_steps=7)
+    write_run(place / "runs" / "b", {**configured(0.5), "trainer": {"name": "rloo"}}, {"reward": [0.4]})
+    loaded = rlhf_cli.load_runs("runs", "runs/a")
+    assert len(loaded.logged) == 2
+    assert list(loaded.runs)[:5] == ["place", "state", "step", "max_steps", "trainer"]
+    assert loaded.runs["step"].tolist() == [2, 1]
+    assert loaded.runs["max_steps"].tolist() == [7, 30]
+    assert loaded.runs["trainer"].tolist() == ["grpo", "rloo"]
+    assert [Path(one).name for one in loaded.runs["place"]] == ["a", "b"]
+    assert loaded.runs["trainer.args.max_steps"].tolist()[0] == 30
 
 
 def test_negative_control_a_metric_that_one_run_logs_is_not(place: Path, recwarn: pytest.WarningsRecorder) -> None:

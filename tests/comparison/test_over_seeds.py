@@ -76,3 +76,28 @@ def test_seeds_are_drawn_within_their_stratum() -> None:
     assert across.high is not None
     assert within.high - within.low < 0.5
     assert across.high - across.low > 5
+
+
+def test_its_ends_are_the_percentiles_of_5000_draws() -> None:
+    """By its definition, with the same random numbers: the 2.5th and the 97.5th of the trimmed means."""
+    from scipy import stats
+
+    random = np.random.default_rng(0)
+    drawn = np.array(FIVE)[random.integers(5, size=(5000, 5))]
+    low, high = np.percentile(stats.trim_mean(drawn, 0.25, axis=1), [2.5, 97.5])
+    found = estimate([*FIVE, float("inf")], IQM)
+    assert (found.mean, found.low, found.high) == pytest.approx((stats.trim_mean(FIVE, 0.25), low, high))
+    assert found.count == 5
+    strata = interquartile([FIVE, [1.0, 2.0, 3.0]], draws=50, seed=7)
+    random = np.random.default_rng(7)
+    both = [np.array(one)[random.integers(len(one), size=(50, len(one)))] for one in (FIVE, [1.0, 2.0, 3.0])]
+    low, high = np.percentile(stats.trim_mean(np.hstack(both), 0.25, axis=1), [2.5, 97.5])
+    assert (strata.low, strata.high) == pytest.approx((low, high))
+
+
+def test_two_seeds_a_stratum_are_enough_to_draw_from() -> None:
+    """Of 0 and 1 a draw has the mean 0, 1/2 or 1, and the first and the last a quarter of the time each."""
+    found = interquartile([[0.0, 1.0]])
+    assert (found.mean, found.low, found.high, found.count) == (0.5, 0.0, 1.0, 2)
+    assert interquartile([[0.0], [1.0, 2.0]]).low is None
+    assert estimate([float("nan")], IQM) == estimate([])

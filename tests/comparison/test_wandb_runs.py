@@ -82,15 +82,47 @@ def test_only_what_is_wanted_is_kept() -> None:
     assert list(run.metrics) == ["eval_greedy/total"]
 
 
-@pytest.mark.parametrize("word", ["wandb:", "wandb:team", "wandb:team//group"])
+@pytest.mark.parametrize("word", ["wandb:", "wandb:team", "wandb:team//group", "wandb://a"])
 def test_two_parts_at_least(word: str) -> None:
-    with pytest.raises(RunError, match="entity/project"):
+    with pytest.raises(RunError, match="no runs of wandb's") as caught:
         read_wandb(word, api=StandIn([]))
+    error = caught.value
+    assert (error.got, error.expected) == (word, "wandb:entity/project or wandb:entity/project/group")
+    assert str(error.hint).startswith("rlhf compare wandb:")
 
 
-def test_no_such_runs() -> None:
-    with pytest.raises(RunError, match="wandb has no such runs"):
-        read_wandb("wandb:a/b/c", api=StandIn([]))
+@pytest.mark.parametrize(("word", "hint"), [("wandb:a/b/c", "rlhf compare wandb:a/b takes all"), ("wandb:a/b", None)])
+def test_no_such_runs(word: str, hint: str | None) -> None:
+    with pytest.raises(RunError, match="wandb has no such runs") as caught:
+        read_wandb(word, api=StandIn([]))
+    assert caught.value.got == word
+    assert str(caught.value.hint).startswith(str(hint))
+
+
+def test_what_is_read_of_a_run() -> None:
+    """Steps under whatever name, and an event of a step in between; what stands beside the experiment is left out."""
+    rows: list[dict[str, object]] = [
+        {"_step": 3, "_runtime": 1.0, "step": 1, "loss": 0.5},
+        {"global_step": 2, "train/loss": 0.25, "eval/loss": 0.75, "epoch": None},
+        {"_step": 4, "_timestamp": 2.0},
+        {"loss": 9.0},
+        {"step": "x", "_step": 6.0, "loss": 0.125},
+    ]
+    config = {**configured(), "learning_rate": 0.1, "trainer": {"args": {"max_steps": 50}}}
+    (run,) = read_wandb("wandb:a/b", api=StandIn([StoredRun("7", config, rows, state="running")]))
+    assert (run.name, run.place, run.folder, run.state) == ("happy-cloud-7", "wandb:a/b/7", None, "running")
+    assert (run.step, run.max_steps, run.reason, run.choices, run.trainer) == (6, 50, None, {}, "?")
+    assert {name: list(one.values) for name, one in run.metrics.items()} == {
+        "loss": [0.5, 0.25, 0.125],
+        "eval_loss": [0.75],
+    }
+    assert list(run.metrics["loss"].steps) == [1, 2, 6]
+    assert "learning_rate" not in run.settings
+    assert (run.settings["trainer.args.max_steps"], run.weights) == (50, {"correct": 1.0, "brevity": 0.0})
+    (odd,) = read_wandb(
+        "wandb:a/b", api=StandIn([StoredRun("7", {"trainer": {"args": {"max_steps": "x"}}}, [], "odd")])
+    )
+    assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
 
 
 def test_no_login_says_what_is_missing() -> None:
@@ -100,5 +132,6 @@ def test_no_login_says_what_is_missing() -> None:
 
     with pytest.raises(RunError, match="wandb cannot be asked") as error:
         read_wandb("wandb:a/b/c", api=LoggedOut([]))
-    assert "wandb login" in str(error.value)
-    assert "api_key not configured" in str(error.value)
+    assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
+    assert "wandb login" in str(error.value.expected)
+    assert str(error.value.hint).startswith("rlhf compare runs/...")

@@ -69,7 +69,26 @@ def test_a_stretch_with_null_is_no_best_stretch() -> None:
     assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
 
 
+@pytest.mark.parametrize(
+    ("typed", "window", "words"),
+    [
+        ("last", Window(), "mean of the last tenth of the log events"),
+        ("first", Window("first"), "mean of the first tenth of the log events"),
+        ("best", Window("best"), "best mean of a tenth of the log events in a row"),
+        ("last-1", Window("last", 1), "mean of the last 1 log events"),
+        ("last:20", Window("last", 20), "mean of the last 20 log events"),
+        ("auc", Window("auc"), "area under the curve per step (mean over the whole run)"),
+    ],
+)
+def test_what_a_word_means(typed: str, window: Window, words: str) -> None:
+    assert parse_window(typed) == window
+    assert (str(window), window.in_words) == (typed.replace(":", "-"), words)
+
+
 @pytest.mark.parametrize("typed", ["last-0", "tenth", "last-x", ""])
 def test_another_word_is_refused(typed: str) -> None:
-    with pytest.raises(UserError, match="no such window"):
+    with pytest.raises(UserError, match="no such window") as caught:
         parse_window(typed)
+    error = caught.value
+    assert (error.where, error.got, error.hint) == ("--window", typed, "--window last-20")
+    assert str(error.expected).startswith("last (a tenth of the log events), last-K")

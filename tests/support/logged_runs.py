@@ -6,9 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from rlhf_cli.comparison.logged_run import LoggedRun
+from rlhf_cli.comparison.metric_columns import columns_of
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -28,6 +31,26 @@ def configured(weight: float = 0.0, seed: int = 0, *, trainer: str = "grpo", **c
         **changes,
     }
     return config  # type: ignore[return-value]
+
+
+def in_memory(
+    name: str,
+    *,
+    settings: Mapping[str, object] | None = None,
+    weights: Mapping[str, float | None] | None = None,
+    **curves: Sequence[float | None],
+) -> LoggedRun:
+    """Return a finished run that lies nowhere, with what `curves` log at steps 1, 2, ..."""
+    num_steps = max(map(len, curves.values()), default=0)
+    events: list[Any] = [
+        {"step": step + 1, **{metric: values[step] for metric, values in curves.items() if step < len(values)}}
+        for step in range(num_steps)
+    ]
+    return LoggedRun(
+        **{"name": name, "place": name, "folder": None, "state": "finished", "step": num_steps, "max_steps": num_steps},
+        **{"reason": None, "settings": settings or {}, "choices": {}, "weights": weights or {}, "trainer": "grpo"},
+        metrics=columns_of(events),
+    )
 
 
 def write_run(
