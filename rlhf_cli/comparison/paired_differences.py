@@ -84,7 +84,7 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), IMPOSSIBLE, comparisons)
     deviation, mean = stdev(gaps), fmean(gaps)
     if deviation <= 1e-12 * max(map(abs, [*gaps, *(here[seed] for seed in seeds)])):
-        outcome = EQUAL if mean == 0 or abs(mean) <= deviation else IMPOSSIBLE
+        outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
     found = student(gaps, comparisons=comparisons)
     assert found.low is not None
