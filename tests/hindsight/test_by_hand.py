@@ -14,31 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, DataError
-from rlhf_cli.hindsight.stored_rounds import read_rounds
-from rlhf_cli.hindsight.what_if import Rule, WhatIf, what_if
-from rlhf_cli.jobs.asked_in_hindsight import ask
+from rlhf_cli.errors import DataError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import read_status
-from tests.support.hindsight_runs import advantages_if
+from tests.support.hindsight_runs import CORRECT, LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 from tests.support.stored_tables import frozen, write_table
 from tests.support.tolerances import ARITHMETIC
 
-CORRECT, FORMAT, BREVITY = [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]
-WAS = [1.1 - 0.825, 0.7 - 0.825, 1.5 - 0.825, -0.825]
-WOULD = [0.35 - 0.45, 0.7 - 0.45, 0.75 - 0.45, -0.45]
-UNSCALED = "trainer.args.scale_rewards=none"
 GATED = "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: zero}"
-LESS = "rewards.correct.weight=0.25"
-
-
-def scores(**other: object) -> dict[str, list[object]]:
-    return {"correct": [*CORRECT], "format": [*FORMAT], "brevity": [*BREVITY], "advantage": [*WAS], **other}
-
-
-def answer(run: RunFolder, *words: str, recompute: bool = False) -> WhatIf:
-    question = ask(run, list(words), recompute=recompute)
-    return what_if(question, read_rounds(run), read_status(run).max_steps, recompute=recompute)
 
 
 @pytest.fixture
@@ -111,142 +93,6 @@ def test_a_schedule_goes_by_the_steps_that_were_done_before_a_round(place: Path)
     linear = "rewards.correct.weight={start: 0, end: 1, fraction: 0.5, shape: linear}"
     found = [one.mean_total[1] for one in answer(run, linear).rounds]
     assert found == pytest.approx([0.325, 0.325 + 0.25, 0.325 + 0.5], **ARITHMETIC)
-
-
-def test_rewards_of_environments_count_once_each(place: Path) -> None:
-    """An environment gave 1, 2, 3 and 4 of its own, which no weight changes: 2.5 more a row on average."""
-    run = frozen(place, UNSCALED)
-    world = [1.0, 2.0, 3.0, 4.0]
-    advantage = [a + w - 2.5 for a, w in zip(WAS, world, strict=True)]
-    write_table(run, 1, **scores(**{"world": world, "world.effective": world, "advantage": advantage}))
-    found = answer(run, LESS)
-    (first,) = found.rounds
-    assert first.why is None
-    assert first.mean_total == pytest.approx((3.325, 2.95), **ARITHMETIC)
-    pushed = sum(a * (w - 2.5) for a, w in zip(advantage, world, strict=True)) / 4
-    assert first.push["world"][0] == pytest.approx(pushed, **ARITHMETIC)
-    assert sum(one[1] or 0.0 for one in first.share.values()) == pytest.approx(1.0, **ARITHMETIC)
-    assert list(first.share) == ["correct", "format", "brevity", "world"]
-    assert {one.completion: one.scores["world"] for one in found.movers} == {
-        f"answer {row}": value for row, value in enumerate(world)
-    }
-
-
-@pytest.mark.parametrize(
-    ("words", "mean"),
-    [
-        # The second and the fourth row were cut: two of four pay 0.7.
-        (["truncation=eos_penalty", "truncation.penalty=0.7"], 0.825 - 0.35),
-        (["truncation=exclude"], (1.1 + 1.5) / 2),
-        # Of 6 tokens the last three: 4 pay a third, 6 all, cut or not.
-        (["truncation=soft_overlong", "truncation.cache=3"], 0.825 - (1 / 3 + 1) / 4),
-    ],
-)
-def test_what_another_truncation_policy_makes_of_the_same_ends(place: Path, words: list[str], mean: float) -> None:
-    run = frozen(place, UNSCALED, "trainer.args.max_completion_length=6")
-    cut, tokens = [False, True, False, True], [2, 4, 2, 6]
-    write_table(run, 1, **scores(**{"rollout.truncated": cut, "rollout.tokens": tokens}))
-    assert answer(run, *words).rounds[0].mean_total == pytest.approx((0.825, mean), **ARITHMETIC)
-
-
-def test_clipped_totals_of_rloo(place: Path) -> None:
-    """Clipped to 0.1 and 1: 1, 0.7, 1, 0.1, then 0.35, 0.7, 0.75, 0.1. A row less the mean of the others is 4/3 of
-    what it is above all.
-    """
-    run = frozen(place, "trainer=rloo", "trainer.args.beta=0", "trainer.args.reward_clip_range=[0.1,1.0]")
-    was, would = (
-        [4 / 3 * (one - sum(side) / 4) for one in side] for side in ([1, 0.7, 1, 0.1], [0.35, 0.7, 0.75, 0.1])
-    )
-    write_table(run, 1, **scores(advantage=was))
-    (found,) = answer(run, LESS).rounds
-    assert (found.why, found.share) == (None, {})  # of a clipped total nobody can say whose it is
-    assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
-    assert advantages_if(run, LESS)[1] == pytest.approx(would, **ARITHMETIC)
-
-
-class TestWhatMovesMost:
-    def test_over_all_rounds_at_most_so_many_and_the_same_answer_once(self, place: Path) -> None:
-        """By the weight of correct, 0.75 less: its score of 4 moves three times 0.5, and is told of the later round."""
-        run = frozen(place, UNSCALED)
-        text = ["same", "b", "same", "d"]
-        write_table(run, 1, **scores(completion=text))
-        write_table(run, 2, **scores(correct=[4.0, 0.0, 0.0, 0.0], advantage=self.centred([4.1, 0.7, 0.5, 0.0])))
-        question = ask(run, [LESS], recompute=False)
-        movers = what_if(question, read_rounds(run), 8, num_movers=4).movers
-        assert [(one.step, one.completion) for one in movers] == [
-            *((2, "answer 0"), (2, "answer 1"), (2, "answer 2"), (2, "answer 3"))
-        ]
-        assert [one.completion for one in what_if(question, read_rounds(run), 8, num_movers=9).movers[4:]] == [
-            *("same", "b", "d")
-        ]
-        assert len(what_if(question, read_rounds(run), 8).movers) == 5
-
-    def centred(self, totals: list[float]) -> list[object]:
-        return [one - sum(totals) / 4 for one in totals]
-
-    def test_rows_that_do_not_move_are_none(self, one_group: RunFolder) -> None:
-        """With 0.2 less for each format, whose mean is 0.5, every row moves by 0.1; with the same weights none does."""
-        assert len(answer(one_group, "rewards.format.weight=0.3").movers) == 4
-        assert answer(one_group, "rewards.format.on_error=0.0").movers == ()
-
-    def test_what_was_not_scored_is_none_and_a_total_that_there_is_not(self, place: Path) -> None:
-        """The first row has no score at all: it moves nowhere, and of the others it is not told what they lack."""
-        run = frozen(place, UNSCALED)
-        columns = {"correct": [None, 0.0, 1.0, 0.0], "format": [None, 1.0, 1.0, None], "brevity": [None, 1.0, 0.0, 0.0]}
-        # Excluded entries are their group's mean: totals 0.7, 1.5 and, with a format of 1, 0.5; mean 0.9.
-        write_table(run, 1, **scores(**columns, advantage=[0.0, -0.2, 0.6, -0.4]))
-        found = answer(run, LESS)
-        assert found.rounds[0].why is None
-        assert {one.completion: one.scores["format"] for one in found.movers} == {
-            **{"answer 1": 1.0, "answer 2": 1.0, "answer 3": None}
-        }
-        assert found.movers[0].total == pytest.approx((1.5, 0.75), **ARITHMETIC)
-
-
-class TestRefusals:
-    def test_rows_that_are_no_groups(self, place: Path) -> None:
-        run = frozen(place, UNSCALED)
-        write_table(run, 3, correct=[1.0] * 3, format=[1.0] * 3, brevity=[1.0] * 3)
-        with pytest.raises(DataError, match="the rows are no whole groups") as caught:
-            answer(run, LESS)
-        error = caught.value
-        assert (error.where, error.got) == ("step 3", "3 rows, trainer.args.num_generations=4")
-        assert error.expected == "a table as the run has written it"
-
-    def test_a_failure_that_would_have_ended_the_run(self, place: Path) -> None:
-        run = frozen(place, UNSCALED, "rewards.format.on_error=exclude", "rewards.brevity.on_error=exclude")
-        write_table(run, 1, **scores())
-        write_table(run, 2, **scores(**{"brevity.error": [None, "it broke", None, None]}))
-        assert answer(run, "rewards.format.on_error=raise").rounds
-        with pytest.raises(ConfigError, match="the run would have ended") as caught:
-            answer(run, "rewards.brevity.on_error=raise")
-        error = caught.value
-        assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
-        assert error.expected == "exclude, or a number"
-
-
-def test_the_rules_before_and_after(one_group: RunFolder) -> None:
-    schedule = "rewards.correct.weight={start: 0.5, end: 2, steps: 5, shape: linear}"
-    gate = "rewards.brevity.gate={by: correct, at_least: 0.5, otherwise: zero}"
-    found = answer(one_group, schedule, gate, "~rewards.format")
-    assert found.rules == {
-        "correct": (Rule("1", ""), Rule("0.5 to 2", "")),
-        "format": (Rule("0.5", ""), None),
-        "brevity": (Rule("0.2", ""), Rule("0.2", "correct >= 0.5 else zero")),
-    }
-    assert found.words == (schedule, gate, "~rewards.format")
-    assert {one.key for one in found.changes} >= {"rewards.correct.weight"}
-    assert (found.num_computed, found.left_out) == (0, ())
-
-
-def test_the_mean_of_a_figure_is_over_the_rounds_that_have_it(one_group: RunFolder) -> None:
-    """Of totals the same ones twice, and a round whose totals are all equal, which ranks nothing."""
-    write_table(one_group, 2, correct=[1.0] * 4, format=[1.0] * 4, brevity=[0.0] * 4, advantage=[0.0] * 4)
-    found = answer(one_group, LESS)
-    assert found.mean(lambda one: one.mean_total[0]) == pytest.approx((0.825 + 1.5) / 2, **ARITHMETIC)
-    assert found.mean(lambda one: one.tau) == pytest.approx(4 / 6)
-    assert found.mean(lambda one: None) is None
-    assert [one.num_ranked for one in found.rounds] == [1, 0]
 
 
 class TestClosedGates:

@@ -40,6 +40,12 @@ class TestDead:
         settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
         assert is_dead(settled.totals, 2) is expected
 
+    @pytest.mark.parametrize(("apart", "expected"), [(2e-9, False), (0.0, True)])
+    def test_a_row_without_a_total_says_nothing_of_how_large_they_are(self, apart: float, expected: bool) -> None:
+        """Beside 3e-9 rounding is 1e-15; beside 1 it would be more than these totals are apart."""
+        settled = Case([column(NAN, 1e-9, 1e-9 + apart, 1e-9)], [Rule("a")], [1.0]).settle()
+        assert is_dead(settled.totals, 4) is expected
+
     def test_what_one_prompt_differs_from_another_is_a_critic_s_business(self) -> None:
         settled = Case([column(1, 1, 5, 5)], [Rule("a")], [1.0]).settle()
         assert (is_dead(settled.totals, 2), is_dead(settled.totals, 4)) == (True, False)

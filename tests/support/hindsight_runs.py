@@ -7,13 +7,30 @@ from pathlib import Path
 import pyarrow.parquet
 
 from rlhf_cli.hindsight.stored_rounds import read_rounds
-from rlhf_cli.hindsight.what_if import both_settle, both_sides
+from rlhf_cli.hindsight.what_if import WhatIf, both_settle, both_sides, what_if
 from rlhf_cli.jobs.asked_in_hindsight import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
 EOS = 1
 """Of the byte tokenizer, which has the printable bytes, `!` the first, behind two special tokens."""
+
+
+# One group of four, of tests/hindsight/test_by_hand.py, and a weight that is asked about.
+CORRECT, FORMAT, BREVITY = [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]
+WAS = [1.1 - 0.825, 0.7 - 0.825, 1.5 - 0.825, -0.825]
+WOULD = [0.35 - 0.45, 0.7 - 0.45, 0.75 - 0.45, -0.45]
+UNSCALED = "trainer.args.scale_rewards=none"
+LESS = "rewards.correct.weight=0.25"
+
+
+def scores(**other: object) -> dict[str, list[object]]:
+    return {"correct": [*CORRECT], "format": [*FORMAT], "brevity": [*BREVITY], "advantage": [*WAS], **other}
+
+
+def answer(run: RunFolder, *words: str, recompute: bool = False) -> WhatIf:
+    question = ask(run, list(words), recompute=recompute)
+    return what_if(question, read_rounds(run), read_status(run).max_steps, recompute=recompute)
 
 
 def ids(text: str, *, ends: bool) -> list[int]:
