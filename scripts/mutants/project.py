@@ -84,7 +84,7 @@ OURS = Project(
         "rlhf_cli/hindsight": ("tests/hindsight",),
         "rlhf_cli/measure": ("tests/measure",),
         "rlhf_cli/memory": ("tests/memory",),
-        "rlhf_cli/numerics": ("tests/numerics", "tests/measure"),
+        "rlhf_cli/numerics": ("tests/numerics",),
         "rlhf_cli/packing": ("tests/packing", "tests/trainers/passes"),
         "rlhf_cli/runs/checkpoint_folders.py": (
             "tests/runs/test_checkpoint_folders.py",

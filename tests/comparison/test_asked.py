@@ -151,8 +151,8 @@ def test_a_dozen_values_are_held_each_against_each(count: int, is_judged: bool) 
     runs = runs_of(*by_weight(*(0.5 * step for step in range(count))), **{CORRECT: [0.1 * n for n in range(2 * count)]})
     found = of(runs)
     assert bool(found.verdicts) == is_judged
-    note = "13 values of weight, each against each, are too many for a verdict: --baseline VALUE holds all against one"
-    assert (note in found.notes) == (not is_judged)
+    said = "no verdict: 13 values of weight, each against each, are too many; try --baseline VALUE"
+    assert found.no_verdict == (None if is_judged else said)
 
 
 NAMES = "one of correct, brevity, kl, or a name of metrics.jsonl"

@@ -67,7 +67,7 @@ def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, 
     values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
     pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
     assert {one.seeds_needed for one in pairs} == {41}
-    assert "about 31 more seeds would for a and b" in in_words(CORRECT, pairs, "a")
+    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
 
 
 @pytest.mark.parametrize("order", ["bc", "cb"])
@@ -76,7 +76,7 @@ def test_a_pair_that_no_number_of_seeds_decides_is_the_last_to_be_named(order: s
     values["a"] = dict.fromkeys(values["c"], 0.0)
     pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
     assert sorted(map(str, (one.seeds_needed for one in pairs))) == ["41", "None"]
-    assert "about 31 more seeds would for a and b" in in_words(CORRECT, pairs, "a")
+    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
 
 
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
