@@ -41,6 +41,10 @@ class Scorer:
     def __call__(self, completions, answer, **kwargs):
         return [float(text == self.target) for text in completions]
 
+class Fails:
+    def __init__(self, target):
+        raise KeyError(target)
+
 constant = 3
 """
 
@@ -109,17 +113,32 @@ class TestRefused:
     def test_no_such_file(self, place: Path) -> None:
         error = refusal("./gone.py:plain")
         assert (error.what, error.got) == ("there is no such reward file", str(place / "gone.py"))
+        assert (error.where, error.expected, error.hint) == (WHERE, "./file.py:function", None)
+        assert refusal("./my_reward.py:plain").hint == "./my_rewards.py:plain"
 
     def test_no_such_module(self) -> None:
         error = refusal("no_such_package_at_all.rewards:plain")
         assert error.what == "no_such_package_at_all.rewards cannot be imported"
         assert error.got == "ModuleNotFoundError: No module named 'no_such_package_at_all'"  # and no line of ours
+        assert error.where == WHERE
+        assert error.expected == "a module that `python -c 'import ...'` can import from this folder"
 
-    @pytest.mark.parametrize("fn", ["./my_rewards.py:plane", "./my_rewards.py:constant"])
-    def test_no_such_function(self, fn: str) -> None:
+    @pytest.mark.parametrize(
+        ("fn", "hint"), [("./my_rewards.py:plian", "./my_rewards.py:plain"), ("./my_rewards.py:constant", None)]
+    )
+    def test_no_such_function(self, fn: str, hint: str | None) -> None:
         error = refusal(fn)
-        assert "has no function" in error.what
-        assert error.expected == "one of Scorer, later, make, makes_nothing, plain, with_arguments"
+        assert error.what == f"./my_rewards.py has no function {fn.split(':')[1]!r}"
+        assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
+        assert error.expected == "one of Fails, Scorer, later, make, makes_nothing, plain, with_arguments"
+
+    def test_a_file_of_nothing_but_what_is_its_own(self, write: Write) -> None:
+        write("private.py", "def _hidden(completions): ...\nnumber = 3\n")
+        assert refusal("./private.py:plain").expected == "a function defined in that file"
+
+    def test_a_file_that_is_no_python_is_named_with_its_line(self, write: Write) -> None:
+        write("half.py", "x = 1\ndef plain(:\n")
+        assert str(refusal("./half.py:plain").got).endswith("(half.py:2)")
 
     def test_the_place_in_the_users_file_is_named(self, write: Write) -> None:
         write("deep_one.py", "import deep_two\n")
@@ -152,6 +171,13 @@ class TestRefused:
     def test_a_factory_that_makes_nothing(self) -> None:
         error = refusal("./my_rewards.py:makes_nothing", target=3)
         assert (error.what, error.got) == ("./my_rewards.py:makes_nothing made no reward function", "int")
+        assert (error.where, error.expected) == (WHERE, "a callable")
+
+    def test_what_a_factory_makes_of_its_arguments_is_told(self) -> None:
+        error = refusal("./my_rewards.py:Fails", target=3)
+        assert error.what == "./my_rewards.py:Fails does not take these arguments"
+        assert str(error.got).startswith("{'target': 3} (KeyError: 3 (my_rewards.py:")
+        assert (error.where, error.expected) == ("args", "what ./my_rewards.py:Fails accepts")
 
 
 class TestColumns:
