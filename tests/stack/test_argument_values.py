@@ -15,6 +15,7 @@ from annotated_types import Gt
 
 from rlhf_cli.errors import Problems, RewardError, UserError
 from rlhf_cli.stack.annotation_words import complaint, in_words
+from rlhf_cli.stack.argument_values import _hint, anchored
 from rlhf_cli.stack.reward_functions import resolve
 
 KEY = "rewards.mine.args"
@@ -149,19 +150,53 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     error = only("./own.py:typed", cuont=3)
     assert error.what == "./own.py:typed has no argument 'cuont'"
     assert (error.where, error.hint) == (f"{KEY}.cuont (exp.yaml:3)", f"{KEY}.count")
+    assert (error.got, error.expected) == (
+        *("cuont: 3", "words, mode, count, pairs, scale, word, call, exact, later, flag"),
+    )
+    other = only("./own.py:typed", zzz="é")
+    assert (other.got, other.hint) == ('zzz: "é"', f"~{KEY}.zzz")
+    assert only("./own.py:typed", mode="é").got == '"é"'
 
 
 def test_all_at_once() -> None:
     found = problems("./own.py:typed", cuont=3, mode="sotf", completions=["a"])
     names = ("cuont", "mode", "completions")
     assert [error.where for error in found] == [f"{KEY}.{name} (exp.yaml:3)" for name in names]
-    assert found[2].hint == f"~{KEY}.completions"
+    assert (found[2].hint, found[2].got) == (f"~{KEY}.completions", ["a"])
+    assert (
+        found[2].what == "completions is given to ./own.py:typed by the trainer, and no argument of a configuration's"
+    )
 
 
 def test_what_a_factory_lacks_is_named() -> None:
     error = only("./own.py:Made")
     assert error.what == "./own.py:Made needs the argument 'size'"
     assert (error.where, error.hint) == (f"{KEY} (exp.yaml:3)", f"{KEY}.size=VALUE")
+    assert (error.got, error.expected) == ("no arguments", "size")
+
+
+def test_of_a_misspelt_argument_it_is_not_said_that_it_is_missing() -> None:
+    """`siez` is `size`; of what is like none of them both are told."""
+    assert [error.what.split(" ", 1)[1] for error in problems("./own.py:Made", siez=3)] == ["has no argument 'siez'"]
+    unlike, missing = problems("./own.py:Made", colour=3)
+    assert unlike.what.endswith("has no argument 'colour'")
+    assert (missing.got, missing.hint) == ("colour", f"{KEY}.size=VALUE")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("chars", "unit=characters"),
+        ("CHARS", "unit=characters"),
+        ("wrods", "unit=words"),
+        ("characteristic", "unit=characters"),
+        ("ch", None),
+        ("abcnnnnn", None),  # begins as two of them do
+    ],
+)
+def test_a_choice_that_may_have_been_meant(typed: str, hint: str | None) -> None:
+    annotation = Literal["characters", "words", "abcdefgh", "abcuvwxy"]
+    assert _hint("unit", annotation, typed) == hint
 
 
 def test_what_a_factory_raises_is_shown_with_its_line() -> None:
@@ -193,3 +228,19 @@ def test_what_several_arguments_say_together_is_asked_of_the_reward_defaults_inc
 def test_a_value_is_judged_as_yaml_writes_it(annotation: object, fits: object, does_not: object) -> None:
     assert complaint(annotation, fits) is None
     assert does_not is ... or complaint(annotation, does_not) == in_words(annotation)
+
+
+@pytest.mark.parametrize(
+    ("where", "hint", "at", "told"),
+    [
+        (None, None, "k (here)", None),
+        ("args", "args.a=1", "k (here)", "k.a=1"),
+        ("args.a", "or args.b", "k.a (here)", "or args.b"),
+        ("argsother", "args.a=1", "argsother", "args.a=1"),
+    ],
+)
+def test_what_a_reward_says_of_its_arguments_is_said_of_their_key(
+    where: str | None, hint: str | None, at: str, told: str | None
+) -> None:
+    error = anchored(RewardError("odd", where=where, hint=hint), args_key="k", place=lambda key: f"{key} (here)")
+    assert (error.where, error.hint) == (at, told)
