@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_cli.data.same_prompts import prompt_key
 from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, sum_up_answers, write_completions
+from rlhf_cli.measure.policy_results import WinRate
 from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
 from rlhf_cli.numerics.intervals import wilson
 
@@ -171,3 +172,9 @@ def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
     right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
     part = Part(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
     assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
+
+
+def test_win_rates_by_way_of_answering() -> None:
+    greedy, sampled = wilson(3, 4), wilson(5, 8)
+    assert WinRate(greedy, None, "base").by_part() == {"greedy": greedy}
+    assert WinRate(greedy, sampled, "base").by_part() == {"greedy": greedy, "sampled": sampled}

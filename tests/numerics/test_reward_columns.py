@@ -12,6 +12,7 @@ from rlhf_cli.numerics.reward_columns import (
     RunningDeviation,
     clipped,
     divisors,
+    filled,
     normalized_in_group,
 )
 from tests.support.settled_columns import NAN, Case, Rule, column, one
@@ -183,3 +184,43 @@ class TestRunning:
         case = Case([column(1, 2, 3, 4)], [Rule("one", normalize="batch")], [1.0])
         case.settle()
         assert case.running == {}
+
+
+class TestFilled:
+    def test_an_excluded_entry_is_its_groups_mean(self) -> None:
+        matrix = torch.stack([column(1, 1, 1, 1, 1, 1), column(0.5, NAN, 0.1, 7, NAN, 9)], dim=1)
+        assert filled(matrix, 3)[:, 1].tolist() == pytest.approx([0.5, 0.3, 0.1, 7.0, 8.0, 9.0])
+        assert filled(matrix, 3)[:, 0].tolist() == [1.0] * 6
+
+    def test_a_row_to_which_nothing_applies_stays(self) -> None:
+        matrix = torch.stack([column(1, NAN, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
+        found = filled(matrix, 4)
+        assert found[1].isnan().all()
+        assert found[0, 1] == 6.0  # the mean of 5 and 7
+        assert not found[[0, 2, 3]].isnan().any()
+
+    def test_a_component_that_applies_nowhere_in_a_group_is_nothing_in_it(self) -> None:
+        matrix = torch.stack([column(1, 2, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
+        assert filled(matrix, 2)[:, 1].tolist() == [0.0, 0.0, 5.0, 7.0]
+
+    def test_negative_control_nothing_missing_nothing_filled(self) -> None:
+        matrix = torch.randn(6, 3)
+        assert torch.equal(filled(matrix, 3), matrix)
+
+    @pytest.mark.parametrize("fill", ["group", "zero"])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_entry_by_entry(self, seed: int, fill: Any) -> None:
+        """Five groups of three with a third of the entries gone, some rows and some rewards of a group whole."""
+        random = numpy.random.default_rng(seed)
+        matrix = random.normal(size=(15, 4))
+        matrix[random.random(matrix.shape) < 0.4] = NAN
+        matrix[[0, 7]] = NAN
+        matrix[3:6, 2] = NAN
+        found = filled(torch.from_numpy(matrix.copy()), 3, fill).numpy()
+        for row, column_index in numpy.ndindex(*matrix.shape):
+            group = matrix[row // 3 * 3 : row // 3 * 3 + 3, column_index]
+            known = group[~numpy.isnan(group)]
+            expected = matrix[row, column_index]
+            if numpy.isnan(expected) and not numpy.isnan(matrix[row]).all():
+                expected = known.mean() if fill == "group" and len(known) else 0.0
+            assert found[row, column_index] == pytest.approx(expected, nan_ok=True)

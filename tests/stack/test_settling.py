@@ -19,28 +19,6 @@ from rlhf_cli.stack.settling import Settled
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 
 
-class TestFilled:
-    def test_an_excluded_entry_is_its_groups_mean(self) -> None:
-        matrix = torch.stack([column(1, 1, 1, 1, 1, 1), column(0.5, NAN, 0.1, 7, NAN, 9)], dim=1)
-        assert filled(matrix, 3)[:, 1].tolist() == pytest.approx([0.5, 0.3, 0.1, 7.0, 8.0, 9.0])
-        assert filled(matrix, 3)[:, 0].tolist() == [1.0] * 6
-
-    def test_a_row_to_which_nothing_applies_stays(self) -> None:
-        matrix = torch.stack([column(1, NAN, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
-        found = filled(matrix, 4)
-        assert found[1].isnan().all()
-        assert found[0, 1] == 6.0  # the mean of 5 and 7
-        assert not found[[0, 2, 3]].isnan().any()
-
-    def test_a_component_that_applies_nowhere_in_a_group_is_nothing_in_it(self) -> None:
-        matrix = torch.stack([column(1, 2, 3, 4), column(NAN, NAN, 5, 7)], dim=1)
-        assert filled(matrix, 2)[:, 1].tolist() == [0.0, 0.0, 5.0, 7.0]
-
-    def test_negative_control_nothing_missing_nothing_filled(self) -> None:
-        matrix = torch.randn(6, 3)
-        assert torch.equal(filled(matrix, 3), matrix)
-
-
 class TestSettledRows:
     def test_an_all_nan_row_stays_nan_for_every_aggregate(self) -> None:
         raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
