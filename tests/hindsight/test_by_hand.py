@@ -115,6 +115,27 @@ class TestClosedGates:
         assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
         # a and c have a score of it, 0.5 and 0, mean 0.25; their advantages were 0.325 and 0.725.
         assert found.push["brevity"][0] == pytest.approx((0.325 - 0.725) * 0.25 / 2, **ARITHMETIC)
+        assert found.correlation["brevity"][0] == pytest.approx(-1.0)  # two points lie on a line, which falls
+
+    def test_a_reward_that_was_asked_behind_its_gate_too_is_not_asked_again(self, place: Path) -> None:
+        """eager: what it said of b and d was looked at and did not count."""
+        run = frozen(place, UNSCALED, GATED, "rewards.brevity.eager=true")
+        closed_by = {"brevity.closed_by": [None, "correct", None, "correct"]}
+        write_table(run, 1, **scores(brevity=[0.5, None, 0.0, None], advantage=[*self.ADVANTAGES], **closed_by))
+        (found,) = answer(run, "rewards.brevity.weight=1").rounds
+        assert (found.num_unknown, found.why) == (0, None)
+        assert found.mean_total == pytest.approx((0.775, 0.875), **ARITHMETIC)
+
+    @pytest.mark.parametrize("scored", [1, 0])
+    def test_of_one_score_or_none_there_is_no_correlation(self, place: Path, scored: int) -> None:
+        run = frozen(place, UNSCALED)
+        brevity = [0.5, None, None, None] if scored else [None] * 4
+        # A row without it has the others' mean, so it changes no advantage: those of 1, 0.5, 1.5, 0 around 0.75.
+        write_table(run, 1, **scores(brevity=brevity, advantage=[0.25, -0.25, 0.75, -0.75]))
+        (found,) = answer(run, LESS).rounds
+        assert found.why is None
+        assert found.correlation["brevity"] == (None, None)
+        assert found.push["brevity"] == ((0.0, 0.0) if scored else (None, None))
 
     def test_a_gate_that_opens_leaves_out_the_group_and_counts(self, gated: RunFolder) -> None:
         (found,) = answer(gated, "rewards.brevity.gate=null").rounds
@@ -175,6 +196,23 @@ class TestWhatCannotBeSaid:
         assert found.why == "the run's own settings do not give the advantages that it stored"
         assert found.sign_changed is None
         assert found.tau is not None
+
+    @pytest.mark.parametrize(("beyond", "is_near"), [(2.0**-10, True), (2.0**-10 + 2.0**-20, False)])
+    def test_a_ten_thousandth_of_the_largest_is_near_enough(self, place: Path, beyond: float, is_near: bool) -> None:
+        """The stored advantages' largest, 3/4 of 13.01953125 and 2^-10, is 9.765625 = 10000 x 2^-10."""
+        run = frozen(place, UNSCALED)
+        score, nothing = 13.01953125, [0.0] * 4
+        advantage = [0.75 * score + beyond, *[-score / 4] * 3]
+        write_table(run, 1, correct=[score, 0.0, 0.0, 0.0], format=nothing, brevity=nothing, advantage=advantage)
+        (found,) = answer(run, LESS).rounds
+        assert (found.why is None) == is_near
+        assert found.replay_error == pytest.approx(1e-4, rel=1e-2)
+
+    def test_normalised_advantages_without_a_kl_that_are_not_those_of_the_run(self, place: Path) -> None:
+        run = frozen(place, "trainer=rloo", "trainer.args.beta=0", "trainer.args.normalize_advantages=true")
+        write_table(run, 1, **scores(advantage=[0.3, *WAS[1:]]))
+        (found,) = answer(run, LESS).rounds
+        assert found.why == "the run's own settings do not give the advantages that it stored"
 
     def test_running_deviation_over_a_gap(self, place: Path) -> None:
         run = frozen(place, UNSCALED)
