@@ -31,8 +31,6 @@ class GrowingLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Add the keys and values of new tokens behind those that are there; returns all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         length, num_new = self.get_seq_length(), key_states.shape[-2]
         if not length:  # a prompt: what is read of it is all that there is
             return super().update(key_states, value_states, *args, **kwargs)

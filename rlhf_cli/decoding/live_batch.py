@@ -76,7 +76,6 @@ class LiveBatch:
             assert layer.values is not None
             layer.keys, layer.values = layer.keys[..., padding:, :], layer.values[..., padding:, :]
         self._inputs["attention_mask"] = _tensor(mask)[:, padding:]
-        self._inputs["position_ids"] = _tensor(positions)[:, padding:]
 
     def _read(self, ready: dict[str, object]) -> Tensor:
         outputs = self._model(**ready, return_dict=True)

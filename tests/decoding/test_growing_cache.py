@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from rlhf_cli.decoding import growing_cache
 from rlhf_cli.decoding.growing_cache import ROOM_TOKENS, GrowingLayer, let_grow
 
 ROWS, HEADS, SIZE, PROMPT, LONGEST = 5, 2, 3, 4, 1000
@@ -101,6 +102,21 @@ def test_rows_that_leave_take_their_memory_with_them() -> None:
     before = [weakref.ref(one) for one in (layer.keys, *layer._whole)]
     layer.batch_select_indices(torch.tensor([0]))
     assert [one() for one in before] == [None] * 3
+
+
+def test_the_old_keys_go_before_room_is_made_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most memory is that of one tensor beside its old self, and not of two."""
+    layer = GrowingLayer(LONGEST)
+    layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
+    old, lengthened, gone = weakref.ref(layer.keys), growing_cache._lengthened, []
+
+    def noted(cached: Tensor, length: int) -> Tensor:
+        gone.append(old() is None)
+        return lengthened(cached, length)
+
+    monkeypatch.setattr(growing_cache, "_lengthened", noted)
+    layer.update(*torch.zeros(2, ROWS, HEADS, 1, SIZE))
+    assert gone == [False, True]
 
 
 def test_no_more_room_than_is_said() -> None:

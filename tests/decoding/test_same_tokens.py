@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from rlhf_cli.decoding import live_batch, live_rows
 from rlhf_cli.decoding.generating import Generating
@@ -28,7 +30,9 @@ WIDTH = max(LENGTHS)
 
 def both(kind: str, generating: Generating, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what transformers generates and what we do, from the same seed, and hold the seeds' ends together."""
-    model, found, states = model_of(kind), [], []
+    model, found, states = model_of(kind.removesuffix(" bf16")), [], []
+    if kind.endswith("bf16"):
+        model.to(torch.bfloat16)
     for ours in (False, True):
         torch.manual_seed(3)
         with generating.of(model) if ours else torch.no_grad():
@@ -39,11 +43,21 @@ def both(kind: str, generating: Generating, **named: Any) -> tuple[torch.Tensor,
     return found[0], found[1]
 
 
+def decoded_by_hand(lengths: list[int]) -> int:
+    """How many slots are decoded where rows leave as soon as more than an eighth of the batch have ended."""
+    in_batch, slots = len(lengths), 0
+    for num_tokens in range(1, max(lengths)):
+        live = sum(length > num_tokens for length in lengths)
+        in_batch = live if 8 * (in_batch - live) > in_batch else in_batch
+        slots += in_batch
+    return slots
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         *(("llama", name) for name in SETTINGS),
-        *((kind, "sampled, cut") for kind in ("sliding", "mixed", "learned positions")),
+        *((kind, "sampled, cut") for kind in ("llama bf16", "sliding", "mixed", "learned positions")),
     ],
 )
 def test_token_for_token(kind: str, name: str) -> None:
@@ -60,7 +74,7 @@ def test_token_for_token(kind: str, name: str) -> None:
     if name.startswith("sampled"):  # not all run to the end, and those that are done are not decoded
         assert len(set(lengths.tolist())) >= 4
         assert slots.decoded < 0.7 * len(LENGTHS) * (lengths.max() - 1)
-        assert slots.decoded <= slots.tokens * 9 / 8
+        assert slots.decoded == decoded_by_hand(lengths.tolist())
 
 
 def test_negative_control_another_seed_writes_something_else() -> None:
@@ -124,6 +138,26 @@ def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
     assert (logps[~is_token] == 0).all()
     wrong = logits.log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)  # at temperature 1
     assert (logps - wrong)[is_token].abs().max() > 0.1
+
+
+def test_of_a_pass_the_last_places_scores_are_all_that_is_kept() -> None:
+    """A model that scores every place of a prompt returns much more: a view of it would keep all of that alive."""
+
+    class Everywhere:
+        def prepare_inputs_for_generation(self, ids: torch.Tensor, **named: Any) -> dict[str, Any]:
+            return {}
+
+        def _update_model_kwargs_for_generation(self, outputs: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+            return inputs
+
+        def __call__(self, **named: Any) -> Any:
+            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5))
+
+    model: Any = Everywhere()
+    batch = live_batch.LiveBatch(model, torch.zeros(2, 7).long(), {"past_key_values": DynamicCache()}, longest=9)
+    logits = batch.read_tokens()
+    assert logits.tolist() == [[30, 31, 32, 33, 34], [65, 66, 67, 68, 69]]
+    assert logits.untyped_storage().nbytes() == 2 * 5 * 4
 
 
 def test_dropout_lets_no_row_read_for_another() -> None:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
@@ -93,6 +94,108 @@ def test_a_streamer_hears_what_it_would_have_heard() -> None:
     assert generating.mode.why == "generate is given streamer"
 
 
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (2,),
+    "use_cache": (False,),
+    "cache_implementation": ("static", "quantized"),
+    "prompt_lookup_num_tokens": (0, 3),
+    "penalty_alpha": (0.0, 0.6),
+    "dola_layers": ("low",),
+    "force_words_ids": ([[7]],),
+    "constraints": ([],),
+    "prefill_chunk_size": (4,),
+    "return_dict_in_generate": (True,),
+    "stop_strings": ("x",),
+}
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "use_cache": (None, True),
+    "cache_implementation": (None, "dynamic"),
+    "return_dict_in_generate": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_each_setting_is_refused_by_its_own_name_and_value(name: str) -> None:
+    """Where a setting is not given, or says what is the default, rows may leave."""
+    given = settings()
+    for value in _REFUSED[name]:
+        setattr(given, name, value)
+        assert suited.why_not_settings(given) == f"generation with {name}={value!r} is transformers' own"
+    for value in _ALLOWED.get(name, (None,)):
+        setattr(given, name, value)
+        assert suited.why_not_settings(given) is None
+
+
+def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    assert suited.why_not_model(model) is None
+    for name, value, why in (
+        ("is_remote_code", lambda: True, "code that came with the model"),
+        ("_supports_default_dynamic_cache", lambda: False, "in a cache of its own"),
+        ("config", SimpleNamespace(is_encoder_decoder=True), "has an encoder"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(model, name, value)
+            found = suited.why_not_model(model)
+        assert found is not None
+        assert found.startswith("LlamaForCausalLM ")
+        assert why in found
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"attention_mask": torch.ones(12, 9), "logits_to_keep": None, "other": None}, None),
+        ({"token_type_ids": torch.ones(12, 9)}, "the model is given token_type_ids beside its tokens"),
+        ({"attention_mask": torch.ones(11, 9)}, r"attention_mask (11, 9), and not a row of each"),
+        ({"attention_mask": torch.ones(12, 1, 9, 9)}, r"attention_mask (12, 1, 9, 9), and not a row of each"),
+        ({"position_ids": torch.ones(9)}, r"position_ids (9,), and not a row of each"),
+        ({"past_key_values": None}, "the cache is a NoneType"),
+    ],
+)
+def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str | None) -> None:
+    model = model_of("llama")
+    given = {"past_key_values": DynamicCache(config=model.config), **inputs}
+    found = suited.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
+    assert found is None if why is None else found is not None and why in found
+
+
+def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
+    """peft's prompt learning puts its own method in the place of the model's `prepare_inputs_for_generation`."""
+    model, cache = model_of("llama"), {"past_key_values": DynamicCache()}
+    model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
+    found = suited.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
+    assert found == "an adapter puts tokens of its own before the prompts"
+
+
+class _Dropping(nn.Module):
+    """What drops out by a number of its own, as attention does."""
+
+    def __init__(self, **numbers: Any) -> None:
+        super().__init__()
+        vars(self).update(numbers)
+
+
+@pytest.mark.parametrize(
+    ("module", "drops"),
+    [
+        (nn.Dropout(0.1), True),
+        (nn.Dropout(0.0), False),
+        (nn.Dropout(0.1).eval(), False),
+        (nn.AlphaDropout(0.1), True),
+        (nn.Linear(2, 2), False),
+        (_Dropping(attention_dropout=0.1), True),
+        (_Dropping(attention_dropout=0.0), False),
+        (_Dropping(dropout="none", momentum=0.1), False),
+        (_Dropping(attention_dropout=0.1).eval(), False),
+        (nn.Sequential(nn.Dropout(0.1).eval(), nn.Dropout(0.2)), True),
+    ],
+)
+def test_what_is_left_out_by_chance(module: nn.Module, drops: bool) -> None:
+    assert suited.drops_out(module) is drops
+
+
 def test_a_recurrent_model_keeps_its_rows() -> None:
     model, generating = model_of("recurrent"), Generating()
     expected = expected_mode(model, settings(), is_plain=False)
@@ -167,8 +270,14 @@ def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.M
     two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
     monkeypatch.setattr(suited.torch, "distributed", two)
     assert not suited.is_in_parts(model)  # every rank has all of them
+    for name, sharded in (("is_deepspeed_zero3_enabled", lambda: True), ("is_fsdp_managed_module", lambda one: True)):
+        with monkeypatch.context() as patched:
+            patched.setattr(suited, name, sharded)
+            assert suited.is_in_parts(model)
     monkeypatch.setattr(suited, "is_deepspeed_zero3_enabled", lambda: True)
-    assert suited.is_in_parts(model)
+    two.is_initialized = lambda: False
+    assert not suited.is_in_parts(model)
+    two.is_initialized = lambda: True
     two.get_world_size = lambda: 1
     assert not suited.is_in_parts(model)  # nobody else to keep in step with
     monkeypatch.undo()
