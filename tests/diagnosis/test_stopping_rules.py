@@ -136,3 +136,36 @@ def test_negative_control_a_metric_that_comes_is_not_missed() -> None:
     for step in range(1, 9):
         rules.take(step, {"loss": 0.1})
     assert list(rules.never_logged(at_end=True)) == []
+
+
+def test_what_is_said_is_of_the_last_five_and_of_the_first_rule() -> None:
+    rules = StoppingRules({"0": rule("kl > 1", 6), "late": rule("kl > 1", 7)}, [])
+    said = [rules.take(step, {"kl": 1.0 + step}) for step in range(1, 8)]
+    assert said[4] is None
+    assert said[5] == "stopped by rule: kl > 1: ... 3, 4, 5, 6, 7 at steps 1 to 6"
+    assert said[6] == said[5]  # the first that fired is the one that ends the run
+    once = StoppingRules({"once": rule("kl > 1")}, [])
+    assert once.take(3, {"kl": 2, "train_runtime": 1.0}) is None
+    assert once.take(3, {"kl": "far"}) is None
+    assert once.take(3, {"kl": 2.00004}) == "stopped by rule 'once': kl > 1: 2 at step 3"
+    five = StoppingRules({"": rule("kl > 1", 5)}, [])
+    five.replay([{"kl": 2.0}])  # without a step it is taken for the start
+    assert [five.take(step, {"kl": 2.0}) for step in range(1, 5)][-1] == (
+        "stopped by rule: kl > 1: 2, 2, 2, 2, 2 at steps 0 to 4"
+    )
+
+
+def test_a_rule_waits_for_five_events_of_training() -> None:
+    rules = StoppingRules({"a": rule("loss > 1"), "b": rule("zzz > 1"), "c": rule("eval_zzz > 1")}, [])
+    assert list(rules.never_logged(at_end=True)) == []  # nothing has come at all
+    for step in range(1, 5):
+        rules.take(step, {"loss": 0.1})
+    assert list(rules.never_logged()) == []
+    rules.take(5, {"loss": 0.1})
+    assert list(rules.never_logged()) == ["the rule to stop by `zzz > 1` waits for zzz, which is not logged"]
+    (left,) = rules.never_logged(at_end=True)
+    assert "eval_zzz" in left
+    evaluated = StoppingRules({"b": rule("zzz > 1"), "c": rule("eval_zzz > 1")}, [])
+    for step in range(1, 9):
+        evaluated.take(step, {"eval_loss": 0.1})
+    assert [text.split("`")[1] for text in evaluated.never_logged()] == ["eval_zzz > 1"]

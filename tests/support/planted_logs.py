@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlhf_cli.diagnosis.finding import Finding
+from rlhf_cli.diagnosis.finding import Finding, Fine
 from rlhf_cli.diagnosis.logged import Log
-from rlhf_cli.diagnosis.look import Diagnosis, look
+from rlhf_cli.diagnosis.look import LOOKS, Diagnosis, look
 from rlhf_cli.diagnosis.run_setup import RunSetup
 
 GRPO = RunSetup(trainer="grpo", args={"max_completion_length": 32, "learning_rate": 0.001, "num_generations": 8})
@@ -50,3 +51,22 @@ def reward(name: str, *, mean: Values, std: float | Values = 0.5, **others: Valu
     deviations = [std] * len(mean) if isinstance(std, int | float) else std
     named = {f"rewards/{name}/mean": mean, f"rewards/{name}/std": deviations}
     return {**named, **{f"rewards/{name}/{other}": values for other, values in others.items()}}
+
+
+def told(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int | None = None, kind: str) -> str:
+    """All that one look sees, as lines: `severity subject: what @ first-last`, evidence, what to type; fine; unseen."""
+    lines = []
+    for one in LOOKS[kind](Log.of(events_of(curves), max_steps), setup):
+        assert one.kind == kind
+        if isinstance(one, Finding):
+            lines.append(f"{one.severity} {one.subject}: {one.what} @ {one.first_step}-{one.last_step}")
+            lines += [f"  {part.metric}: {part.says}" for part in one.evidence]
+            lines += [f"  try {change.words}" for change in one.changes]
+        else:
+            lines.append(f"fine: {one.says}" if isinstance(one, Fine) else f"unseen: {one.why}")
+    return "\n".join(lines)
+
+
+def verdict(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int | None = None, kind: str) -> str:
+    """The first word of what is told: a severity, `fine` or `unseen`."""
+    return re.split(r"[ :]", told(curves, setup, max_steps=max_steps, kind=kind))[0]
