@@ -36,7 +36,7 @@ def why_not_model(model: CausalModel) -> str | None:
         return f"{name} is code that came with the model, and may generate in a way of its own"
     if not model._supports_default_dynamic_cache():
         return f"{name} keeps what it has read in a cache of its own"
-    return _why_not_cache(DynamicCache(config=model.config.get_text_config(decoder=True)), name)
+    return _why_not_cache(DynamicCache(config=model.config.get_text_config()), name)
 
 
 def why_not_settings(config: GenerationConfig) -> str | None:

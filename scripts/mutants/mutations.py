@@ -1,7 +1,8 @@
 """Changes a source text at one node of its syntax tree: every mutant is one small mistake that a person could make.
 
 The kinds are in `_KINDS`. Left out is what no test of behaviour can see: annotations, docstrings, decorators, imports,
-the words of messages (every text, and what stands in an f-string).
+the words of messages (every text, and what stands in an f-string), and `strict=` of zip, which guards against lists
+that the code itself never makes.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _keyword(node: ast.AST) -> _Change:
     if not isinstance(node, ast.Call):
         return
     for place, keyword in enumerate(node.keywords):
-        if keyword.arg is None:
+        if keyword.arg in (None, "strict"):
             continue
         changed = copy.deepcopy(node)
         if keyword.arg == "dim" and isinstance(keyword.value, ast.Constant | ast.UnaryOp):
@@ -250,7 +251,7 @@ class _Walker(ast.NodeVisitor):
         self._where.pop()
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg != "dim":
+        if node.arg not in ("dim", "strict"):
             self.visit(node.value)
 
     def visit_If(self, node: ast.If) -> None:

@@ -151,13 +151,17 @@ def test_of_a_pass_the_last_places_scores_are_all_that_is_kept() -> None:
             return inputs
 
         def __call__(self, **named: Any) -> Any:
-            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5))
+            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5).bfloat16())
 
     model: Any = Everywhere()
     batch = live_batch.LiveBatch(model, torch.zeros(2, 7).long(), {"past_key_values": DynamicCache()}, longest=9)
     logits = batch.read_tokens()
     assert logits.tolist() == [[30, 31, 32, 33, 34], [65, 66, 67, 68, 69]]
     assert logits.untyped_storage().nbytes() == 2 * 5 * 4
+    assert logits.dtype == torch.float32  # what transformers' own processors are given
+    elsewhere = live_batch.LiveBatch(model, batch.ids.to("meta"), {"past_key_values": DynamicCache()}, longest=9)
+    devices = {one.device.type for one in (elsewhere.rows, elsewhere.is_live, elsewhere.read_tokens())}
+    assert devices == {"meta"}  # of a model that is spread over devices, too
 
 
 def test_dropout_lets_no_row_read_for_another() -> None:

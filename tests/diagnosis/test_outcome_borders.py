@@ -313,8 +313,8 @@ def test_explained_variance_is_told() -> None:
     for rates, words in (({}, "1e-4"), ({"critic/learning_rate": [0.0]}, "1e-4"),
                          ({"critic/learning_rate": [0.5, 2.0, 1.0]}, "6")):  # fmt: skip
         assert told({**curves, **rates}, PPO, kind="explained_variance").splitlines() == [
-            "warning : the critic foresees less than a constant would: explained variance -0.5 on average over steps 11 "
-            "to 20 @ 11-20",
+            "warning : the critic foresees less than a constant would: explained variance -0.5 on average over steps "
+            "11 to 20 @ 11-20",
             f"  {EXPLAINED}: -0.5 -> -0.5, steps 1 to 20",
             f"  try critic.learning_rate={words}",
             "  try critic.warmup_steps=32",

@@ -41,7 +41,7 @@ def test_a_configuration_is_read_leniently() -> None:
     assert setup.weights == {"plain": 1.0, "light": 0.25}
     assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
     assert list(setup.rewards) == ["plain", "light", "moving"]
-    assert (setup.limit, setup.number("beta", 9.0), setup.number("seed", 9.0), setup.number("x", 9.0)) == (7, 0.5, 9, 9)
+    assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
     assert setup.may_use_vllm
     for launch in ({"rollout": "hf", "device": "cpu"}, {"rollout": "vllm"}, {}):
         assert not RunSetup.of({"launch": launch}).may_use_vllm
@@ -109,8 +109,8 @@ def finding(kind: str, severity: Any) -> Finding:
 
 
 def test_the_worst_is_first_and_equals_keep_their_order() -> None:
-    given = [finding(kind, severity) for kind, severity in zip("abcde", ["note", "warning", "serious", "note", "warning"],
-                                                               strict=True)]  # fmt: skip
+    severities = {"a": "note", "b": "warning", "c": "serious", "d": "note", "e": "warning"}
+    given = [finding(kind, severity) for kind, severity in severities.items()]
     assert [one.kind for one in worst_first(given)] == list("cbead")
 
 
