@@ -159,3 +159,43 @@ def test_demonstrations_are_a_world_too() -> None:
     assert rows == toy_sums.demonstrations(5, 3, wrong_fraction=0.0)
     with pytest.raises(DataError, match="share"):
         worlds.generate("toy_demonstrations", {"wordy_fraction": 2.0}, seed=3)
+
+
+def test_of_a_world_of_one_number_and_of_all_that_may_be_near() -> None:
+    """Numbers from 0 to 1 and no further; a wrong answer is 1, 2 or 10 off, and never below 0."""
+    assert {(row["a"], row["b"]) for row in toy_sums.generate(4, 0, max_value=1)} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    rng = Random(0)
+    assert {toy_sums.near_miss(3, rng) for _ in range(300)} == {1, 2, 4, 5, 13}
+    assert {toy_sums.near_miss(10, rng) for _ in range(300)} == {0, 8, 9, 11, 12, 20}
+    said = [row["completion"] for row in toy_speakers.demonstrations(300, 0, max_value=1, sloppy_fraction=0.0)]
+    assert {int(number) for text in said for number in re.findall("[0-9]+", text)} == {0, 1}
+    for share in (0.0, 1.0):
+        draw.check_fraction("x", share)
+    for share in (-0.01, 1.01):
+        with pytest.raises(DataError, match="share"):
+            draw.check_fraction("x", share)
+    draw.check_max_value(1)
+    texts = [row["completion"] for row in toy_sums.demonstrations(300, 0, wrong_fraction=1.0, wordy_fraction=1.0)]
+    assert not any(text.isdigit() for text in texts)
+
+
+def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
+    assert worlds.demonstrations("toy_sums", 7, seed=3, name="x") == toy_sums.demonstrations(7, 3)
+    message = refusal(worlds.demonstrations, "toy_sum", 7, seed=3, name="x")
+    assert "one of toy_speakers, toy_sums" in message
+    assert "there are no demonstrations" in refusal(worlds.demonstrations, "toy_preferences", 7, seed=3, name="x")
+
+
+def test_of_a_world_as_many_rows_as_are_asked_for() -> None:
+    args = {"num_rows": 5, "seed": 2}
+    for limit, count in ((None, 5), (3, 3), (9, 5)):
+        assert worlds.generate("toy_sums", args, seed=0, limit=limit) == toy_sums.generate(5, 2)[:count]
+    assert worlds.num_rows("toy_sums", {"num_rows": 1}) == 1
+
+
+def test_each_level_of_an_answer_is_a_pair_of_another_score() -> None:
+    """Right or wrong, bare, short or long, or a dodge: at most seven scores, of which two are drawn."""
+    scores = {pair[side] for pair in toy_preferences.generate(500, 3) for side in ("score_chosen", "score_rejected")}
+    assert {1.5, 0.9, 0.5, -0.1} <= {round(float(score), 9) for score in scores}
+    assert max(map(float, scores)) == 1.5
+    assert min(map(float, scores)) == pytest.approx(-0.4)

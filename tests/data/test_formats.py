@@ -1,0 +1,351 @@
+"""Readers of files held against Python's and Arrow's own, and what a column holds by a table of its own."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_cli.data import loading
+from rlhf_cli.data.columns import renamed
+from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
+from rlhf_cli.data.first_rows import first_rows
+from rlhf_cli.data.formats.csv_table import read as read_csv
+from rlhf_cli.data.formats.decoded_text import blocks, numbered_lines, shorten
+from rlhf_cli.data.formats.parquet import head
+from rlhf_cli.data.kinds import BOOL, INTEGER, MIXED, NULL, NUMBER, TEXT, ListOf, Record, kind_of, label, merge
+from rlhf_cli.data.loading import load_split, quiet
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.scanning import Scan, scan
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError
+
+KINDS: dict[str, Any] = {
+    "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},
+}  # fmt: skip
+
+
+def test_kinds_of_values() -> None:
+    found = [kind_of(value) for value in KINDS.values()]
+    assert found == [NULL, BOOL, INTEGER, NUMBER, TEXT, ListOf(INTEGER), Record({"a": INTEGER}), MIXED]
+    assert [label(kind) for kind in found[:-1]] == [NULL, BOOL, INTEGER, NUMBER, TEXT, "list", "object"]
+    assert kind_of([]) == ListOf(NULL)
+    assert kind_of([None, 1, 2.5]) == ListOf(NUMBER)
+    assert kind_of([1, "x"]) == ListOf(MIXED)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(list(KINDS)[:-1], repeat=2)))
+def test_what_a_column_of_two_kinds_holds(first: str, second: str) -> None:
+    """Null joins any, integers and numbers are numbers, the rest joins its own sort alone, in any order."""
+    one, other = kind_of(KINDS[first]), kind_of(KINDS[second])
+    if first == second or second == "null":
+        expected = one
+    elif first == "null":
+        expected = other
+    else:
+        expected = NUMBER if {first, second} == {"integer", "number"} else MIXED
+    assert merge(one, other) == expected
+
+
+def test_lists_and_records_are_merged_inside() -> None:
+    assert merge(ListOf(INTEGER), ListOf(NUMBER)) == ListOf(NUMBER)
+    assert merge(ListOf(TEXT), ListOf(NUMBER)) == ListOf(MIXED)
+    one, other = Record({"a": INTEGER, "b": NULL}), Record({"b": TEXT, "c": BOOL})
+    merged = merge(one, other)
+    assert merged == Record({"a": INTEGER, "b": TEXT, "c": BOOL})
+    assert isinstance(merged, Record)
+    assert list(merged.fields) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("width", [1, 2, 9, 10, 80])
+def test_a_text_is_shortened_around_a_place(width: int) -> None:
+    text = "0123456789" * 4
+    for around in range(len(text)):
+        found = shorten(text + "\r\n", around, width)
+        kept = found.removeprefix("…").removesuffix("…")
+        assert len(kept) == min(width, len(text))
+        start = text.find(kept, 0 if not found.startswith("…") else 1)
+        assert found.startswith("…") == (start > 0 or (len(kept) < len(text) and found[0] == "…"))
+        assert text[around] in kept
+        assert found.endswith("…") == (not text.endswith(kept) or (len(kept) < len(text) and found[-1] == "…"))
+    assert shorten(text, 0, 10) == "0123456789…"
+    assert shorten(text, 20, 10) == "…5678901234…"
+    assert shorten(text, 39, 10) == "…0123456789"
+    assert shorten(text) == text
+
+
+def test_blocks_are_whole_lines_with_their_numbers(workplace: Path) -> None:
+    """Put together they are the file, whatever their size; the first line of each is counted by hand."""
+    lines = [b"x" * random.Random(n).randint(0, 40) + b"\n" for n in range(60)] + [b"no end"]
+    (workplace / "t").write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
+    for first, then in ((1, 1), (10, 100), (100, 10), (10_000, 1)):
+        found = list(blocks(workplace / "t", first, then))
+        assert b"".join(content for _, content in found) == b"".join(lines)
+        for (number, content), following in itertools.pairwise(found):
+            assert content.endswith(b"\n")
+            assert following[0] == number + content.count(b"\n")
+        assert found[0][0] == 1
+    sizes = [len(content) for _, content in blocks(workplace / "t", 1, 300)]
+    assert sizes[0] < 60
+    assert all(300 <= size <= 341 for size in sizes[1:-1])
+    read = list(numbered_lines(workplace / "t"))
+    assert [number for number, _ in read] == list(range(1, 62))
+    assert "".join(line for _, line in read).encode() == b"".join(lines)
+
+
+CELLS = ["", "0", "-7", "007", "7.0", "-0.5e3", "1e5", ".5", "1,5", "TRUE", "false", "yes", "NA", "inf", " 1",
+         "999999999999999999", "9999999999999999999", "x\ny", 'q"q']  # fmt: skip
+NUMBERS, INTEGERS, FLAGS = {"0", "-7", "7.0", "-0.5e3", "1e5"}, {"0", "-7", "999999999999999999"}, {"TRUE", "false"}
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(CELLS, 2)), ids=repr)
+def test_a_csv_column_is_typed_only_where_every_cell_is_written_so(pair: tuple[str, str], workplace: Path) -> None:
+    with (workplace / "t.csv").open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["a", "prompt"], *((cell, cell) for cell in pair)])
+    found = [row for _, row in read_csv(workplace / "t.csv", ("prompt",))]
+    assert [row["prompt"] for row in found] == [cell or None for cell in pair]
+    filled, values = [cell for cell in pair if cell], [row["a"] for row in found]
+    if set(filled) <= FLAGS:
+        expected: list[object] = [None if not cell else cell == "TRUE" for cell in pair]
+    elif set(filled) <= INTEGERS:
+        expected = [int(cell) if cell else None for cell in pair]
+    elif set(filled) <= NUMBERS | INTEGERS | {"9999999999999999999"}:
+        expected = [float(cell) if cell else None for cell in pair]
+    else:
+        expected = [cell or None for cell in pair]
+    assert list(map(repr, values)) == list(map(repr, expected))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20])
+def test_the_first_rows_of_several_parquet_files(limit: int, workplace: Path) -> None:
+    """In batches of a limit: of 4, 0 and 5 rows the first so many, and how many there are."""
+    tables = [pa.table({"n": pa.array(range(first, last), pa.int64())}) for first, last in ((0, 4), (4, 4), (4, 9))]
+    paths = [workplace / f"{number}.parquet" for number in range(3)]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path, row_group_size=3)
+    columns, rows, num_rows = head(paths, limit)
+    assert (columns, [row["n"] for row in rows], num_rows) == (("n",), list(range(min(limit, 9))), 9)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"n": ["x"], "m": [1]}, "'n'"),
+        ({"n": [1]}, "'m'"),
+        ({"n": [1], "m": [1], "k": [1]}, "'k'"),
+        ({"m": [1], "n": [1]}, "order of the columns"),
+    ],
+)
+def test_parquet_files_that_differ(other: dict[str, Any], said: str, workplace: Path, refusal) -> None:
+    pq.write_table(pa.table({"n": [1], "m": [1]}), workplace / "a.parquet")
+    pq.write_table(pa.table(other), workplace / "b.parquet")
+    message = refusal(head, [workplace / "a.parquet", workplace / "b.parquet"], 1)
+    assert said in message
+    assert "as in" in message
+
+
+def test_a_scan_holds_so_many_rows_and_where_columns_began(refusal) -> None:
+    found = Scan()
+    found.add([("here:1", {"a": None}), ("here:2", {"a": 1, "b": "x"}), ("here:3", {"a": 2.5})], 2)
+    assert found.num_rows == 3
+    assert found.rows == [{"a": None}, {"a": 1, "b": "x"}]
+    assert found.kinds == {"a": NUMBER, "b": TEXT}
+    assert found.seen == {"a": ("here:2", "1"), "b": ("here:2", "x")}
+    assert "as 1 in here:2" in refusal(found.add, [("here:4", {"a": "z"})], 2)
+
+
+def test_a_large_file_is_read_to_its_end_by_arrow(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 8 MiB on; below it Arrow is not asked."""
+    asked = []
+    by_blocks = scan.__globals__["_by_blocks"]
+    monkeypatch.setitem(scan.__globals__, "_by_blocks", lambda *given: asked.append(1) or by_blocks(*given))
+    line = json.dumps({"a": "x" * 1014}) + "\n"
+    assert len(line) == 1024
+    for count in (8192, 8193):
+        (workplace / "t.jsonl").write_text(line * count)
+        found = scan([workplace / "t.jsonl"], "jsonl", 1)
+        assert (found.num_rows, len(found.rows), len(asked)) == (count, 1, count - 8192)
+
+
+def test_a_part_of_a_split_may_be_empty_or_several(jsonl) -> None:
+    path = jsonl([{"n": number} for number in range(10)])
+    for split, expected in (
+        ("train[:0]", []), ("train[:1]", [0]), ("train[3:5]", [3, 4]), ("train[-2:]", [8, 9]),
+        ("train[:10%]+train[90%:]", [0, 9]),
+    ):  # fmt: skip
+        assert list(load_split([Source(path=path, split=split)], seed=0)["n"]) == expected, split
+
+
+def test_progress_bars_stay_as_somebody_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with quiet():
+        assert datasets.utils.are_progress_bars_disabled()
+    assert not datasets.utils.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    with quiet():
+        pass
+    assert datasets.utils.are_progress_bars_disabled()
+    datasets.enable_progress_bars()
+    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")
+    with quiet():
+        assert not datasets.utils.are_progress_bars_disabled()
+
+
+def test_only_what_is_in_the_cache_is_not_read_again(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CSV is scanned each time, and its rows are written once."""
+    Path("t.csv").write_text("a,b\n1,x\n")
+    read = []
+    rows_of = loading.rows_of
+    monkeypatch.setattr(loading, "rows_of", lambda *given: read.append(1) or rows_of(*given))
+    for _ in range(2):
+        assert load_split([Source(path="t.csv")], seed=0).to_list() == [{"a": 1, "b": "x"}]
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("a.JSONL", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.json", "json"), ("a.CSV.GZ", "csv"), ("a.parquet", "parquet"),
+     ("a.parquet.gz", None), ("jsonl", None)],
+)  # fmt: skip
+def test_a_format_by_its_ending(path: str, expected: str | None) -> None:
+    assert format_of(Path(path)) == expected
+
+
+def test_several_paths_are_no_hub_id() -> None:
+    assert not is_hub(Source(path=["owner/name", "other"]))
+    assert is_hub(Source(path=["owner/name"]))
+    assert not is_hub(Source(path="owner/name.txt"))
+    assert not is_hub(Source(path="owner/NAME.JSONL"))
+    assert not is_hub(Source(world="toy_sums"))
+
+
+def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:
+    assert near_files(Path("rows.jsonl")) == f"data files in {workplace}: none"
+    (workplace / "sub").mkdir()
+    (workplace / ".hidden").mkdir()
+    for name in ("one.csv", "sub/two.jsonl", "sub/config.json", ".hidden/three.jsonl", "notes.md"):
+        (workplace / name).write_text("x")
+    assert near_files(Path("zzzzzz.parquet")) == f"data files in {workplace}: one.csv, sub/two.jsonl"
+    assert near_files(Path("onne.csv")) == "one.csv"
+    assert near_files(Path("a/b/c.csv")) == f"the folder a/b does not exist; the nearest one that does is {workplace}"
+    for number in range(9):
+        (workplace / "sub" / f"{number}.csv").write_text("x")
+    assert near_files(Path("zzzzzz.parquet")).count(",") == 7
+
+
+def test_files_of_a_folder_and_of_two_formats(workplace: Path, jsonl, refusal) -> None:
+    (workplace / "d").mkdir()
+    for name in ("d/b.jsonl", "d/a.jsonl", "d/c.txt"):
+        (workplace / name).write_text('{"a": 1}\n')
+    (workplace / "d" / "e.jsonl").mkdir()
+    assert [path.name for path in find_files(Source(path="d"))[0]] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in find_files(Source(path="d/?.jsonl"))[0]] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in find_files(Source(path="d/[b].jsonl"))[0]] == ["b.jsonl"]
+    (workplace / "d" / "z.csv").write_text("a\n1\n")
+    message = refusal(find_files, Source(path="d"))
+    assert "csv: z.csv, jsonl: a.jsonl" in message
+    assert "*.csv" in message
+    assert "data.revision" in refusal(find_files, Source(path="d/a.jsonl", revision="main"))
+
+
+def test_a_preview_of_many_rows(jsonl) -> None:
+    path = jsonl([{"n": number} for number in range(20)])
+    found = peek(Source(path=path))
+    assert (len(found.rows), found.num_rows) == (8, 20)
+    jsonl([{"n": 1}], "more.jsonl")
+    several = peek(Source(path=[path, "more.jsonl"]))
+    assert several.origin == f"2 jsonl files, the first is {path}"
+    assert several.num_rows == 21
+    hub = peek(Source(path="owner/name", subset="main"))
+    assert (hub.rows, hub.num_rows, hub.origin) == ([], None, "hub dataset owner/name (main), read when the run starts")
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+@pytest.mark.parametrize("select", [None, 2, (1, 4), (3, 9)])
+def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
+    path = jsonl([{"n": number} for number in range(9)])
+    for source in (Source(path=path, select=select), Source(path=path, split="train[0:]", select=select)):
+        found = first_rows([source], prompt=None, transcripts=False, seed=0, limit=limit)
+        assert [row["n"] for row in found] == list(range(9))[slice(*(source.bounds or (0, 9)))][:limit]
+
+
+def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
+    start = "\n\nHuman: x\n\nAssistant:"
+    path = jsonl([{"chosen": f"{start} a", "rejected": f"{start} b"}] * 3)
+    (row, *_) = first_rows([Source(path=path)], prompt=None, transcripts=True, seed=0, limit=2)
+    assert row["prompt"] == start
+    world = Source(world="toy_sums", args={"num_rows": 30})
+    mixed = first_rows([world, world], prompt=None, transcripts=False, seed=5, limit=4)
+    assert mixed == [dict(row) for row in load_split([world, world], seed=5).select(range(4))]
+
+
+def test_a_row_of_the_first_is_counted_from_the_files_beginning(jsonl) -> None:
+    path = jsonl([{"q": "x"}, {"q": "y"}, {"q": None}])
+    with pytest.raises(DataError, match="cannot be put") as caught:
+        first_rows([Source(path=path, select=(1, 3))], prompt="{q}", transcripts=False, seed=0, limit=9)
+    assert caught.value.where == "data.prompt, row 3 of data"
+
+
+@pytest.mark.parametrize(
+    ("rename", "expected"),
+    [
+        ({}, ("a", "b", "c")),
+        ({"x": "b"}, ("a", "x", "c")),
+        ({"a": "b", "b": "a"}, ("b", "a", "c")),
+        ({"a": "b", "old": "a"}, ("old", "a", "c")),
+        ({"b": "x"}, "the new name first"),
+        ({"y": "x"}, "no column 'x'"),
+        ({"a": "x", "z": "a"}, "no column 'x'"),
+        ({"a": "b"}, "there is a column 'a' already"),
+        ({"x": "a", "y": "a"}, "renamed twice"),
+    ],
+)
+def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
+    if isinstance(expected, str):
+        assert expected in refusal(renamed, ("a", "b", "c"), rename)
+    else:
+        assert renamed(("a", "b", "c"), rename) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": "x"', "the last line is cut off"),
+        ('{"a": 1} {"a": 2}', "malformed JSON: Extra data at character 10"),
+        ('{"a": 1,}\n', "malformed JSON"),
+        ("[" * 100_000 + "\n", "nested too deeply"),
+        ("[1]\n", "ends in .json"),
+        ("1\n", "not a JSON object"),
+        ('{"a": "\\uD83D"}\n', "\\ud83d is half of a character"),
+    ],
+)
+def test_lines_that_are_no_rows(line: str, said: str, workplace: Path, refusal) -> None:
+    (workplace / "t.jsonl").write_text(line)
+    message = refusal(peek, Source(path="t.jsonl"))
+    assert said in message
+    assert ("ends in .json" in message) == (line == "[1]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("3", "got:      3"),
+        ('{"data": 1, "b": 2}', "an object with the keys 'data', 'b'"),
+        ("[" * 100_000, "nested too deeply"),
+        ('[{"a": 1},', "rows.json:1"),
+        ('{"a": 1}\n{"a": 2}', "several JSON values"),
+        ('[{"a": 1}]\n3', "malformed JSON: Extra data"),
+        ('[{"a": 1}, "x"]', "item 2"),
+        ('[{"a": "\\ud83d"}]', "half of a character"),
+    ],
+)
+def test_files_that_are_no_list(text: str, said: str, workplace: Path, refusal) -> None:
+    (workplace / "rows.json").write_text(text)
+    assert said in refusal(peek, Source(path="rows.json"))

@@ -1,0 +1,263 @@
+"""What a trainer learns from, by the columns and the rows there are; tables of every sort, read alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+import pytest
+
+from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.overlong_prompts import no_cut_of_conversations, refuse_overlong
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.row_table import RowTable, prepared_rows
+from rlhf_cli.data.rows import check_prompts, hold_out_places, is_empty, numbered, refuse_no_text, values_of
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.tokenised import cut_padding, is_tokenised
+from rlhf_cli.data.transcripts import split_row, split_transcripts
+from rlhf_cli.tables.trl_trainers import TRAINERS
+
+OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "KTO", "Reward")}
+CHAT = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "columns", "expected"),
+    [
+        ("SFT", "text other", ["text"]),
+        ("SFT", "prompt completion text", ["prompt", "completion"]),
+        ("SFT", "messages prompt tools labels", ["messages", "tools"]),
+        ("SFT", "input_ids labels", ["input_ids", "labels"]),
+        ("DPO", "prompt chosen rejected margin image other", ["chosen", "rejected", "prompt", "margin", "image"]),
+        ("DPO", "rejected chosen", ["chosen", "rejected"]),
+        ("Reward", "chosen rejected prompt margin labels", ["chosen", "rejected", "prompt", "margin"]),
+        (
+            "KTO",
+            "prompt completion label chat_template_kwargs",
+            ["prompt", "completion", "label", "chat_template_kwargs"],
+        ),
+    ],
+)
+def test_the_first_set_that_is_there_and_what_is_read_beside_it(
+    trainer: str, columns: str, expected: list[str]
+) -> None:
+    values: dict[str, Any] = {"messages": CHAT, "label": True, "input_ids": [1], "labels": [1], "margin": 1.0}
+    row = {name: values.get(name, f"a {name}") for name in columns.split()}
+    assert check_learnt(RowTable([row] * 2, list(row)), OF[trainer]) == expected
+    dataset = datasets.Dataset.from_list([row] * 2)
+    assert only_learnt(dataset, OF[trainer]).to_list() == [{name: row[name] for name in expected}] * 2
+
+
+@pytest.mark.parametrize(
+    ("trainer", "columns", "missing", "hint"),
+    [
+        ("DPO", ("chosen", "loser"), "no column 'rejected'", "try:      data.rename.rejected=loser"),
+        ("KTO", ("prompt", "response", "liked"), "no column 'completion' and no column 'label'",
+         "data.rename.completion=response data.rename.label=liked"),
+        ("SFT", ("instruction", "completion"), "no column 'prompt'",
+         "data.rename.prompt=instruction, or trainer.args.dataset_text_field=COLUMN"),
+        ("DPO", ("chosen", "rejectd"), "no column 'rejected'", "data.rename.rejected=rejectd"),
+        ("DPO", ("chosen", "zzz"), "no column 'rejected'", "data.rename.rejected=EXISTING_COLUMN"),
+        ("DPO", ("zzz",), "no column", "EXISTING_COLUMN"),
+    ],
+)  # fmt: skip
+def test_a_set_that_is_not_complete(trainer: str, columns: tuple[str, ...], missing: str, hint: str, refusal) -> None:
+    message = refusal(learnt_columns, OF[trainer], columns)
+    assert missing in message
+    assert hint in message
+    assert ("dataset_text_field" in message) == (trainer == "SFT")
+
+
+def test_the_column_of_plain_text_has_the_name_it_is_given(refusal) -> None:
+    assert learnt_columns(OF["SFT"], ("body", "text"), text_field="body") == ("body",)
+    assert "body" in refusal(learnt_columns, OF["SFT"], ("x",), text_field="body", name="data.eval")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row", "said"),
+    [
+        ("KTO", {"prompt": "p", "completion": "c", "label": 2}, "got:      2"),
+        ("KTO", {"prompt": "p", "completion": "c", "label": None}, "got:      None"),
+        ("KTO", {"prompt": "p", "completion": " ", "label": True}, "nothing in the column 'completion'"),
+        ("DPO", {"chosen": "c", "rejected": ""}, "nothing in the column 'rejected'"),
+        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT}, "prompt is messages, chosen is text"),
+        ("Reward", {"chosen": CHAT, "rejected": CHAT, "prompt": "p"}, "leaves the prompt out"),
+        ("DPO", {"chosen": CHAT, "rejected": "r"}, "makes messages of a text"),
+        ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, "neither text nor messages"),
+    ],
+)
+def test_rows_over_which_trl_would_trip(trainer: str, row: dict[str, Any], said: str, refusal) -> None:
+    sound = {"KTO": {"prompt": "p", "completion": "c", "label": 1}}.get(trainer)
+    rows = [one for one in (sound, row) if one is not None]
+    assert said in refusal(check_learnt, RowTable(rows, list(row)), OF[trainer])
+
+
+def test_pairs_about_a_picture_are_not_looked_through() -> None:
+    row = {"prompt": "", "chosen": CHAT, "rejected": "r", "images": [1]}
+    assert check_learnt(RowTable([row], list(row)), OF["DPO"])[-1] == "images"
+
+
+def test_labels_that_are_true_or_false() -> None:
+    rows = [{"prompt": "p", "completion": "c", "label": label} for label in (True, False, 1, 0, 1.0)]
+    assert "label" in check_learnt(RowTable(rows, ["prompt", "completion", "label"]), OF["KTO"])
+
+
+ROWS = [{"n": number, "t": f"t{number}"} for number in range(2500)]
+
+
+def test_a_table_in_memory_is_read_as_one_of_datasets_is() -> None:
+    ours, theirs = RowTable(ROWS, ["t", "n"]), datasets.Dataset.from_list(ROWS)
+    for table in (ours, theirs):
+        assert len(table) == 2500
+        assert dict(table[2]) == ROWS[2]
+        assert list(values_of(table, "n")) == list(range(2500))
+        assert [len(batch["t"]) for batch in table.select_columns(["t"]).iter(batch_size=999)] == [999, 999, 502]
+    assert ours.column_names == ["t", "n"]
+    assert ours.select([3, 1])[0] == {"t": "t3", "n": 3}
+    assert RowTable([{"a": 1}], ["a", "b"])[0] == {"a": 1, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "transcripts"),
+    [
+        (Source(path="rows.jsonl"), None, False),
+        (Source(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}", False),
+        (Source(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4)), None, True),
+        (Source(path="rows.jsonl", split="train"), "{q}", False),
+    ],
+)
+def test_prepared_rows_are_those_of_a_training(source: Source, prompt: str | None, transcripts: bool, jsonl) -> None:
+    start = "\n\nHuman: x\n\nAssistant:"
+    jsonl([{"q": f"q{n}", "a": f"{start} a{n}", "b": f"{start} b{n}"} for n in range(5)])
+    expected = load_split([source], prompt=prompt, seed=0, transcripts=transcripts)
+    found = prepared_rows(source, peek(source), prompt, expected.column_names, transcripts=transcripts)
+    assert found is not None
+    assert [found[row] for row in range(len(found))] == expected.to_list()
+
+
+def test_what_nobody_can_prepare_without_datasets(jsonl) -> None:
+    jsonl([{"q": "x"}])
+    for source in (Source(path="owner/name"), Source(path="rows.jsonl", split="train[:50%]")):
+        assert prepared_rows(source, peek(source), None, ["q"]) is None
+
+
+def test_a_row_that_makes_no_prompt_is_numbered(jsonl, refusal) -> None:
+    source = Source(path=jsonl([{"q": "x"}, {"q": None}]))
+    assert "row 2 of data" in refusal(prepared_rows, source, peek(source), "{q}", ["q", "prompt"])
+
+
+@pytest.mark.parametrize(("fraction", "held"), [(0.1, 1), (0.25, 2), (0.74, 7), (0.95, None), (0.04, None)])
+def test_so_many_are_held_out(fraction: float, held: int | None, refusal) -> None:
+    """Of ten prompts: rounded, to the even number where it is a half; none and all are too few."""
+    table = RowTable([{"prompt": str(n)} for n in range(10)], ["prompt"])
+    if held is None:
+        assert "too few prompts" in refusal(hold_out_places, table, fraction, 0)
+        return
+    train, out = hold_out_places(table, fraction, 0)
+    assert (len(out), sorted(train + out)) == (held, list(range(10)))
+    assert out == sorted(out)
+
+
+def test_all_rows_of_a_prompt_are_held_out_together() -> None:
+    """Ten rows of two prompts: five of them are as many as one wants, and one prompt has five."""
+    rows = [{"prompt": [{"role": "user", "content": str(n % 2)}]} for n in range(10)]
+    for fraction in (0.1, 0.5):
+        train, out = hold_out_places(RowTable(rows, ["prompt"]), fraction, 3)
+        assert {row % 2 for row in out} ^ {row % 2 for row in train} == {0, 1}
+        assert len(out) == 5
+
+
+def test_words_for_rows() -> None:
+    assert [numbered(range(1, 1 + n)) for n in (1, 2, 5, 6)] == [
+        "row 1", "rows 1, 2", "rows 1, 2, 3, 4, 5", "rows 1, 2, 3, 4, 5, ...",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", True), (" \n", True), (None, True), ([], True), ([{"role": "a"}], True), ([None, ""], True),
+        ("x", False), (0, False), (False, False), ([1], False), ([{"content": ""}, {"content": "x"}], False),
+        ([{"content": [{"type": "image", "content": "x"}]}], False), ({"content": ""}, False),
+    ],
+)  # fmt: skip
+def test_what_is_nothing(value: object, expected: bool) -> None:
+    assert is_empty(value) is expected
+
+
+def test_a_prompt_is_text_or_messages(refusal) -> None:
+    assert refuse_no_text("x", "text", "data") == "text"
+    assert refuse_no_text("x", CHAT, "data") == "messages"
+    for value in (3, {"role": "user"}, [{"content": "x"}], ["x"]):
+        assert "neither text nor messages" in refusal(refuse_no_text, "x", value, "data")
+    check_prompts(RowTable([{"prompt": "p"}], ["prompt"]))
+    assert "data.prompt='{prompt}'" in refusal(check_prompts, RowTable([{"prompt": 3}], ["prompt"]))
+    assert "data.rename.x=COLUMN" in refusal(refuse_no_text, "x", 3, "data")
+
+
+def test_prompts_that_are_too_long_are_told_by_name() -> None:
+    told = refuse_overlong({2: 9, 4: 7}, 5, policy="error", rows=6, why="because", name="data.eval")
+    assert told is not None
+    assert (told.where, told.expected) == ("data.eval, rows 3, 5 (the first row is 1)", "because")
+    assert told.got == "2 of 6 prompts are longer, the longest has 9 tokens"
+    assert refuse_overlong({2: 9}, 5, policy="drop", rows=2, why="") is None
+    assert refuse_overlong({0: 9, 1: 9}, 5, policy="truncate", rows=2, why="") is None
+    every = refuse_overlong({0: 9, 1: 7}, 5, policy="drop", rows=2, why="because", name="data.eval")
+    assert every is not None
+    assert (every.where, every.expected, every.got) == (
+        "data.eval", "because", "2 of 2 prompts are longer, the longest has 9 tokens")  # fmt: skip
+    cut = no_cut_of_conversations({0: 9}, 3, "data.eval")
+    assert (cut.where, cut.got) == (
+        "data.eval, row 1 (the first row is 1)", "1 of 3 prompts are longer, the longest has 9 tokens")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "expected"),
+    [
+        ([5, 6], None, [5, 6]),
+        ([5, 6, 7], [1, 1, 1], [5, 6, 7]),
+        ([0, 6, 7], [0, 1, 1], [6, 7]),
+        ([5, 0, 0], [1, 0, 0], [5]),
+        ([0, 6, 0], [0, 1, 0], [6]),
+        ([5, 6], [0, 0], []),
+        ([5, 6, 7], [1, 0, 1], "leaves out tokens in the middle"),
+        ([5, "x"], [1, 1], "not a list of token ids"),
+        ([5, 6], 1, "not one 0 or 1"),
+        ([5, 6], [1, 1, 1], "not one 0 or 1"),
+    ],
+)
+def test_padding_is_cut_off_at_both_ends(ids: Any, mask: Any, expected: Any, refusal) -> None:
+    if isinstance(expected, str):
+        assert expected in refusal(cut_padding, ids, mask, "here")
+    else:
+        assert cut_padding(ids, mask, "here") == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["chosen_ids", "rejected_ids"], True),
+        (["chosen_ids", "rejected"], False),
+        (["input_ids_chosen", "input_ids_rejected"], True),
+        (["input_ids_chosen", "rejected_input_ids"], False),
+        (["chosen_input_ids", "rejected_input_ids"], True),
+        (["chosen", "rejected"], False),
+    ],
+)
+def test_pairs_of_token_ids_are_known_by_their_columns(columns: list[str], expected: bool) -> None:
+    assert is_tokenised(columns) is expected
+
+
+def test_what_is_no_transcript_keeps_its_texts_and_has_no_prompt(refusal) -> None:
+    start = "\n\nHuman: x\n\nAssistant:"
+    pair = {"chosen": f"{start} a", "rejected": f"{start} b"}
+    assert split_row(pair) == {"prompt": start, "chosen": " a", "rejected": " b"}
+    for chosen, rejected in (("a", "b"), (None, f"{start} b"), (CHAT, CHAT)):
+        assert split_row({"chosen": chosen, "rejected": rejected}) == {
+            "prompt": "", "chosen": chosen, "rejected": rejected,
+        }  # fmt: skip
+    many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
+    assert split_transcripts(many)[1500]["prompt"] == start
+    assert "none of these rows" in refusal(split_transcripts, many.select(range(1500)))
+    assert len(split_transcripts(many.select([]))) == 0
