@@ -104,6 +104,75 @@ def test_only_the_first_steps() -> None:
     assert compare_logs(log(), changed(4, loss=9.0), up_to=4).difference is not None
 
 
+def test_an_evaluation_that_differs_with_its_step_is_named_after_it() -> None:
+    other = changed(3, eval_loss=0.25, eval_reward=1.0)
+    other[2] |= {"loss": 5.0}
+    found = compare_logs(log(), other)
+    assert found.difference is not None
+    assert (found.difference.step, found.difference.metric) == (3, "loss")
+    assert found.difference.others == ("eval_reward", "eval_loss")
+    assert (found.last_step, found.num_events, found.equal_steps) == (3, 4, 2)
+
+
+def test_events_are_held_against_those_of_their_kind_and_place() -> None:
+    """An evaluation may be written before its step's own event; of two of one sort the first is the first."""
+    swapped = log()
+    swapped[2], swapped[3] = swapped[3], swapped[2]
+    assert compare_logs(log(), swapped).difference is None
+    one = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 2.0}, {"step": 1, "loss": 3.0}]
+    other = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 9.0}, {"step": 1, "loss": 8.0}]
+    found = compare_logs(one, other)
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after, found.difference.others) == (2.0, 9.0, ("loss",))
+    assert (found.num_events, found.num_numbers) == (3, 3)
+
+
+@pytest.mark.parametrize("last", [{"train_runtime": 3.0}, {"train_loss": 0.5}])
+def test_the_line_of_a_call_is_not_compared(last: dict[str, float]) -> None:
+    found = compare_logs([{"step": 1, "loss": 1.0}, {"step": 1, **last}], [{"step": 1, "loss": 1.0}])
+    assert (found.difference, found.num_events) == (None, 1)
+
+
+def test_what_only_one_has_logged_is_counted_in_neither() -> None:
+    found = compare_logs([{"step": 1, "loss": 1.0}], [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}])
+    assert (found.num_events, found.num_numbers, found.equal_steps, found.last_step) == (1, 1, 1, 2)
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after) == (NOT_LOGGED, "logged")
+    assert found.difference.size is None
+    nothing = compare_logs([], [])
+    assert (nothing.last_step, nothing.num_events, nothing.equal_steps, nothing.difference) == (0, 0, 0, None)
+    first = compare_logs([{"step": 1, "loss": 1.0}], [{"step": 1, "loss": 1.5}])
+    assert first.difference is not None
+    assert (first.equal_steps, first.difference.size) == (0, 0.5)
+
+
+def test_metrics_are_named_in_the_order_of_a_step() -> None:
+    """What is in no list comes last; what an evaluation logs has the place of its name; equals stay as logged."""
+    names = [
+        "zzz",
+        "grad_norm",
+        "critic/loss",
+        "loss",
+        "entropy",
+        "kl",
+        "reward_std",
+        "reward",
+        "rewards/a/mean",
+        "epoch",
+    ]
+    found = compare_logs([{"step": 1, **dict.fromkeys(names, 0.0)}], [{"step": 1, **dict.fromkeys(names, 1.0)}])
+    assert found.difference is not None
+    expected = ["epoch", "rewards/a/mean", "reward_std", "reward", "kl", "entropy", "loss", "critic/loss", "grad_norm"]
+    assert [found.difference.metric, *found.difference.others] == [*expected, "zzz"]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(True, True), ("x", "x"), ([1], "[1]"), (None, None), (2, 2)])
+def test_what_is_no_number_is_shown_as_it_is(value: Any, shown: Any) -> None:
+    found = compare_logs([{"step": 1, "a": value}], [{"step": 1, "a": 0.5}])
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after) == (shown, 0.5)
+
+
 def test_a_count_that_a_clock_decides_is_compared() -> None:
     assert not is_of_the_clock("rewards/correct/timeouts")
     assert not is_of_the_clock("rewards/seconds/mean")

@@ -105,3 +105,63 @@ def test_what_need_not_come_out_the_same() -> None:
     assert [any(word in reason for reason in said) for word in ("GPU", "judge", "vLLM", "timeouts")] == [True] * 4
     plain = Recorded({"rewards.right.fn": "./mine.py:right"}, PROVENANCE)
     assert unrepeatable(plain, had_timeouts=False) == []
+
+
+def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
+    other: JsonTree = {
+        **PROVENANCE,
+        "sha256": {"data": "0" * 64, "rewards.new": "9" * 64, "rewards.judge": "e" * 64},
+        "starting_model": {"commit": "abc", "weights_sha256": "0" * 64},
+        "versions": {"torch": "2.14.0", "trl": "1.16.0", "peft": "1"},
+        "rlhf_code": "2" * 64,
+        **{"device": "cuda:0", "torch_threads": 2, "world_size": 2, "environment": {"JUDGE_URL": "x", "A": "y"}},
+        "host": {"processor": "B"},
+    }
+    before: JsonTree = {
+        **PROVENANCE,
+        "resumed": [{"step": 3, "changes": {"a": 1, "b": 2}, "files": {"data": "x"}}, "x"],
+    }
+    found = causes_of(Recorded({"seed": 0, "gone": 1}, before), Recorded({"seed": 1, "new": None}, other))
+    assert [tuple(one.as_json().values()) for one in found] == [
+        ("configuration", "seed", "0", "1"),
+        ("configuration", "gone", "1", "none"),
+        ("data", "data", "d" * 12, "0" * 12),
+        ("reward code", "rewards.new", "none", "9" * 12),
+        ("starting model", "weights_sha256", "f" * 12, "0" * 12),
+        ("starting model", "commit", "none", "abc"),
+        ("resumed", "from step 3", "begun without a, b, data", "all of it so"),
+        ("version", "torch", "2.13.0", "2.14.0"),
+        ("version", "peft", "none", "1"),
+        ("version", "rlhf's own code", "1" * 12, "2" * 12),
+        ("threads of torch: sums are split among them", "torch_threads", "1", "2"),
+        ("device", "device", "cpu", "cuda:0"),
+        ("processor", "processor", "A", "B"),
+        ("as it came up", "world_size", "1", "2"),
+        ("environment", "A", "another value", "another value"),
+        ("environment", "JUDGE_URL", "another value", "another value"),
+    ]
+
+
+@pytest.mark.parametrize("resumed", [None, {"step": 1}, "x", [{"step": 3, "changes": {}, "files": {}}]])
+def test_a_run_that_went_on_as_it_was_is_no_cause(resumed: JsonValue) -> None:
+    assert causes_of(Recorded({}, {"resumed": resumed}), Recorded({}, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "had_timeouts", "words"),
+    [
+        ({}, "cuda", False, ["GPU"]),
+        ({}, None, True, ["timeouts"]),
+        ({"trainer.args.use_vllm": True}, "cpu", False, ["vLLM"]),
+        ({"trainer.args.use_vllm": False, "rewards.a.fn": "x"}, "cpu", False, []),
+        ({"rewards.a.fn": "rlhf_cli.rewards.server:ask", "rewards.b.fn": "rlhf_cli.rewards.judge:j"}, "cpu", False,
+         ["answers for a, b:"]),
+        ({"rewards.a.args": "rlhf_cli.rewards.judge:j", "other.a.fn": "rlhf_cli.rewards.judge:j"}, "cpu", False, []),
+    ],
+)  # fmt: skip
+def test_each_thing_that_need_not_come_out_the_same(
+    settings: dict[str, object], device: str | None, words: list[str], *, had_timeouts: bool
+) -> None:
+    said = unrepeatable(Recorded(settings, {} if device is None else {"device": device}), had_timeouts=had_timeouts)
+    assert len(said) == len(words)
+    assert all(word in text for word, text in zip(words, said, strict=True))
