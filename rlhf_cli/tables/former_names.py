@@ -36,8 +36,7 @@ def _rows(whose: str, *rows: tuple[str, ...]) -> list[FormerName]:
 
 
 def _full(today: str) -> str:
-    is_key = "." in today or "=" in today or today in ("seed", "aggregate", "sweep", "stop")
-    return today if is_key else f"{_ARGS}{today}"
+    return today if "." in today or "=" in today else f"{_ARGS}{today}"
 
 
 _ROWS = [

@@ -93,7 +93,7 @@ OURS = Project(
         ),
         "rlhf_cli/sampling": ("tests/sampling",),
         "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
-        "rlhf_cli/tables": ("tests/tables", "tests/config", "tests/plan"),
+        "rlhf_cli/tables": ("tests/tables", "tests/plan/test_argument_checks.py"),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),
             *("tests/stack/test_dense_speakers.py", "tests/stack/test_truncation.py"),

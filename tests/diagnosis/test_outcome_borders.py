@@ -224,6 +224,7 @@ def with_noise(values: list[float]) -> list[float]:
         (total([1.0] * 10 + [0.5] * 10), None, "serious"),
         (total([0.5] * 10 + [0.0, 1.0] * 5), None, "unseen"),
         ({**total([0.5] * 20), "rewards/a/weight": [1.0, 2.0] * 10}, None, "unseen"),
+        ({**total([0.5] * 20), **reward("b", mean=[0.5] * 20, weight=[1.0, 2.0] * 10)}, None, "unseen"),
         ({"loss": [0.5] * 11}, None, "unseen"),
         ({"loss": [0.5] * 12}, None, "serious"),
         ({"loss": line(0.5, 0.4)}, None, "fine"),
@@ -284,6 +285,22 @@ def test_a_total_that_falls_is_held_against_what_sampling_makes_of_it(rows: floa
     assert verdict({**saved, **reward("b", mean=values, calls=[4.0] * 12)}, kind="learning") == expected
 
 
+@pytest.mark.parametrize(
+    ("curves", "is_plain"),
+    [
+        # By 1.5 times a fifth of a deviation of 1/2, of a billion rows: not yet, and by a little more.
+        (total([0.0] * 8 + [-1.5 * (0.2 * 0.5)] * 4, rows=1e9), False),
+        (total([0.0] * 8 + [-0.151] * 4, rows=1e9), True),
+        # How many rows there are is not logged: of one an event, 4 a third, chance makes 5 sqrt(2 / 4) = 3.54.
+        ({"reward": [4.0] * 4 + [1.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, False),
+        ({"reward": [4.0] * 4 + [0.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, True),
+    ],
+)
+def test_a_fall_that_needs_no_line(curves: Curves, *, is_plain: bool) -> None:
+    """What is told by a line has the interval of its change."""
+    assert ("the change lies between" not in told(curves, kind="learning")) is is_plain
+
+
 VALUE, EXPLAINED = "ppo/value_loss", "ppo/explained_variance"
 
 
@@ -296,7 +313,7 @@ VALUE, EXPLAINED = "ppo/value_loss", "ppo/explained_variance"
         ([0.5] * 10 + [-0.5] * 10, None, "warning"),
         ([-0.5] * 10 + [0.5] * 10, None, "fine"),
         ([-0.5] * 10 + [0.0] * 2 + [-0.5] * 8, None, "warning"),
-        ([-0.5] * 10 + [0.0] * 3 + [-0.5] * 7, None, "fine"),
+        ([0.5] * 10 + [0.0] * 3 + [-0.5] * 7, None, "fine"),
         ([-0.5] * 10, 20, "warning"),
         ([-0.5] * 10, 21, "unseen"),
         (line(-1.0, -0.25), None, "fine"),  # it learns

@@ -109,6 +109,10 @@ def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
     assert "metrics.jsonl cannot be read" in said
     states = [run["state"] for run in json.loads(why(capsys, "runs/exp/sweep", "--json"))]
     assert states == ["finished", "finished", "unreadable"]
+    (*_, unreadable) = json.loads(why(capsys, "runs/exp/sweep", "--json"))
+    assert unreadable["problem"].startswith("metrics.jsonl cannot be read: ")
+    assert "no event" in unreadable["problem"]
+    assert (unreadable["step"], unreadable["log_events"], unreadable["findings"]) == (0, 0, [])
 
 
 def test_what_is_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,295 @@
+"""What a row of a table says, held against the library that it speaks of, and what is computed from a row."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+import trl
+from transformers.generation import logits_process as warpers
+
+from rlhf_cli.tables.argument_ranges import RANGES, Range
+from rlhf_cli.tables.clock_metrics import is_of_the_clock
+from rlhf_cli.tables.former_names import FORMER_NAMES
+from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR
+from rlhf_cli.tables.logged_metrics import FAMILIES
+from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed, why_values_not_packed
+from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES, Passes, RowAttention
+from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
+from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
+from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
+
+Try = Callable[[float], object]
+
+
+def adam(**named: Any) -> Try:
+    """AdamW with one argument of its own, where `value` is what is tried."""
+    name, fill = next(iter(named.items()))
+    return lambda value: torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], **{name: fill(value)})
+
+
+def arguments(**named: Any) -> Try:
+    name, more = next(iter(named.items()))
+    return lambda value: transformers.TrainingArguments("x", use_cpu=True, report_to=[], **{name: value, **more})
+
+
+def length(value: float) -> None:
+    """A generation of no token ends in an error of transformers' own, before its first pass."""
+    config = transformers.GenerationConfig(max_new_tokens=int(value))
+    config.validate()
+
+
+TRIED: dict[str, Try] = {
+    "temperature": lambda value: warpers.TemperatureLogitsWarper(float(value)),
+    "top_p": lambda value: warpers.TopPLogitsWarper(float(value)),
+    "min_p": lambda value: warpers.MinPLogitsWarper(float(value)),
+    "repetition_penalty": lambda value: warpers.RepetitionPenaltyLogitsProcessor(float(value)),
+    "max_completion_length": length,
+    "warmup_steps": arguments(warmup_steps={}),
+    "adam_beta1": adam(betas=lambda value: (float(value), 0.9)),
+    "adam_beta2": adam(betas=lambda value: (0.9, float(value))),
+    "adam_epsilon": adam(eps=lambda value: value),
+    "weight_decay": adam(weight_decay=lambda value: value),
+    "dataloader_num_workers": lambda value: torch.utils.data.DataLoader([1], num_workers=int(value)),
+    "logging_steps": arguments(logging_steps={}),
+}
+"""Argument -> what takes it, or ends in a ValueError."""
+_STRICTER = {
+    ("top_p", False, False),
+    ("logging_steps", False, True),
+    ("dataloader_num_workers", True, False),
+}
+"""(Argument, whether above 0, whether below 0) where nobody refuses it: the share 0 keeps one token, transformers only
+refuses a 0; and processes that would be started."""
+
+
+@pytest.mark.parametrize("bounds", [row for row in RANGES if row.name in TRIED], ids=lambda row: row.name)
+def test_bounds_are_those_of_the_library(bounds: Range) -> None:
+    """At a bound, a little above it and a little below it the library takes what the row holds to."""
+    step = 1.0 if bounds.name in ("max_completion_length", "dataloader_num_workers", "warmup_steps") else 1e-3
+    for bound in (bounds.at_least, bounds.above, bounds.at_most, bounds.below):
+        for value in () if bound is None else (bound - step, bound, bound + step):
+            if (bounds.name, value > 0, value < 0) in _STRICTER:
+                continue
+            if bounds.holds(value):
+                TRIED[bounds.name](value)
+            else:
+                with pytest.raises(ValueError, match=r"\w"):
+                    TRIED[bounds.name](value)
+
+
+def test_bounds_by_hand() -> None:
+    told = {row.name: row.in_words() for row in RANGES}
+    assert told == {
+        **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps", "eval_steps", "save_steps"), "above 0"),
+        **dict.fromkeys(("top_k", "warmup_steps", "adam_epsilon", "weight_decay"), "at least 0"),
+        **{
+            "top_p": "above 0 and at most 1",
+            "min_p": "at least 0 and at most 1",
+            "max_completion_length": "at least 1",
+        },
+        **dict.fromkeys(("adam_beta1", "adam_beta2"), "at least 0 and below 1"),
+        "dataloader_num_workers": "at least 0",
+    }
+    assert all(row.why for row in RANGES)
+    strategies = {row.name: row.strategy for row in RANGES if row.strategy is not None}
+    assert strategies == {f"{what}_steps": f"{what}_strategy" for what in ("logging", "eval", "save")}
+    for bounds, inside, outside in (
+        (Range("x"), (-1e9, 0, 1e9), ()),
+        (Range("x", at_least=1), (1, 2), (0.999,)),
+        (Range("x", above=1), (1.001,), (1, 0)),
+        (Range("x", at_most=1), (1, -5), (1.001,)),
+        (Range("x", below=1), (0.999,), (1, 2)),
+        (Range("x", at_least=0, below=1), (0, 0.5), (-0.1, 1)),
+    ):
+        assert [bounds.holds(value) for value in (*inside, *outside)] == [True] * len(inside) + [False] * len(outside)
+
+
+def test_trainers_that_generate_are_those_that_trl_makes_so() -> None:
+    for name, row in TRAINERS.items():
+        made = getattr(importlib.import_module(row.module), name)
+        assert row.generates == hasattr(made, "_generate_and_score_completions"), name
+        assert bool(row.learns_from) == bool(row.expected_columns) == (not row.generates), name
+        assert (row.advantages is not None) == row.generates, name
+        assert issubclass(made, trl.RewardTrainer) == (row.trains == "reward model"), name
+        assert row.can_have_critic == (name == "GRPOTrainer")
+        assert row.splits_pairs == (name == "KTOTrainer")
+        assert ("rewards" in row.sections) == ("truncation" in row.sections) == row.generates
+        assert hasattr(importlib.import_module(row.module), row.config_class)
+    per_token = {name for name, row in TRAINERS.items() if row.advantages == "token"}
+    assert per_token == {"GRPOTrainer"}
+    assert {name for name, row in TRAINERS.items() if row.loss_divisor == "rows"} == {"RLOOTrainer", "GMPOTrainer"}
+    assert TRAINERS["GRPOTrainer"].sections == {"rewards", "truncation", "critic", "kl"}
+    assert TRAINERS["RewardTrainer"].sections == {"reward_model"}
+
+
+@pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.measured is not None])
+def test_what_is_measured_of_a_row_is_what_trl_prepares(name: str) -> None:
+    row = TRAINERS[name]
+    made = importlib.import_module(row.module)
+    source = inspect.getsource(inspect.getmodule(getattr(made, name)))  # type: ignore[arg-type]
+    assert row.measured is not None
+    for column in (*row.measured[0], *row.measured[1]):
+        assert f'"{column}"' in source
+    assert row.measured[0] == (("prompt_ids",) if '"prompt_ids"' in source else ())
+
+
+def test_flags_of_rows_by_hand() -> None:
+    clipped = {name for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo}
+    assert clipped == {"grpo", "dr_grpo", "dapo", "bnpo"}
+    assert {name for name, row in POLICY_LOSSES.items() if not row.takes_token_advantages} == {"luspo"}
+    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_text} == {
+        "prompts",
+        "completions",
+        "completion_ids",
+    }
+    by_row = {name for name, row in REWARD_ARGUMENTS.items() if row.is_by_row}
+    assert by_row == {"prompts", "completions", "completion_ids", "environments"}
+    assert {name: row.needs_reference for name, row in KL_FORMS.items()} == {
+        "reward": True,
+        "loss": True,
+        "none": False,
+    }
+    assert (KL_FORMS["reward"].in_reward, KL_FORMS["loss"].in_loss, MAX_RELATIVE_ERROR) == (True, True, 0.2)
+    policies = {name: (row.modes, row.mode_if_dense) for name, row in TRUNCATION_POLICIES.items() if row.modes}
+    assert policies == {"eos_penalty": (("subtract", "replace"), None), "bootstrap": (("replace", "add"), "add")}
+    assert {name for name, row in TRUNCATION_POLICIES.items() if row.needs_limit} == {"soft_overlong"}
+    reads = {name: row.reads for name, row in TRUNCATION_POLICIES.items() if row.reads}
+    assert reads == {"eos_penalty": ("penalty", "mode"), "bootstrap": ("mode",), "soft_overlong": ("penalty", "cache")}
+
+
+def test_strategies_by_hand() -> None:
+    stages = {name: (row.zero_stage, row.package) for name, row in STRATEGIES.items() if row.zero_stage}
+    assert stages == {f"zero{stage}": (stage, "deepspeed") for stage in (1, 2, 3)}
+    assert {name for name, row in STRATEGIES.items() if not row.shards} == {"ddp"}
+    assert {name for name, row in STRATEGIES.items() if not row.runs_on_cpu} == {"fsdp2"}
+    refused = {name: {one.feature for one in row.conflicts} for name, row in STRATEGIES.items()}
+    shared = {"critic.share=lora", "critic.warmup_steps", "sync_ref_model"}
+    assert refused == {
+        "ddp": {"offload"},
+        **{"zero1": shared, "zero2": shared, "zero3": {*shared, "model.quantize"}},
+        "fsdp2": {*shared, "model.quantize", "rollout=continuous"},
+    }
+
+
+def test_families_of_metrics() -> None:
+    assert frozenset({"ppo", "kl", "critic", "completions", "clip_ratio", "passes"}) == FAMILIES
+    assert (is_of_the_clock("time/share/reward/a"), is_of_the_clock("my_time_s"), is_of_the_clock("loss")) == (
+        True, False, False,
+    )  # fmt: skip
+
+
+def test_how_rows_go_through_a_model_in_words() -> None:
+    assert Passes("packed").describe() == "packed"
+    assert Passes("plain", "it was asked for").describe() == "plain: it was asked for"
+    assert RowAttention(None).describe() == "all rows at once (torch's varlen_attn)"
+    assert RowAttention("a CPU").describe() == "a row each (SDPA): a CPU"
+    assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # TRL's own tile, of a vocabulary of 32,768
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "fits"),
+    [
+        ("model", "model", True), ("model", "model.path", True), ("model", "models", False), ("model", "a.b", False),
+        ("trainer.args.save_*", "trainer.args.save_steps", True), ("trainer.args.save_*", "trainer.args.save", False),
+        ("a.*", "a.b.c", True), ("a.b", "a", False),
+    ],
+)  # fmt: skip
+def test_a_row_speaks_about_a_key_and_what_is_below_it(row: str, key: str, *, fits: bool) -> None:
+    assert ResumeRow(row, "taken", "").fits(key) is fits
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "only_if"),
+    [
+        ("trainer.args.max_steps", "taken", "steps do not shape the run"),
+        ("trainer.args.num_train_epochs", "taken", "steps do not shape the run"),
+        ("trainer.args.save_only_model", "taken", None),
+        ("trainer.args.save_steps", "taken", "no best is chosen"),
+        ("trainer.args.eval_steps", "taken", "no best is chosen"),
+        ("trainer.args.learning_rate", "by name", None),
+        ("trainer.args.optim_args", "never", None),
+        ("trainer.name", "never", None),
+        ("seed", "never", None),
+        ("model.trust_remote_code", "taken", None),
+        ("model.path", "never", None),
+        ("launch.processes", "taken", "as many processes"),
+        ("launch.nodes", "never", None),
+        ("launch.device", "by name", None),
+        ("rewards.a.weight", "by name", None),
+    ],
+)
+def test_the_first_row_that_fits_counts(key: str, effect: str, only_if: str | None) -> None:
+    row = row_of(key)
+    assert (row.effect, row.only_if) == (effect, only_if)
+    assert row.else_never == (key == "launch.processes")
+    assert row.reason
+    assert RESUME_KEYS[-1].key == ""
+
+
+def test_a_name_of_others_is_a_full_key() -> None:
+    """Of TRL's own where it has no dot; a third entry is for a trainer with a critic."""
+    today = {name: FORMER_NAMES[name].today for name in ("evaluation_strategy", "no_cuda", "use_wandb", "resume")}
+    assert today == {
+        "evaluation_strategy": "trainer.args.eval_strategy", "no_cuda": "launch.device=cpu", "use_wandb": "track=wandb",
+        "resume": "run.resume=auto",
+    }  # fmt: skip
+    assert all("." in row.today or "=" in row.today for row in FORMER_NAMES.values() if row.today)
+    with_critic = [row for row in FORMER_NAMES.values() if row.with_critic is not None]
+    assert with_critic
+    assert all(row.with_critic != row.today for row in with_critic)
+    assert all(row.whose for row in FORMER_NAMES.values())
+
+
+LLAMA: dict[str, object] = {"model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (LLAMA, None),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic"}}, "(dynamic) change with the longest row"),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic", "rope_type": "linear"}}, None),
+        ({**LLAMA, "rope_parameters": {"rope_type": "longrope"}, "rope_scaling": {"type": "linear"}}, "(longrope)"),
+        ({**LLAMA, "rope_parameters": {"rope_type": "default"}}, None),
+        ({**LLAMA, "layer_types": ["full_attention"] * 2}, None),
+        ({**LLAMA, "layer_types": ("full_attention", "sliding_attention", "chunked")},
+         "layers of chunked and sliding_attention"),
+        ({"model_type": "mistral"}, "sliding window of 4096 tokens"),
+        ({"model_type": "mistral", "sliding_window": None}, None),
+        ({"model_type": "mistral", "sliding_window": 16}, "sliding window of 16 tokens"),
+        ({"model_type": "qwen2", "sliding_window": 16}, None),
+        ({"model_type": "qwen3", "sliding_window": 16}, None),
+        ({"model_type": "smollm3", "sliding_window": 16}, None),
+        ({"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True}, "sliding window of 16 tokens"),
+        ({"model_type": "gpt2"}, "its positions are learned, not rotary"),
+        ({**LLAMA, "rope_theta": None}, "not rotary"),
+    ],
+)  # fmt: skip
+def test_what_of_a_configuration_keeps_rows_apart(config: dict[str, object], why: str | None) -> None:
+    found = why_config_not_packed(config, "sdpa")
+    assert found is None if why is None else found is not None and why in found
+    assert "its attention is eager" in str(why_config_not_packed(config, "eager"))
+
+
+def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
+    for model_type, values in WHERE_NOT_SAID.items():
+        config = transformers.AutoConfig.for_model(model_type)
+        for key, value in values.items():
+            if key == "rope_theta":
+                taken = config.rope_parameters["rope_theta"]
+                assert bool(taken) == bool(value)
+                assert taken == value or model_type in ("smollm3",)
+            else:
+                assert getattr(config, key) == value
+    with pytest.raises(KeyError):
+        why_config_not_packed({"model_type": "another"}, "sdpa")
+    assert why_values_not_packed({"rope_parameters": {"rope_type": "default"}}, "sdpa") is None
