@@ -52,9 +52,8 @@ class GrowingLayer(DynamicLayer):
         """Move to larger tensors, the keys first: before the values do, what the keys were is gone."""
         assert self.keys is not None
         assert self.values is not None
-        num_cached, self._whole, self._used = self.keys.shape[-2], None, None
-        keys = _lengthened(self.keys, length)
-        self.keys = keys[..., :num_cached, :]
+        self._whole = self._used = None
+        self.keys = keys = _lengthened(self.keys, length)
         self._whole = (keys, _lengthened(self.values, length))
 
     def _has_room(self, length: int) -> bool:

@@ -18,7 +18,7 @@ def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     Raises RuntimeError, torch's own, where a probability is not finite.
     """
     if not probabilities.sum().isfinite():
-        return torch.multinomial(probabilities, num_samples=1).squeeze(1)  # which says so
+        torch.multinomial(probabilities, num_samples=1)  # refuses them in its own words
     races = _exponential(probabilities, rows, num_rows)
     torch.div(probabilities, races, out=races)  # in place: a vocabulary for every row is much
     return races.argmax(dim=-1)

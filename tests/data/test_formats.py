@@ -9,24 +9,17 @@ import random
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data import loading
-from rlhf_cli.data.columns import renamed
-from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
-from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.formats.csv_table import read as read_csv
 from rlhf_cli.data.formats.decoded_text import blocks, numbered_lines, shorten
 from rlhf_cli.data.formats.parquet import head
 from rlhf_cli.data.kinds import BOOL, INTEGER, MIXED, NULL, NUMBER, TEXT, ListOf, Record, kind_of, label, merge
-from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.scanning import Scan, scan
 from rlhf_cli.data.source import Source
-from rlhf_cli.errors import DataError
 
 KINDS: dict[str, Any] = {
     "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},
@@ -173,145 +166,6 @@ def test_a_large_file_is_read_to_its_end_by_arrow(workplace: Path, monkeypatch: 
         (workplace / "t.jsonl").write_text(line * count)
         found = scan([workplace / "t.jsonl"], "jsonl", 1)
         assert (found.num_rows, len(found.rows), len(asked)) == (count, 1, count - 8192)
-
-
-def test_a_part_of_a_split_may_be_empty_or_several(jsonl) -> None:
-    path = jsonl([{"n": number} for number in range(10)])
-    for split, expected in (
-        ("train[:0]", []), ("train[:1]", [0]), ("train[3:5]", [3, 4]), ("train[-2:]", [8, 9]),
-        ("train[:10%]+train[90%:]", [0, 9]),
-    ):  # fmt: skip
-        assert list(load_split([Source(path=path, split=split)], seed=0)["n"]) == expected, split
-
-
-def test_progress_bars_stay_as_somebody_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    with quiet():
-        assert datasets.utils.are_progress_bars_disabled()
-    assert not datasets.utils.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    with quiet():
-        pass
-    assert datasets.utils.are_progress_bars_disabled()
-    datasets.enable_progress_bars()
-    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")
-    with quiet():
-        assert not datasets.utils.are_progress_bars_disabled()
-
-
-def test_only_what_is_in_the_cache_is_not_read_again(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CSV is scanned each time, and its rows are written once."""
-    Path("t.csv").write_text("a,b\n1,x\n")
-    read = []
-    rows_of = loading.rows_of
-    monkeypatch.setattr(loading, "rows_of", lambda *given: read.append(1) or rows_of(*given))
-    for _ in range(2):
-        assert load_split([Source(path="t.csv")], seed=0).to_list() == [{"a": 1, "b": "x"}]
-    assert len(read) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [("a.JSONL", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.json", "json"), ("a.CSV.GZ", "csv"), ("a.parquet", "parquet"),
-     ("a.parquet.gz", None), ("jsonl", None)],
-)  # fmt: skip
-def test_a_format_by_its_ending(path: str, expected: str | None) -> None:
-    assert format_of(Path(path)) == expected
-
-
-def test_several_paths_are_no_hub_id() -> None:
-    assert not is_hub(Source(path=["owner/name", "other"]))
-    assert is_hub(Source(path=["owner/name"]))
-    assert not is_hub(Source(path="owner/name.txt"))
-    assert not is_hub(Source(path="owner/NAME.JSONL"))
-    assert not is_hub(Source(world="toy_sums"))
-
-
-def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:
-    assert near_files(Path("rows.jsonl")) == f"data files in {workplace}: none"
-    (workplace / "sub").mkdir()
-    (workplace / ".hidden").mkdir()
-    for name in ("one.csv", "sub/two.jsonl", "sub/config.json", ".hidden/three.jsonl", "notes.md"):
-        (workplace / name).write_text("x")
-    assert near_files(Path("zzzzzz.parquet")) == f"data files in {workplace}: one.csv, sub/two.jsonl"
-    assert near_files(Path("onne.csv")) == "one.csv"
-    assert near_files(Path("a/b/c.csv")) == f"the folder a/b does not exist; the nearest one that does is {workplace}"
-    for number in range(9):
-        (workplace / "sub" / f"{number}.csv").write_text("x")
-    assert near_files(Path("zzzzzz.parquet")).count(",") == 7
-
-
-def test_files_of_a_folder_and_of_two_formats(workplace: Path, jsonl, refusal) -> None:
-    (workplace / "d").mkdir()
-    for name in ("d/b.jsonl", "d/a.jsonl", "d/c.txt"):
-        (workplace / name).write_text('{"a": 1}\n')
-    (workplace / "d" / "e.jsonl").mkdir()
-    assert [path.name for path in find_files(Source(path="d"))[0]] == ["a.jsonl", "b.jsonl"]
-    assert [path.name for path in find_files(Source(path="d/?.jsonl"))[0]] == ["a.jsonl", "b.jsonl"]
-    assert [path.name for path in find_files(Source(path="d/[b].jsonl"))[0]] == ["b.jsonl"]
-    (workplace / "d" / "z.csv").write_text("a\n1\n")
-    message = refusal(find_files, Source(path="d"))
-    assert "csv: z.csv, jsonl: a.jsonl" in message
-    assert "*.csv" in message
-    assert "data.revision" in refusal(find_files, Source(path="d/a.jsonl", revision="main"))
-
-
-def test_a_preview_of_many_rows(jsonl) -> None:
-    path = jsonl([{"n": number} for number in range(20)])
-    found = peek(Source(path=path))
-    assert (len(found.rows), found.num_rows) == (8, 20)
-    jsonl([{"n": 1}], "more.jsonl")
-    several = peek(Source(path=[path, "more.jsonl"]))
-    assert several.origin == f"2 jsonl files, the first is {path}"
-    assert several.num_rows == 21
-    hub = peek(Source(path="owner/name", subset="main"))
-    assert (hub.rows, hub.num_rows, hub.origin) == ([], None, "hub dataset owner/name (main), read when the run starts")
-
-
-@pytest.mark.parametrize("limit", [1, 3, 50])
-@pytest.mark.parametrize("select", [None, 2, (1, 4), (3, 9)])
-def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
-    path = jsonl([{"n": number} for number in range(9)])
-    for source in (Source(path=path, select=select), Source(path=path, split="train[0:]", select=select)):
-        found = first_rows([source], prompt=None, transcripts=False, seed=0, limit=limit)
-        assert [row["n"] for row in found] == list(range(9))[slice(*(source.bounds or (0, 9)))][:limit]
-
-
-def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
-    start = "\n\nHuman: x\n\nAssistant:"
-    path = jsonl([{"chosen": f"{start} a", "rejected": f"{start} b"}] * 3)
-    (row, *_) = first_rows([Source(path=path)], prompt=None, transcripts=True, seed=0, limit=2)
-    assert row["prompt"] == start
-    world = Source(world="toy_sums", args={"num_rows": 30})
-    mixed = first_rows([world, world], prompt=None, transcripts=False, seed=5, limit=4)
-    assert mixed == [dict(row) for row in load_split([world, world], seed=5).select(range(4))]
-
-
-def test_a_row_of_the_first_is_counted_from_the_files_beginning(jsonl) -> None:
-    path = jsonl([{"q": "x"}, {"q": "y"}, {"q": None}])
-    with pytest.raises(DataError, match="cannot be put") as caught:
-        first_rows([Source(path=path, select=(1, 3))], prompt="{q}", transcripts=False, seed=0, limit=9)
-    assert caught.value.where == "data.prompt, row 3 of data"
-
-
-@pytest.mark.parametrize(
-    ("rename", "expected"),
-    [
-        ({}, ("a", "b", "c")),
-        ({"x": "b"}, ("a", "x", "c")),
-        ({"a": "b", "b": "a"}, ("b", "a", "c")),
-        ({"a": "b", "old": "a"}, ("old", "a", "c")),
-        ({"b": "x"}, "the new name first"),
-        ({"y": "x"}, "no column 'x'"),
-        ({"a": "x", "z": "a"}, "no column 'x'"),
-        ({"a": "b"}, "there is a column 'a' already"),
-        ({"x": "a", "y": "a"}, "renamed twice"),
-    ],
-)
-def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
-    if isinstance(expected, str):
-        assert expected in refusal(renamed, ("a", "b", "c"), rename)
-    else:
-        assert renamed(("a", "b", "c"), rename) == expected
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
     assert (logps - wrong)[is_token].abs().max() > 0.1
 
 
-def test_of_a_pass_the_last_places_scores_are_all_that_is_kept() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_a_pass_the_last_places_scores_are_all_that_is_kept(dtype: torch.dtype) -> None:
     """A model that scores every place of a prompt returns much more: a view of it would keep all of that alive."""
 
     class Everywhere:
@@ -151,7 +152,7 @@ def test_of_a_pass_the_last_places_scores_are_all_that_is_kept() -> None:
             return inputs
 
         def __call__(self, **named: Any) -> Any:
-            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5).bfloat16())
+            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5).to(dtype))
 
     model: Any = Everywhere()
     batch = live_batch.LiveBatch(model, torch.zeros(2, 7).long(), {"past_key_values": DynamicCache()}, longest=9)

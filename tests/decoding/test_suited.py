@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import nn
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
@@ -167,33 +166,6 @@ def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
     model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
     found = suited.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
     assert found == "an adapter puts tokens of its own before the prompts"
-
-
-class _Dropping(nn.Module):
-    """What drops out by a number of its own, as attention does."""
-
-    def __init__(self, **numbers: Any) -> None:
-        super().__init__()
-        vars(self).update(numbers)
-
-
-@pytest.mark.parametrize(
-    ("module", "drops"),
-    [
-        (nn.Dropout(0.1), True),
-        (nn.Dropout(0.0), False),
-        (nn.Dropout(0.1).eval(), False),
-        (nn.AlphaDropout(0.1), True),
-        (nn.Linear(2, 2), False),
-        (_Dropping(attention_dropout=0.1), True),
-        (_Dropping(attention_dropout=0.0), False),
-        (_Dropping(dropout="none", momentum=0.1), False),
-        (_Dropping(attention_dropout=0.1).eval(), False),
-        (nn.Sequential(nn.Dropout(0.1).eval(), nn.Dropout(0.2)), True),
-    ],
-)
-def test_what_is_left_out_by_chance(module: nn.Module, drops: bool) -> None:
-    assert suited.drops_out(module) is drops
 
 
 def test_a_recurrent_model_keeps_its_rows() -> None:
