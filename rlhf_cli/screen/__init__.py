@@ -1,1 +1,1 @@
-"""Prints what a person sees at the terminal: panels before and after a run, tables of runs and evaluations."""
+"""Terminal output: panels before and after a run, and tables of runs and evaluations."""

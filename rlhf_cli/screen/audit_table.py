@@ -1,4 +1,4 @@
-"""Prints an audit: the gold answer's reward, every kind against it, the holes one by one, what to type."""
+"""Print an audit: the gold answer's reward, each degenerate answer against it, the holes, and fixes to type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_SHOWN = 5
 
 
 def show_audit(console: Console, result: AuditResult) -> None:
-    """Print an audit, its verdict last."""
+    """Print an audit, with the verdict last."""
     console.print(f"{result.rows} rows, {len(result.kinds)} kinds of degenerate answer, {result.texts} texts scored")
     _show_gold(console, result)
     for name, why in result.left_out.items():

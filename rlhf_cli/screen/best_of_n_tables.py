@@ -1,4 +1,4 @@
-"""Prints what `rlhf generate` found: the curve of best-of-n, as a table and drawn, and the data that was made."""
+"""Print the output of `rlhf generate`: the best-of-n curve as a table and a plot, and the data files it made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLOT_COLUMNS, _PLOT_ROWS = 64, 10
 
 
 def show_best_of_n(console: Console, best: BestOfN) -> None:
-    """Print the table of the curve and, where it has more than one point, the curve."""
+    """Print the curve as a table, and plot it if it has more than one point."""
     if best.left_out:
         words = f"{best.left_out} prompts are not in it: an answer of theirs has no {best.by}"
         console.print(Text(words, style="yellow"))
@@ -39,7 +39,7 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
 
 
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
-    """Print how many rows each file got, why prompts gave none, and a command that reads it."""
+    """Print how many rows each file got, why some prompts gave none, and a command that reads the file."""
     for name, one in made.items():
         console.print(Text.assemble(("\n" + str(len(one.rows)), "bold"), f" rows in {name}"), highlight=False)
         for reason, count in one.left_out.items():

@@ -1,17 +1,17 @@
-"""Deals the columns of a wide table out to several that fit, so that no number is cut on a narrow terminal."""
+"""Split the columns of a wide table into blocks, so that no number is cut on a narrow terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _NUMBER, _GAP = 7, 2
-"""A figure of up to `-12.345`, and the blanks behind it."""
+"""Width of a number up to `-12.345`, and of the gap after it, in characters."""
 
 
 def column_blocks(names: Sequence[str], room: int) -> list[list[str]]:
-    """Return the names in their order, in blocks whose columns of numbers fit into `room` characters side by side.
+    """Return the names in order, split into blocks whose number columns fit side by side in `room` characters.
 
-    A name that is wider than all the room has a block of its own.
+    A name that is wider than `room` gets a block of its own.
     """
     blocks: list[list[str]] = []
     left = 0
@@ -26,5 +26,5 @@ def column_blocks(names: Sequence[str], room: int) -> list[list[str]]:
 
 
 def blocks_width(names: Sequence[str]) -> int:
-    """Return the characters that columns of numbers under these names take, with the blanks behind them."""
+    """Return the total width of number columns with these names, in characters, including the gap after each."""
     return sum(max(len(name), _NUMBER) + _GAP for name in names)

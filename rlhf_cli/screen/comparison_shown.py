@@ -1,4 +1,4 @@
-"""Shows a comparison at a terminal: what differs, a line a setting, the verdict in words, what a reader must know."""
+"""Print a comparison of runs: the differences, one line per setting, the verdict in words, and notes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlhf_cli.screen.comparison_table import (
 )
 
 _HASH = 12
-"""So many digits of a hash tell two apart."""
+"""Number of hash digits shown; enough to tell two hashes apart."""
 _MOST_VALUES = 8
 _MOST_KEYS = 12
 _MOST_DETAILS = 3
@@ -41,7 +41,7 @@ _MOST_WITH = 3
 
 
 def show_comparison(console: Console, comparison: Comparison, *, each_run: bool = False) -> None:
-    """Print a whole comparison, with `each_run` also a line a run."""
+    """Print a whole comparison; with `each_run`, also print one line per run."""
     _show_what_differs(console, comparison)
     console.print()
     show_settings(console, comparison)
@@ -65,7 +65,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
 
 
 def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], shown: int) -> None:
-    """Print a line for each group of runs that is not in the table, with the command that compares it."""
+    """Print one line per group of runs that is not in the table, with the command that compares it."""
     first = groups[0]
     rows = [(first, f"{len(first.folders) - shown} older")] if shown < len(first.folders) else []
     rows += [(group, str(len(group.folders))) for group in groups[1:]]
@@ -83,7 +83,7 @@ def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], 
 
 
 def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
-    """Print why runs are not in the table; nothing where all are."""
+    """Print why runs are missing from the table. Print nothing if all are there."""
     if problems:
         console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
         for problem in problems:
@@ -116,7 +116,7 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
 
 
 def _rows_of(axis: Axis) -> list[tuple[str, list[str]]]:
-    """Return a key with its values, and below it those that change with it, conditions of the training first."""
+    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
     others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
     places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
     texts = {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}
@@ -139,7 +139,7 @@ def _show_verdicts(console: Console, comparison: Comparison) -> None:
 
 
 def _show_differences(console: Console, verdict: Verdict) -> None:
-    """One line a difference: by how much, its interval, on how many seeds, how sure."""
+    """Print one line per difference: its size, interval, number of seeds and p-values."""
     differences = verdict.differences
     half_widths = [
         (one.difference.high - one.difference.low) / 2
@@ -173,7 +173,9 @@ def _show_notes(console: Console, comparison: Comparison) -> None:
 
 
 def _starting_models(comparison: Comparison) -> str | None:
-    """Runs of one model by name that began with different weights: nothing in the configurations shows it."""
+    """Return a note if runs with the same model name started from different weights, else None. The configurations do
+    not show this.
+    """
     by_model: dict[str, list[LoggedRun]] = {}
     for run in comparison.runs:
         if run.starting_model is not None:

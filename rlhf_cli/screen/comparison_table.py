@@ -1,4 +1,4 @@
-"""Draws settings, or runs, as the rows of a table that is folded into blocks of columns where the screen is narrow."""
+"""Print a table of settings or runs, split into blocks of columns if the screen is narrow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempte
 
 @dataclass(frozen=True)
 class Column:
-    """A column of texts, a row each; a `head` column is repeated in every block."""
+    """A table column with one text per row. A head column is repeated in every block."""
 
     title: str
     cells: list[str]
@@ -35,12 +35,12 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Return the cells on a screen that its widest text takes."""
+        """Return the width of the widest text, in terminal cells."""
         return max(map(cell_len, [self.title, *self.cells]))
 
 
 def show_settings(console: Console, comparison: Comparison) -> None:
-    """Print one line a setting: its values, how many seeds, the mean of each measure and its interval."""
+    """Print one line per setting: its values, the number of seeds, and the mean and interval of each measure."""
     settings = comparison.grouped.settings
     front = comparison.front
     columns = _setting_columns(comparison)
@@ -55,7 +55,7 @@ def show_settings(console: Console, comparison: Comparison) -> None:
 
 
 def show_runs(console: Console, comparison: Comparison) -> None:
-    """Print one line a run: its name, its state and the number of each measure."""
+    """Print one line per run: its name, its state and the value of each measure."""
     runs = comparison.runs
     columns = [
         Column("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
@@ -69,7 +69,9 @@ def show_runs(console: Console, comparison: Comparison) -> None:
 
 
 def show_blocks(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
-    """Print columns in as many tables below one another as the width needs, each with the head columns."""
+    """Print columns as several tables below one another if they do not fit the width. Each table repeats the head
+    columns.
+    """
     head = [column for column in columns if column.is_head]
     taken = sum(column.width + _GAP for column in head)
     blocks: list[list[Column]] = [[]]
@@ -100,7 +102,7 @@ def _cell(column: Column, row: int, style: str) -> Text:
 
 
 def _setting_columns(comparison: Comparison) -> list[Column]:
-    """A column for each key that differs, of many the names of the settings alone; the front's marks before them."""
+    """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
     grouped = comparison.grouped
     found = []
     if comparison.front is not None:
@@ -117,7 +119,7 @@ def _setting_columns(comparison: Comparison) -> list[Column]:
 
 
 def _by_run(setting: Setting) -> str | None:
-    """Return the name of a setting's only run, or of its first where its own name is too long for a table."""
+    """Return the only run's name; the first run's name and a count if the setting's name is too long; else None."""
     names = [*(run.name for run in setting.runs), *setting.left_out]
     if len(names) == 1:
         return names[0]
@@ -132,12 +134,12 @@ def _mark(comparison: Comparison, setting: Setting) -> str:
 
 
 def titled(measure: Measure) -> str:
-    """Return the title of a measure's column: an arrow where less is better."""
+    """Return the column title of a measure, with an arrow if less is better."""
     return f"{measure.label} ↓" if measure.sign < 0 else measure.label
 
 
 def alike(comparison: Comparison, measure: Measure) -> float | None:
-    """Return the number that every run has of a measure, None where runs differ; one setting alone differs always."""
+    """Return the value of a measure if all runs share it, else None. Always return None for a single setting."""
     settings = [one for one in comparison.grouped.settings if one.runs]
     numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
     if len(settings) < 2 or len(numbers) != 1:
@@ -147,13 +149,13 @@ def alike(comparison: Comparison, measure: Measure) -> float | None:
 
 
 def number_texts(numbers: Sequence[float]) -> list[str]:
-    """Return numbers of one column with as many decimals as the largest of them needs; `-` for none."""
+    """Format a column of numbers with the decimals that the largest one needs. A non-finite number becomes `-`."""
     digits = _decimals(numbers)
     return [f"{number:.{digits}f}" if math.isfinite(number) else "-" for number in numbers]
 
 
 def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
-    """Return `0.667 ± 0.047`, or `0.667 [0.62, 0.71]` where the interval is not symmetric; the mean alone without."""
+    """Format estimates as `0.667 ± 0.047`, as `0.667 [0.62, 0.71]` if asymmetric, or as the mean alone."""
     digits = _decimals([one.mean for one in estimates if one.mean is not None])
     return [_estimate_text(one, digits) for one in estimates]
 
@@ -170,7 +172,7 @@ def _estimate_text(one: Estimate, digits: int) -> str:
 
 
 def _decimals(numbers: Sequence[float]) -> int:
-    """Three for numbers below ten, fewer for larger, more where all are tiny."""
+    """Return the number of decimals: three for numbers below ten, fewer for larger ones, more if all are tiny."""
     largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
     if largest == 0.0:
         return 3

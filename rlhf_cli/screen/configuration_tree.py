@@ -1,4 +1,4 @@
-"""Draws a configuration, a value a line, each with the place that it comes from."""
+"""Print a configuration with one value per line, each with the place it comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FURTHEST_ORIGIN = 56
 
 
 def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:
-    """Print the values of a tree. Only a key that was written somewhere has an origin; the rest is our default."""
+    """Print the values of a tree. A key that was not written anywhere is marked `default`."""
     lines = list(_lines(tree, origins, "", 0))
     column = min(_FURTHEST_ORIGIN, max((len(line) for line, origin in lines if origin), default=0) + 2)
     for line, origin in lines:
@@ -43,7 +43,7 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
 
 
 def as_written(value: object) -> str:
-    """Return a value as a configuration has it, on one line."""
+    """Return a value as YAML on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -57,6 +57,6 @@ def as_written(value: object) -> str:
 
 
 def _entry(value: object) -> str:
-    """Return an entry of a list; what it leaves at null was not said, and is not shown."""
+    """Return one entry of a list, without its null values."""
     said = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
     return as_written(said)

@@ -1,4 +1,4 @@
-"""Draws where two configurations differ: a key, and below it both values with the places that they come from."""
+"""Print where two configurations differ: the key, and below it both values with their origins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FURTHEST_ORIGIN = 44
 
 
 def show_differences(console: Console, found: Sequence[Difference], here: Side, there: Side) -> None:
-    """Print the differences as a diff is read: after `-` what the first has, after `+` what the second has."""
+    """Print the differences like a diff: `-` for the first side's value, `+` for the second's."""
     console.print(Text.assemble(("- ", "red"), (here.label, "bold")), soft_wrap=True)
     console.print(Text.assemble(("+ ", "green"), (there.label, "bold")), soft_wrap=True)
     if not found:

@@ -1,4 +1,4 @@
-"""Shows what `rlhf doctor` found: a row a condition, what to type under those that are not as they should be."""
+"""Print the result of `rlhf doctor`: one row per condition, with a fix below those that are not met."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEEDED = "bold red"
 
 
 def show_conditions(console: Console, conditions: Sequence[Condition]) -> None:
-    """Print the conditions by area, and whether anything stands in the way of training."""
+    """Print the conditions by area, and whether training is possible."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""Prints the tables of `rlhf eval`: everything that was measured of a reward model or a policy."""
+"""Print the tables of `rlhf eval` for a reward model or a policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path]) -> None:
-    """Print everything worth reading of an evaluation, then where it is written."""
+    """Print the results of an evaluation, then the files they were written to."""
     heading, measured = evaluation.heading, evaluation.measured
     what = measured.kind.replace("_", " ")
     console.print(f"[bold]{what} {heading.model}[/] on {heading.data}: {measured.rows} rows", highlight=False)
@@ -176,7 +176,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
 
 
 def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
-    """Print each figure on the prompts that were also trained on beside that on the others."""
+    """Print each metric on prompts that were trained on, next to the same metric on unseen prompts."""
     if evaluation.by_prompts is None:
         return
     seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]

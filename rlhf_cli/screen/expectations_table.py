@@ -1,4 +1,4 @@
-"""Prints what runs were expected to come to, and whether they have: met, missed or open, with the number."""
+"""Print whether the expectations of runs were met, missed or are still open, with the measured number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return a line an expectation: whether it is met, the metric, what was expected of it, what it came to."""
+    """Return a table with one line per expectation: its state, metric, bound and measured value."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("expected", no_wrap=True)
     table.add_column("metric", style="bold", overflow="fold")
@@ -33,10 +33,10 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
-    """Yield the lines of a run's last screen: how many are met, each that is missed, and what that may come from.
+    """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
 
-    `typed` are the overrides that the run was started with: what is expected of a shipped experiment is expected of it
-    as it is written.
+    `typed` are the overrides that the run was started with. The expectations of a shipped experiment hold only for the
+    experiment as written, so the overrides may explain a miss.
     """
     outcomes = verified.outcomes
     missed = [one for one in outcomes if one.state == MISSED]
@@ -55,7 +55,7 @@ def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
 
 
 def show_verified(console: Console, runs: Sequence[Verified]) -> None:
-    """Print the outcomes of every run, and of several runs how many have met theirs."""
+    """Print the outcomes of every run; for several runs, also print a tally."""
     for run in runs:
         where = "" if run.status.state == FINISHED else f", which {_was(run.status)}"
         at = f" at step {run.status.step}"
@@ -78,7 +78,7 @@ def _was(status: Status) -> str:
 
 
 def tally(runs: Sequence[Verified]) -> Text:
-    """Return how many of several runs have met what was expected of them, in a line."""
+    """Return one line that counts how many runs met their expectations."""
     states = [run.state for run in runs if run.state is not None]
     words = [f"{states.count(state)} {state}" for state in (MET, MISSED, OPEN) if state in states]
     nothing = len(runs) - len(states)
@@ -88,7 +88,7 @@ def tally(runs: Sequence[Verified]) -> Text:
 
 
 def missed_line(one: Outcome) -> str:
-    """Return what a missed expectation came to, in a line: `correct at the end 0.612, expected at least 0.75`."""
+    """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
     came_to = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
     return f"{one.expectation.metric} at {one.expectation.place}{came_to}, expected {one.expectation.bound}"
 

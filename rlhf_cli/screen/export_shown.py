@@ -1,4 +1,4 @@
-"""Shows what `rlhf export` has written, and how it is loaded."""
+"""Print what `rlhf export` wrote and how to upload it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KIB, _MIB = 1024, 1024**2
 def show_given_away(
     console: Console, run: str, given: GivenAway, pushed_to: str | None, *, flags: Sequence[str] = ()
 ) -> None:
-    """Print where the model lies, what it is, and what to type to use it or to upload it.
+    """Print where the exported model is, what it is, and the command that uploads it.
 
-    `flags` are those that say which weights were written, and where.
+    `flags` are the flags that chose the weights and the folder.
     """
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "its adapter merged into its base" if given.merged else "its weights as they were saved"

@@ -1,4 +1,4 @@
-"""Says at the end of a run which rewards failed on the way, and what to type to see them fail again."""
+"""List the rewards that failed during a run, with commands that reproduce the failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST = 60
 
 
 def rows_failed(folder: RunFolder) -> list[Text]:
-    """Return the lines of the panel: how many rows each reward failed on, nothing where none did."""
+    """Return one panel line per reward that failed, with its number of failed rows."""
     told = []
     for name, count in failed_rows(folder).items():
         rows = "1 row" if count == 1 else f"{count} rows"
@@ -21,7 +21,7 @@ def rows_failed(folder: RunFolder) -> list[Text]:
 
 
 def failures_again(folder: RunFolder) -> dict[str, str]:
-    """Return command -> why, one a failure that was kept."""
+    """Return command -> reason, one per stored failure."""
     return {
         replay_command(folder, file): f"{capsule.reward} fails again: {one_line(capsule.error)[:_LONGEST]}"
         for file, capsule in capsules_of(folder).items()

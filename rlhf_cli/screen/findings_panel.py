@@ -1,4 +1,4 @@
-"""Prints what a diagnosis found: of one run everything, of several the worst of each in a line."""
+"""Print a diagnosis: everything for one run, or one line with the worst finding per run for several."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
 _NARROW = 100
-"""On a terminal of fewer columns a curve has a line of its own."""
+"""On a terminal with fewer columns, a curve gets its own line."""
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Return a curve as a row of bars, from its lowest value to its highest; a constant one is a row of the lowest."""
+    """Return a curve as a row of bars, scaled from its minimum to its maximum. A constant curve is all lowest bars."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -35,11 +35,13 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def show_why(console: Console, run: RunDiagnosis) -> None:
-    """Print how a run ended, what was found from the worst on, what is fine, what could not be looked at."""
+    """Print how a run ended, its findings with the worst first, the checks that passed, and those that could not be
+    made.
+    """
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")
-        console.print(reason, soft_wrap=True)  # it may hold a command, which is to be copied whole
+        console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
     for finding in run.diagnosis.findings:
         console.print()
         _show_finding(console, finding)
@@ -87,7 +89,7 @@ def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
-    """Print a line a run: its name, what became of it, the worst that was found in it."""
+    """Print one line per run: its name, its ending and its worst finding."""
     table = Table(header_style="bold", padding=(0, 2, 0, 0), box=None)
     table.add_column("run", overflow="fold")
     table.add_column("", overflow="fold")

@@ -1,4 +1,4 @@
-"""Shows how far sampling has come: a bar on a terminal, a line every quarter elsewhere."""
+"""Show sampling progress: a bar on a terminal, a line every quarter elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINES = 4
 
 @dataclass
 class GenerationBar:
-    """Counts completions of `total` and says how many there are."""
+    """A counter of completions that shows how many of `total` are done."""
 
     console: Console
     total: int
@@ -22,7 +22,7 @@ class GenerationBar:
     done: int = 0
 
     def add(self, count: int) -> None:
-        """Count completions that are new."""
+        """Add newly finished completions."""
         before, self.done = self.done, self.done + count
         if self.progress is not None:
             self.progress.update(self.progress.task_ids[0], completed=self.done)
@@ -30,14 +30,14 @@ class GenerationBar:
             self.console.print(f"[dim]{self.done} of {self.total} completions", highlight=False)
 
     def scoring(self) -> None:
-        """Say that the rewards are asked now."""
+        """Show that the rewards are being computed."""
         if self.progress is not None:
             self.progress.update(self.progress.task_ids[0], description="scoring")
 
 
 @contextmanager
 def generation_bar(console: Console, total: int) -> Iterator[GenerationBar]:
-    """Open a context in which a bar is drawn where the console is a terminal."""
+    """Return a context manager that shows a bar if the console is a terminal."""
     if not console.is_terminal:
         yield GenerationBar(console, total)
         return

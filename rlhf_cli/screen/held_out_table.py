@@ -1,4 +1,4 @@
-"""Draws a policy's evaluations while it trained as a table: totals with intervals, attempts, truncation."""
+"""Build the table of a policy's evaluations during training: totals with intervals, attempts and truncation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_ROWS = 6
 
 
 def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOST_ROWS) -> Table | None:
-    """Return a table of the evaluations among the log events, None where no evaluation of a policy was logged.
+    """Return a table of the evaluations in the log events, or None if no policy evaluation was logged.
 
-    `best_step` is the one whose checkpoint was kept as the best, None where none was.
+    `best_step` is the step whose checkpoint was kept as the best, or None.
     """
     evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
     if not evaluations:
@@ -39,7 +39,7 @@ def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOS
 
 
 def _some(evaluations: Sequence[Event], best: Event | None, most: int) -> Sequence[Event]:
-    """The first, the last, the best, and others evenly between."""
+    """Return the first, the last and the best evaluation, and others evenly spaced between them."""
     last = len(evaluations) - 1
     if last < most:
         return evaluations

@@ -1,4 +1,4 @@
-"""Prints what `rlhf whatif` found: what differs in one round and over all, and which completions move most."""
+"""Print the results of `rlhf whatif`: the changes per round and overall, and the completions that change most."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEITHER: OldNew = (None, None)
 
 
 def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
-    """Print one answer: rewards, what is pushed, rounds, completions, and what these figures are not."""
+    """Print one answer: rewards, what the advantages push towards, rounds, completions, and caveats."""
     _print_heading(console, run, answer)
     console.print(_rules(answer))
     console.print()
@@ -42,7 +42,7 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
 
 
 def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> None:
-    """Print one line an answer: what differs in the first round, and in all rounds on average."""
+    """Print one line per answer: the changes in the first round."""
     first, *_ = answers
     console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
     table = _table("what if", *("order", "best", "sign"))
@@ -115,7 +115,7 @@ def _pushed(answer: WhatIf) -> Table:
 
 
 def _direction(one: RoundDifference, name: str) -> str:
-    """Return in a word where a score is pushed in the first round, against where it was."""
+    """Return a word for how the push on a score changes in the first round."""
     old, new = one.push.get(name, _NEITHER)
     if old is None or new is None:
         return ""
@@ -207,7 +207,7 @@ def _table(*names: str) -> Table:
 
 
 def _over(rounds: Sequence[OldNew]) -> OldNew:
-    """Return the means over rounds of a figure that is old and new, of those in which it is defined."""
+    """Return the mean old and the mean new value over the rounds in which each is defined."""
     found = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
     old, new = (math.fsum(values) / len(values) if values else None for values in found)
     return old, new

@@ -1,4 +1,4 @@
-"""Asks at a terminal what a new project is made from, and which column is which where nothing tells."""
+"""Ask at a terminal what a new project needs, and which column is which if that is unclear."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.scaffold.trainings import TRAININGS, training_named
 
 
 def ask_training(console: Console) -> str:
-    """Return the name of what is to be trained."""
+    """Ask for the name of a trainer."""
     table = Table.grid(padding=(0, 2))
     for training in TRAININGS.values():
         table.add_row(f"  [bold]{training.name}", training.what)
@@ -26,7 +26,7 @@ def ask_training(console: Console) -> str:
 
 
 def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
-    """Return the model to start from; asked again while `refuse` raises for what was typed."""
+    """Ask for the model to start from. Ask again while `refuse` raises UserError."""
     console.print(
         "\n[bold]Which model?[/] tiny: 0.15 M parameters, here already, trains on a CPU. Or a folder, or a hub id",
         highlight=False,
@@ -35,7 +35,7 @@ def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
 
 
 def ask_data(console: Console, refuse: Callable[[str], object]) -> str:
-    """Return where the rows are; asked again while `refuse` raises for what was typed."""
+    """Ask for the data. Ask again while `refuse` raises UserError."""
     console.print(
         "\n[bold]Which data?[/] sample: sums, which the tiny model can learn. Or a file: JSONL, JSON, CSV, Parquet",
         highlight=False,
@@ -44,7 +44,7 @@ def ask_data(console: Console, refuse: Callable[[str], object]) -> str:
 
 
 def ask_columns(console: Console, missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
-    """Return role -> column for the roles that nothing tells."""
+    """Ask for the column of each missing role. Return role -> column."""
     named = {}
     for role in missing:
         console.print(f"\n[bold]Which column is the {role}?[/] {', '.join(columns)}", highlight=False)

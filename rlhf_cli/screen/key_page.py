@@ -1,4 +1,4 @@
-"""Draws what is known of keys of the configuration: type, default, meaning."""
+"""Print the type, default and meaning of configuration keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.screen.option_lists import show_pairs
 
 
 def show_keys(console: Console, keys: Sequence[KeyReference]) -> None:
-    """Print each key with its type and default, and below it what it means."""
+    """Print each key with its type and default, and its meaning below."""
     for key in keys:
         default = "must be given" if key.default is NO_DEFAULT else f"default {as_yaml(key.default)}"
         is_section = key.type in ("section", "section | null")

@@ -1,4 +1,4 @@
-"""Shows the plan of a launch: which process is on which GPU, and the command of each as a shell could run it."""
+"""Print a launch plan: which process runs on which GPU, and each command in shell syntax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BY_SLURM = "FIRST_NODE is the first of the nodes that Slurm gives, port 0 a fre
 
 
 def describe_launch(plan: LaunchPlan) -> str:
-    """Return the plan in a line: `2 ranks on GPUs 0, 1, a vLLM server on GPU 2`."""
+    """Return the plan in one line: `2 ranks on GPUs 0, 1, a vLLM server on GPU 2`."""
     if plan.in_this_process:
         return "1 process, the command itself" + _on(plan.gpus)
     machines = f" on each of {plan.num_nodes} machines" if plan.num_nodes > 1 else ""
@@ -24,7 +24,7 @@ def describe_launch(plan: LaunchPlan) -> str:
 
 
 def show_launch(console: Console, plan: LaunchPlan) -> None:
-    """Print who serves and who trains, then every command, the log files and what resumes the run."""
+    """Print the processes and their roles, then every command, the log files and the resume command."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     has_several = plan.num_nodes > 1
     for name in ("process", *(["machine"] if has_several else []), "GPU", "does", "reached at"):
@@ -66,7 +66,7 @@ def _about_ports(plan: LaunchPlan) -> str:
 
 
 def _typed(plan: LaunchPlan) -> str:
-    """Return what somebody types on a machine of several, or Slurm starts there."""
+    """Return what a user types on one of several machines, or what Slurm starts there."""
     if plan.meets_at is None:
         return "srun starts `rlhf join` there" if plan.node else "the job starts `rlhf resume` here"
     return f"rlhf join {plan.meets_at}" if plan.node else "this one"
@@ -79,5 +79,5 @@ def _on(gpus: tuple[str, ...]) -> str:
 
 
 def _say(console: Console, name: str, line: str) -> None:
-    """Print a line that the terminal breaks and nothing else does, so that it can be copied."""
+    """Print a line without hard breaks, so that it can be copied."""
     console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True, highlight=False)

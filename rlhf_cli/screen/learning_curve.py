@@ -1,4 +1,4 @@
-"""Draws how a run without rewards went: its loss, and what TRL measures of pairs, answers and tokens beside it."""
+"""Build the table for a run without rewards: its loss and TRL's other metrics at the start and the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_cli.runs.training_measures import measures
 
 
 def learning(events: Sequence[Event]) -> Table | None:
-    """Return start and end of each measure, of the training rows and the held-out ones; None where there are none."""
+    """Return the start and end of each measure on training and held-out rows, or None if there are no measures."""
     curves = measures(events)
     if not curves:
         return None

@@ -1,4 +1,4 @@
-"""Draws what a run needs of a device's memory: a bar for generation and one for training, which are never added up."""
+"""Draw a run's device memory: one bar for generation and one for training. The two are never added up."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlhf_cli.runs.disk_space import size
 _BAR = 20
 _PHASES: tuple[Phase, ...] = ("generation", "training")
 _ADVISED_ABOVE = 0.1
-"""Of the device: below that there is nothing to lower."""
+"""Fraction of the device. Below it, no advice is given."""
 _SHOWN_FROM = 0.01
-"""Of the moment's total: a part below that is not named."""
+"""Fraction of the moment's total. Smaller parts are not listed."""
 
 
 def memory_bars(plan: MemoryPlan) -> RenderableType:
-    """Return a heading, a line a phase with the parts of its fullest moment below it, and what dominates."""
+    """Return a heading, one line per phase with the parts of its peak, and the largest part."""
     peak = plan.peak
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
@@ -43,7 +43,7 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
 
 
 def will_not_fit(plan: MemoryPlan) -> str | None:
-    """Return that a run needs more memory than its device has, None where it does not or nobody knows."""
+    """Return a message if the run needs more memory than its device has. Return None if it fits or is unknown."""
     if plan.peak is None or plan.device_bytes is None or plan.peak.total <= plan.device_bytes:
         return None
     return f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit"
@@ -51,7 +51,7 @@ def will_not_fit(plan: MemoryPlan) -> str | None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Draws parts one after the other, and breaks lines between them alone: `3.7 MB` stays together."""
+    """A comma-separated list that breaks lines only between parts, so `3.7 MB` stays together."""
 
     parts: tuple[str, ...]
 
@@ -70,7 +70,7 @@ class _Parts:
 
 
 def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:
-    """Yield a line each, with its style: what dominates and how to lower it, and what was not counted."""
+    """Yield (line, style): the largest part, how to reduce it, and what was not counted."""
     share = peak.parts[peak.largest] / peak.total
     yield f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim"
     is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
@@ -96,6 +96,6 @@ def _bar(num_bytes: int, scale: int) -> Text:
 
 
 def _size(num_bytes: int) -> str:
-    """Return three digits: an estimate has no more."""
+    """Format a size with three digits. An estimate has no more precision."""
     number, unit = size(num_bytes).split()
     return f"{float(number):.3g} {unit}" if float(number) < 1000 else f"{number} {unit}"

@@ -1,4 +1,4 @@
-"""Draws what is known of metrics: a name, and below it what it means."""
+"""Print metric names and their meanings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.screen.option_lists import show_pairs
 
 
 def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
-    """Print metrics below the headings that they belong to; those of one meaning together."""
+    """Print metrics under their group headings. Metrics with the same meaning share one entry."""
     for number, (group, members) in enumerate(itertools.groupby(metrics, key=lambda one: one.group)):
         if number:
             console.print()

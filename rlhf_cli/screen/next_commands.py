@@ -1,4 +1,4 @@
-"""Prints commands that can be typed next, each with what it is for."""
+"""Print commands to type next, each with its purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from rich.markup import escape
 
 
 def show_commands(console: Console, commands: Mapping[str, str]) -> None:
-    """Print a command a line. It is never broken, so that it can be copied; a comment without room is left out."""
+    """Print one command per line. A command is never broken, so it can be copied. A comment that does not fit is left
+    out.
+    """
     for command, why in commands.items():
         comment = f"  [dim]# {escape(why)}[/]" if len(command) + len(why) + 6 <= console.width else ""
         console.print(f"  [cyan]{escape(command)}[/]{comment}", soft_wrap=True, highlight=False)

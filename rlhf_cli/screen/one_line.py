@@ -1,4 +1,4 @@
-"""Writes the cells of a table: a prompt or completion on one line, a figure, why there is none."""
+"""Format table cells: a prompt or completion on one line, a number, or why a total is missing."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from rich.text import Text
 
 
 def one_line(value: object) -> str:
-    """Return a text with line breaks and the like as escapes; of a conversation the last message."""
+    """Return a text with line breaks and other control characters escaped. For a conversation, use the last message."""
     if isinstance(value, list):
         value = value[-1]["content"] if value else ""
     return repr(str(value))[1:-1]
 
 
 def figure(value: float | None) -> str:
-    """Return a number with three digits after the point, a dash for None."""
+    """Return a number with three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def no_total(reason: str) -> Text:
-    """Return the line under a table whose rows have no total, with the reason."""
+    """Return the line below a table whose rows have no total, with the reason."""
     return Text(f"no row has a total alone: {reason}", style="yellow")
 
 
 def cut_middle(text: str, most: int) -> str:
-    """Return a text of at most so many characters: its beginning and its end."""
+    """Shorten a text to at most `most` characters by cutting out its middle."""
     if len(text) <= most:
         return text
     tail = (most - 1) // 2

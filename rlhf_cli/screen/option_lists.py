@@ -1,4 +1,4 @@
-"""Draws what there is to choose from: options with their captions, and one of them with its file."""
+"""Print the options of each group with their captions, or one option with its file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHOWN_LINES = 200
 
 
 def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, more: str) -> None:
-    """Print every group with its options: the captions of a group begin in one column, and fold below themselves.
+    """Print every group with its options, with the captions of a group aligned in one column.
 
-    `more` is said behind them at a terminal: what else can be asked.
+    At a terminal, print the hint `more` at the end.
     """
     for number, (group, options) in enumerate(groups.items()):
         if number:
@@ -33,9 +33,9 @@ def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, m
 
 
 def show_pairs(console: Console, pairs: Sequence[tuple[str, str]], *, style: str = "bold") -> None:
-    """Print names and what is said of each, in two columns; a long text folds in its own."""
+    """Print names and their descriptions in two columns. A long text wraps within its column."""
     width = max((len(name) for name, _ in pairs), default=0)
-    if not console.is_terminal:  # no spaces at the ends of lines, and no folds
+    if not console.is_terminal:  # no trailing spaces and no wrapping
         for name, text in pairs:
             console.print(Text(f"{name:<{width}}  {text}".rstrip()), soft_wrap=True)
         return
@@ -48,7 +48,7 @@ def show_pairs(console: Console, pairs: Sequence[tuple[str, str]], *, style: str
 
 
 def show_option(console: Console, group: str, option: str, file: Path) -> None:
-    """Print an option's file: its comments as text, the rest as YAML, and how it is chosen."""
+    """Print an option's file, its comments as text and the rest as YAML, and its path."""
     text = file.read_text(encoding="utf-8")
     head, body = _head(text)
     console.print(Text.assemble((f"{group} ", "cyan"), (option, "bold")))
@@ -60,7 +60,7 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
 
 
 def show_yaml(console: Console, text: str) -> None:
-    """Print YAML, in colours at a terminal; a line is never cut, so that it can be copied."""
+    """Print YAML, coloured at a terminal. Lines are never cut, so they can be copied."""
     if console.is_terminal and not console.no_color:
         lines = Syntax(text.rstrip(), "yaml", background_color="default", theme="ansi_dark").highlight(text.rstrip())
         console.print(lines, soft_wrap=True, end="")
@@ -69,14 +69,14 @@ def show_yaml(console: Console, text: str) -> None:
 
 
 def shown_path(file: Path, line: int | None = None) -> str:
-    """Return a path as short as it can be typed from here, with its line."""
+    """Return a path relative to the current folder if that is short, with its line number."""
     relative = os.path.relpath(file)
     shown = str(file) if relative.startswith("../..") else relative
     return f"{shown}:{line}" if line else shown
 
 
 def _head(text: str) -> tuple[list[str], str]:
-    """Return the comment at the head of a file without its signs, and the rest."""
+    """Return the comment lines at the head of a file without `#`, and the rest of the file."""
     lines = text.splitlines()
     head = []
     while lines and lines[0].startswith("#"):

@@ -1,4 +1,4 @@
-"""Draws scored pairs: the end of the prompt, the beginnings of both answers, scores and verdict."""
+"""Build a table of scored pairs: prompt end, answer starts, scores and verdict."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _STYLE = {"right": "green", "wrong": "red", "tie": "yellow"}
 
 
 def pair_table(pairs: Sequence[ScoredPair]) -> Table:
-    """Return a table of scored pairs of one step, with their verdicts counted in its title."""
+    """Return a table of scored pairs of one step. The title counts the pairs in the right order."""
     right = sum(pair.verdict == "right" for pair in pairs)
     title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
     has_margin = any(pair.margin is not None for pair in pairs)
     table.add_column("prompt", no_wrap=True)
     for answer in ("chosen", "rejected"):
-        table.add_column(answer, max_width=_WIDTH)  # these give way on a narrow screen
+        table.add_column(answer, max_width=_WIDTH)  # these columns shrink on a narrow screen
         table.add_column("score", justify="right", no_wrap=True)
     if has_margin:
         table.add_column("margin", justify="right", no_wrap=True)
@@ -48,6 +48,6 @@ def _on_one_line(text: str) -> str:
 
 
 def _end(prompt: str) -> str:
-    """The end of what was asked; that it is the assistant's turn now goes without saying."""
+    """Return the end of the prompt, without the trailing `Assistant:`."""
     shown = _on_one_line(prompt.rstrip().removesuffix("Assistant:"))
     return shown if len(shown) <= _PROMPT_WIDTH else "…" + shown[1 - _PROMPT_WIDTH :]

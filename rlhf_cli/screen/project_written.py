@@ -1,4 +1,4 @@
-"""Shows what `rlhf init` has written, and what to type next."""
+"""Print what `rlhf init` wrote and what to type next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAMPLE = "a sample to begin with"
 def show_project(
     console: Console, folder: Path, names: Sequence[str], *, rename: Mapping[str, str], commands: Sequence[str]
 ) -> None:
-    """Print the files of a new project, how columns were taken, and the first commands."""
+    """Print the files of a new project, the column renames, and the first commands."""
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
     table = Table.grid(padding=(0, 2))
     for name in names:
@@ -39,6 +39,6 @@ def show_project(
 
 
 def first_commands(folder: Path) -> list[str]:
-    """Return what to type next, from the current folder."""
+    """Return the commands to type next, from the current folder."""
     inside = folder.resolve() == Path.cwd().resolve()
     return [*([] if inside else [f"cd {shlex.quote(str(folder))}"]), "rlhf check +exp=first", "rlhf train +exp=first"]

@@ -1,4 +1,4 @@
-"""Draws what is known of a reward: what it does, its arguments, a worked example, the YAML to paste."""
+"""Print a reward's reference page: what it does, its arguments, a worked example, and YAML to paste."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.screen.option_lists import show_pairs, show_yaml, shown_path
 
 
 def show_reward(console: Console, reward: RewardReference) -> None:
-    """Print a page about one reward."""
+    """Print the page of one reward."""
     docstring = reward.source.docstring
     console.print(Text.assemble(("reward ", "cyan"), (reward.option or reward.fn, "bold")))
     if reward.caption and reward.caption != docstring.summary:
@@ -63,7 +63,7 @@ def _show_argument(console: Console, argument: ArgumentReference) -> None:
 
 
 def _facts(argument: ArgumentReference) -> str:
-    """Return type and default; where the ready-made YAML sets another value, that as well."""
+    """Return the type and default, and the value in the shipped YAML if that differs."""
     default = "must be given" if argument.default is NO_DEFAULT else f"default {as_yaml(argument.default)}"
     shipped = argument.shipped
     is_set = shipped is not None
@@ -113,7 +113,7 @@ def _cells(row: ExampleRow, columns: list[str], *, has_reply: bool, has_tokens: 
 
 
 def shown_score(row: ExampleRow) -> str:
-    """Return a score as it is read: three digits, `none` where the reward does not apply, spans of a dense one."""
+    """Format a score: three digits, `none` if the reward does not apply, or the spans of a dense reward."""
     if row.score is None:
         return "none"
     if isinstance(row.score, list):

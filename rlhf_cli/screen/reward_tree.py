@@ -1,4 +1,4 @@
-"""Draws the rewards of an experiment: a gated one stands below the one that gates it."""
+"""Draw the rewards of an experiment as a tree: a gated reward is below the one that gates it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlhf_cli.redaction import redacted
 
 
 def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str]) -> Table:
-    """Return a line a reward: its name, its weight, where it counts, and by what it is scored.
+    """Return a table with one line per reward: its name, weight, gates and scorer.
 
-    Of several gates the first decides below which reward it stands; all of them are named.
+    A reward with several gates is drawn below the first one; all gates are listed.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("reward", style="bold", no_wrap=True)
@@ -33,7 +33,7 @@ def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str]) -> 
 
 
 def _lines(rewards: Mapping[str, Reward]) -> Iterator[tuple[str, str]]:
-    """Yield every reward once with the branch that leads to it, each below the one that gates it."""
+    """Yield (name, branch) once per reward, each below the one that gates it."""
     below: dict[str | None, list[str]] = {}
     for name, reward in rewards.items():
         by = reward.gates[0].by if reward.gates else None

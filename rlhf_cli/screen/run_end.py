@@ -1,4 +1,4 @@
-"""Prints the panel after a run: each reward at start and end with its curve, some completions, what to type next."""
+"""Print the panel after a run: each reward's start, end and curve, some completions, and what to type next."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from rlhf_cli.tracking.where_to_look import where_to_look
 
 _SPARKS = 24
 _MOST_LINES = 18
-"""A hint and the run folder stand below them."""
+"""Leaves room for a hint and the run folder below the panel."""
 
 
 def show_end(console: Console, folder: RunFolder) -> None:
-    """Print how the run in `folder` went, in at most twenty lines with what to type next. A run without rewards shows
-    its loss.
+    """Print how the run in `folder` went and what to type next, in at most twenty lines.
+
+    A run without rewards shows its loss.
     """
     status, events = read_status(folder), read_metrics(folder.metrics)
     best = _best_step(folder)
@@ -59,7 +60,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
 
 
 def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
-    """Yield what else there is to say of a run, a line each, what matters most first."""
+    """Yield other facts about a run, one line each, the most important first."""
     verified = verify(folder)
     if verified.outcomes:
         yield from at_the_end(verified, _typed(folder))
@@ -77,7 +78,7 @@ def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Te
 
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
-    """Return the rewards at start and end with their curves, or what is measured of a run without rewards."""
+    """Return the rewards at start and end with their curves, or the loss metrics of a run without rewards."""
     spans = reward_spans(events)
     if not spans:
         return learning(events)
@@ -90,13 +91,13 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
 
 
 def _typed(folder: RunFolder) -> list[str]:
-    """The overrides that the run was started with."""
+    """Return the overrides that the run was started with."""
     overrides = read_json(folder.provenance).get("overrides")
     return [str(word) for word in overrides] if isinstance(overrides, list) else []
 
 
 def _best_step(folder: RunFolder) -> int | None:
-    """The step whose checkpoint was kept as the best, as the newest checkpoint's state has it."""
+    """Return the step of the best checkpoint that was kept, read from the newest checkpoint's state, or None."""
     checkpoint = folder.last_checkpoint()
     step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
     if isinstance(step, int) and step and checkpoint_folder(folder.checkpoints, step).is_dir():
@@ -133,7 +134,7 @@ def _rewards(
 
 
 def _samples(folder: RunFolder, most: int) -> Table | None:
-    """Return so many completions of the last log event, one a prompt, with their advantage."""
+    """Return up to `most` completions of the last log event, one per prompt, with their advantage."""
     files = sorted((folder.path / "completions").glob("*.parquet"))
     if not files:
         return None
@@ -153,7 +154,7 @@ def _samples(folder: RunFolder, most: int) -> Table | None:
 
 
 def _next(folder: RunFolder) -> dict[str, str]:
-    """Return the one command to type next: a reward that failed comes first, then what is not sent yet."""
+    """Return the one command to type next. A failed reward comes first, then results that are not uploaded yet."""
     commands = {
         **failures_again(folder),
         **where_to_look(folder),

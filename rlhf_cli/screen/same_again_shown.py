@@ -1,4 +1,4 @@
-"""Prints whether a run came out the same again: equal, or the first step and metric that differ, and why."""
+"""Print whether a repeated run is equal, or the first step and metric that differ, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHERS = 6
 
 
 def show_same_again(console: Console, both: SameAgain) -> None:
-    """Print the verdict, what was compared and what was not, and the possible causes of a difference."""
+    """Print the verdict, what was and was not compared, and possible causes of a difference."""
     logs = both.logs
     counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"
     if both.is_equal:
@@ -58,7 +58,7 @@ def _show_difference(console: Console, difference: Difference, equal_steps: int)
 
 
 def _show_causes(console: Console, both: SameAgain) -> None:
-    """Print what may be why; of runs that are equal that something was another and made no difference."""
+    """Print possible causes of a difference. For equal runs, print the changes that made no difference."""
     if both.is_equal:
         for cause in both.causes:
             line = f"  another {cause.kind} made no difference: {cause.name} {cause.before} -> {cause.after}"

@@ -1,4 +1,4 @@
-"""Prints what `rlhf score` compares: components with each other, with a label, two weightings of the same rows."""
+"""Print the comparisons of `rlhf score`: components with each other or a label, and two weightings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEXT = 40
 def show_bench(
     console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores, bench: ScoreBench
 ) -> None:
-    """Print everything that `rlhf score` says of the rows."""
+    """Print the whole result of `rlhf score`."""
     show_scores(console, rows, scores)
     show_distributions(console, bench)
     show_correlations(console, bench)
@@ -32,7 +32,7 @@ def show_bench(
 
 
 def show_correlations(console: Console, bench: ScoreBench) -> None:
-    """Print the rank correlations of all columns with each other; in blocks where the terminal is narrow."""
+    """Print the rank correlations between all columns, in blocks if the terminal is narrow."""
     ranks = {frozenset((one.first, one.second)): one.ranks for one in bench.correlations}
     names = list(dict.fromkeys(name for one in bench.correlations for name in (one.first, one.second)))
     if len(names) < 2:
@@ -55,7 +55,7 @@ def show_correlations(console: Console, bench: ScoreBench) -> None:
 
 
 def show_label(console: Console, bench: ScoreBench, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print how well each component tells good rows from bad ones, and the rows that speak against the total most."""
+    """Print how well each component separates good rows from bad ones, and the rows that contradict the total most."""
     if bench.label is None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -79,7 +79,7 @@ def show_label(console: Console, bench: ScoreBench, rows: Sequence[Mapping[str, 
 
 
 def show_two_weightings(console: Console, one: TwoWeightings, totals: Sequence[float | None]) -> None:
-    """Print two weightings side by side: totals, order, which answers are best."""
+    """Print two weightings side by side: totals, rank correlation, and changes of the best answers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("total", overflow="fold")
     table.add_column("mean", justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Prints the tables of `rlhf score`: every component of every row, and a summary of all rows."""
+"""Print the tables of `rlhf score`: each component of the first rows, and a summary of all rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _MAX_ROWS = 20
 _COMPLETION = 40
 _LEAST_COMPLETION = 16
 _ROW = 7
-"""The number of a row, and the blanks behind it and the completion."""
+"""Width of the row number and of the gaps after it and after the completion."""
 _NARROW = 100
 _SUMMED = ("mean", "effective", "weighted", "open", "excluded", "errors", "calls")
 _HISTOGRAM = f"{'least to most':<16}"
-"""The heading, as wide as the bars below it."""
+"""The heading, padded to the width of the bars below it."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> None:
-    """Print the first rows: raw score of each component, `gate` where one is closed; then the summary of all rows.
+    """Print the first rows with the raw score of each component (`gate` if closed), then a summary of all rows.
 
-    `rows` are the completions in the order of their scores. What is too wide for the terminal goes on in another table.
+    `rows` are the completions in the order of their scores. Columns that do not fit the terminal continue in another
+    table.
     """
     names = [*scores.summary, "total"]
     for block in column_blocks(names, console.width - _ROW - _LEAST_COMPLETION):
@@ -48,8 +49,8 @@ def show_scores(console: Console, rows: Sequence[Mapping[str, object]], scores: 
 
 
 def show_distributions(console: Console, bench: ScoreBench) -> None:
-    """Print how the raw scores of each component lie: deviation, quantiles, a histogram from the least to the most."""
-    # On a narrow terminal the names need the room.
+    """Print the distribution of each component's raw scores: deviation, quantiles and a histogram."""
+    # On a narrow terminal, show fewer quantiles to leave room for the names.
     places = {"least": 0, "5 %": 1, "median": 3, "95 %": 5, "most": 6}
     if console.width < _NARROW:
         places = {"least": 0, "median": 3, "most": 6}
@@ -61,7 +62,7 @@ def show_distributions(console: Console, bench: ScoreBench) -> None:
 
 
 def _in_blocks(console: Console, title: str, cells: Mapping[str, Mapping[str, str]], columns: Sequence[str]) -> None:
-    """Print a row a name under `title`; columns that have no room beside the names go on in another table."""
+    """Print one row per name under `title`. Columns that do not fit continue in another table."""
     names = max(map(len, [title, *cells])) + 2
     for block in column_blocks(columns, console.width - names):
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -75,7 +76,7 @@ def _in_blocks(console: Console, title: str, cells: Mapping[str, Mapping[str, st
 
 
 def histogram(one: Distribution) -> str:
-    """Return the bins as a line of bars: a blank for none, the tallest for the most."""
+    """Return the bins as a line of bars: a blank for an empty bin, the tallest bar for the largest bin."""
     if len(one.bins) < 2:
         return "all equal" if one.count else ""
     most = max(one.bins)

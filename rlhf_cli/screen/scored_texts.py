@@ -1,4 +1,4 @@
-"""Prints completions as texts whose parts are coloured by the rewards they got: `rlhf score --show N`."""
+"""Print completions with their parts coloured by reward, for `rlhf score --show N`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"
 
 
 def show_parts(console: Console, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> None:
-    """Print each of `rows`: its scores, and a text for each reward that gave parts of it values of their own.
+    """Print the scores of each row, and its text once per reward that scored parts of it.
 
-    `rows` are the completions in the order of their scores. A part's reward stands behind it in brackets, so that
-    nothing is lost where there are no colours, and no digit of the text is taken for one of the reward.
+    `rows` are the completions in the order of their scores. The reward of a part follows it in brackets, so that it is
+    readable without colours and cannot be confused with digits of the text.
     """
     for number, (row, scored) in enumerate(zip(rows, scores.rows, strict=False)):
         said = ", ".join(f"{name} {figure(one.raw)}" for name, one in scored.rewards.items())
@@ -33,7 +33,7 @@ def show_parts(console: Console, rows: Sequence[Mapping[str, object]], scores: C
 
 
 def _coloured(text: str, reward: ScoredReward) -> Text:
-    """Return the text with its parts coloured; where parts overlap, the later one's colour begins where it does."""
+    """Return the text with its parts coloured. Where parts overlap, the earlier one's colour wins."""
     shown, reached = Text(), 0
     for part in reward.parts or []:
         shown.append(text[reached : part.start])
@@ -50,7 +50,7 @@ def _style(part: ScoredPart) -> str:
 
 
 def _text(completion: object) -> str:
-    """Return a text as it is; of a conversation the last message."""
+    """Return a text unchanged; for a conversation, return the last message."""
     if isinstance(completion, list):
         return str(completion[-1]["content"]) if completion else ""
     return str(completion)

@@ -1,4 +1,4 @@
-"""Makes the consoles of all screens: text that is not ours cannot control the terminal, and a pipe is wide."""
+"""Create the consoles for all output: untrusted text cannot control the terminal, and output to a pipe is wide."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlhf_cli.terminal_output import DrawnOn, control_codes, printable
 _PIPE_WIDTH = 200
 _TAG = re.compile(r"(\\*)\[([a-z#/@][^\[]*?)\]")
 _STYLES = frozenset(("/", "bold", "dim", "italic", "red", "green", "yellow", "cyan", "blue", "magenta"))
-"""The words of the tags that our own markup has."""
+"""The words allowed in tags of our own markup."""
 
 
 class Screen(Console):
-    """A console that spells out control codes in what it is given, and whose own codes reach the terminal."""
+    """A console that escapes control codes in its input; the codes that rich adds still reach the terminal."""
 
     @property
     def file(self) -> IO[str]:
-        """Return the stream that is written to."""
+        """Return the output stream."""
         return cast(IO[str], DrawnOn(cast(TextIO, super().file)))
 
     @file.setter
@@ -47,7 +47,9 @@ class Screen(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Return a Text for a string in which our own tags count; any other tag, or one without its start, is text."""
+        """Return a Text in which only our own tags are markup. Any other tag, or a closing tag without its start, is
+        text.
+        """
         as_rich = functools.partial(
             super().render_str,
             style=style,
@@ -63,22 +65,22 @@ class Screen(Console):
             return as_rich(text, markup=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of something, with control codes in its text spelled out."""
+        """Yield the segments of a renderable, with control codes in its text escaped."""
         for segment in super().render(_spelled(renderable), options):
             is_text = not segment.control and not segment.text.isprintable()
             yield Segment(printable(segment.text), segment.style) if is_text else segment
 
 
 def wide_console(pipe_width: int = _PIPE_WIDTH) -> Screen:
-    """Return a console on stdout; COLUMNS says how wide it is where it is no terminal, else `pipe_width`.
+    """Return a console on stdout. If stdout is not a terminal, its width is COLUMNS or else `pipe_width`.
 
-    Nobody sees a table in a pipe that is folded at 80.
+    A table in a pipe should not be folded at 80 characters.
     """
     return Screen(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else pipe_width)
 
 
 def _spelled(renderable: RenderableType) -> RenderableType:
-    """Return a Text with its control codes spelled out, before it is fitted into its column; all else as it is."""
+    """Escape the control codes of a Text before it is fitted into its column. Return anything else unchanged."""
     if not isinstance(renderable, Text) or not (codes := control_codes(renderable.plain)):
         return renderable
     spelled = renderable.blank_copy()
@@ -89,6 +91,6 @@ def _spelled(renderable: RenderableType) -> RenderableType:
 
 
 def _kept(tag: re.Match[str]) -> str:
-    """Return a tag of rich's markup as it is where it is ours, else escaped."""
+    """Return a rich markup tag unchanged if it is one of ours, else escape it."""
     is_escaped, words = len(tag[1]) % 2 == 1, tag[2].split(" ")
     return tag[0] if is_escaped or _STYLES.issuperset(words) else f"\\{tag[0]}"

@@ -1,4 +1,4 @@
-"""Prints what a search is about to do, and what it has found: the best trials, or the front of several objectives."""
+"""Print the heading of a search and its result: the best trials, or the Pareto front of several objectives."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BEST = "★"
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial of a search: what it set, short key -> value, and what it came to by each objective, if to anything.
+    """A trial of a search: its settings (short key -> value) and its value for each objective, empty if it has none.
 
-    `is_best` marks the best, or those that no other beats in everything.
+    `is_best` marks the best trial, or all trials on the Pareto front.
     """
 
     name: str
@@ -30,7 +30,7 @@ class TrialRow:
 def show_search(
     console: Console, *, objectives: Sequence[str], space: Mapping[str, str], how: str, folder: str
 ) -> None:
-    """Print the heading of a search: `space` maps each key -> what it may be, `how` says by what trials are chosen."""
+    """Print the heading of a search. `space` maps key -> possible values; `how` describes the sampler and pruner."""
     aims = [f"less {text.removeprefix('-')}" if text.startswith("-") else f"more {text}" for text in objectives]
     console.print(Text.assemble(("search", "bold"), f" for {' and '.join(aims)}"))
     facts = Table.grid(padding=(0, 2, 0, 0))
@@ -44,7 +44,7 @@ def show_search(
 
 
 def show_found(console: Console, rows: Sequence[TrialRow], *, objectives: Sequence[str], again: str) -> None:
-    """Print the best trials, best first, and the words that hold the best one against chance, `again`."""
+    """Print the best trials, best first, and the command `again`, which repeats the best one over several seeds."""
     done = [row for row in rows if row.values]
     if not done:
         console.print(f"none of {len(rows)} trials came to a value", style="yellow")

@@ -1,4 +1,4 @@
-"""Prints the panel before a run: what will happen, so that a mistake is seen before it costs anything."""
+"""Print the panel before a run, so that a mistake is seen before it costs anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_cli.tables.strategies import STRATEGIES
 
 _MANY_REWARDS = 4
 _MOST_LINES = 20
-"""So many lines has the panel of a run that begins; `rlhf check` shows all of it."""
+"""Maximum height of the panel at the start of a run; `rlhf check` shows everything."""
 
 _NOT_AT_THE_START = ("batch", "in all", "checkpoints", "passes", "guards", "expected")
 _LEFT_OUT_FIRST = (
@@ -39,7 +39,7 @@ _LEFT_OUT_FIRST = (
 
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """Print what a run that begins will do, in at most twenty lines, then what it is warned of."""
+    """Print what a new run will do in at most twenty lines, then its warnings."""
     facts = {name: line for name, line in _facts(experiment, plan, folder).items() if name not in _NOT_AT_THE_START}
     if plan.evaluations is None:
         facts.pop("evaluation")
@@ -62,9 +62,9 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
 
 
 def show_whole_plan(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """Print all that the plan of an experiment comes to, with its memory.
+    """Print the whole plan of an experiment, including its memory.
 
-    `title` names the experiment; `folder` is where it would write, None when nothing is written (`rlhf check`).
+    `title` names the experiment. `folder` is where it would write, or None if it writes nothing (`rlhf check`).
     """
     facts = _facts(experiment, plan, folder)
     console.print(_panel(facts, experiment, plan, title, len(experiment.rewards), memory_bars(plan.memory)))
@@ -72,7 +72,7 @@ def show_whole_plan(console: Console, experiment: Experiment, plan: Plan, *, tit
 
 
 def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, str]:
-    """Return name -> line of all that is known of a run but its rewards and memory."""
+    """Return name -> line for all facts about a run except its rewards and memory."""
     rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
     facts = {
         "trainer": f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})",
@@ -131,7 +131,7 @@ def _show_warnings(console: Console, experiment: Experiment, plan: Plan) -> None
 
 
 def _critic(experiment: Experiment) -> list[tuple[str, str]]:
-    """What PPO has beside GRPO, and what becomes of completions that are cut off, where that is anything at all."""
+    """Return (name, line) for PPO's critic and KL penalty and for the truncation policy, if the experiment has them."""
     lines = []
     critic, kl, truncation = experiment.critic, experiment.kl, experiment.truncation
     if critic is not None:
@@ -151,7 +151,7 @@ def _critic(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _reward_model(experiment: Experiment) -> list[tuple[str, str]]:
-    """What the loss of a reward model has beside who is better, and which pairs are shown."""
+    """Return (name, line) for a reward model's margin, centring and shown samples."""
     section = experiment.reward_model
     if section is None:
         return []
@@ -167,7 +167,7 @@ def _reward_model(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
-    """What dropout does to a policy's ratio to that of its rollout, where there is any to speak of."""
+    """Return (name, line) for how dropout affects the ratio between the policy and its rollout, if it matters."""
     trainer, lora = experiment.trainer, experiment.model.lora
     share = lora.lora_dropout if lora is not None else 0.0
     if not trainer.row.generates:
@@ -182,7 +182,7 @@ def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _guards(experiment: Experiment) -> str:
-    """Return what would end the run early; a reward's failures are counted only where its `on_error` lets them be."""
+    """Return what would end the run early. A reward's failures count only if its `on_error` tolerates them."""
     guards = experiment.guards
     lines = []
     if guards.no_signal != "off":
@@ -193,7 +193,7 @@ def _guards(experiment: Experiment) -> str:
 
 
 def _expected(experiment: Experiment) -> str:
-    """Return the numbers that the run is to come to, and where each is read."""
+    """Return the expected numbers of the run and where each is read."""
     expected = expectations_of(experiment.expect).values()
     return "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
 
@@ -204,7 +204,7 @@ def _device(experiment: Experiment) -> str:
 
 
 def _launch(experiment: Experiment) -> list[tuple[str, str]]:
-    """What a process holds where that is not all of the model, and who generates where it is not the model itself."""
+    """Return (name, line) for the sharding strategy and the rollout engine, unless they are the defaults."""
     launch = experiment.launch
     lines = []
     if launch.strategy != "ddp":
@@ -218,7 +218,7 @@ def _launch(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _slurm(slurm: Slurm) -> str:
-    """Return what is asked of Slurm; what is not said is the cluster's default."""
+    """Return the resources requested from Slurm; the cluster's defaults apply to the rest."""
     names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
     asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
     return ", ".join(asked) or "the cluster's defaults"

@@ -1,4 +1,4 @@
-"""Prints what has become of runs, a row each."""
+"""Print the state of runs, one row per run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATE_STYLE = {
 
 
 def show_overview(console: Console, overview: Overview) -> None:
-    """Print a row a run, the columns that no run has anything to say in left out, and why Slurm could not be asked."""
+    """Print one row per run without the empty columns, and why Slurm could not be queried."""
     rows = overview.rows
     columns = {
         "run": [Text(row.run) for row in rows],
@@ -39,7 +39,7 @@ def show_overview(console: Console, overview: Overview) -> None:
     }
     shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
     if below := _REASON in shown and sum(map(_width, shown.items())) > console.width:
-        shown = {name: cells for name, cells in shown.items() if name != _REASON}  # names of runs would be torn for it
+        shown = {name: cells for name, cells in shown.items() if name != _REASON}  # it would wrap run names
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
     for name in shown:
         is_number = name in ("step", "s/step", "left", "logged", "saved")
@@ -52,7 +52,7 @@ def show_overview(console: Console, overview: Overview) -> None:
         if reason.plain:
             console.print(Text.assemble((row.run, "bold"), ": ", reason))
     if overview.notice is not None:
-        # squeue says in further lines what follows from the first.
+        # Later lines of squeue's message only follow from the first.
         first, _, _ = overview.notice.partition("\n")
         console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
 
@@ -63,7 +63,7 @@ def _width(column: tuple[str, list[Text]]) -> int:
 
 
 def _state(row: RunState) -> str:
-    """Return the first word of the state as it is told: the reason has a column of its own."""
+    """Return the first word of the state; the reason has its own column."""
     return told_state(row.state, row.reason).partition(" ")[0]
 
 

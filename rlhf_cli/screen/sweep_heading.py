@@ -1,4 +1,4 @@
-"""Prints what a sweep is about to do: how many runs, over what, how many at once, how long, where."""
+"""Print the heading of a sweep: the number of runs, the swept keys, the time and the folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def show_sweep(
 ) -> None:
     """Print the heading of a sweep.
 
-    `swept` maps each key -> its values; `where_run` says how the runs are run (`2 at a time`); `time_s` is what they
-    take together, None where nobody can say, and `says_so` where that is known from.
+    `swept` maps key -> values; `where_run` says how the runs are run (`2 at a time`); `time_s` is the estimated time
+    for all runs, or None if unknown; `says_so` names the source of the estimate.
     """
     console.print(f"[bold]sweep of {num_runs} {'run' if num_runs == 1 else 'runs'}[/], {where_run}", highlight=False)
     facts = Table.grid(padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""Prints what becomes of each job of a sweep that goes on, and why it is not done yet."""
+"""Print the plan for each job of a resumed sweep, and why the job is not done yet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _FINISHED, _NEVER_BEGUN = "finished", ("created", "missing")
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job as it was found: its state, how far it had come, what is done with it now ('' for nothing), and why it had
-    ended ('' where it says no reason).
+    """The state of a job when its sweep is resumed.
+
+    `what` is the planned action ('' for none). `reason` is why the job had ended ('' if unknown).
     """
 
     name: str
@@ -28,7 +29,7 @@ class PlannedJob:
 
 
 def show_planned(console: Console, sweep: str, jobs: Sequence[PlannedJob]) -> None:
-    """Print a line for every job of `sweep` that was begun and is not done; the others are counted."""
+    """Print one line per unfinished job of `sweep`, and count the others."""
     done = sum(job.state == _FINISHED for job in jobs)
     console.print(f"[bold]sweep {sweep}[/]: {done} of {len(jobs)} runs are done", highlight=False, soft_wrap=True)
     to_come = [job for job in jobs if job.state in _NEVER_BEGUN]

@@ -1,4 +1,4 @@
-"""Draws a sweep while it runs: a line for each job, as many as fit, and how far the whole is."""
+"""Draw a running sweep: one line per job, as many as fit, and the total progress."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _STATE_STYLE = {
 }
 WAITING, STARTING = "waiting", "starting"
 PRUNED = "pruned"
-"""A search has stopped it, because others did better: it is done."""
+"""State of a job that the search stopped because others did better. It counts as done."""
 _LEAST_OF_A_NAME = 12
 _REWARD = re.compile(r"^rewards/(.+)/mean$")
-"""A component is shown by its name, any other metric under its whole one."""
+"""A reward component is shown by its short name, any other metric by its full name."""
 _AROUND = 4
-"""So many lines there are beside those of jobs: the head, the totals, one about what is not shown, one below."""
+"""Lines other than jobs: the head, the totals, one about hidden jobs, and one below."""
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job of a sweep as it is now. `values` are those of the metric that is watched; times are in seconds.
+    """The current state of a sweep's job. `values` are those of the watched metric; times are in seconds.
 
-    `ended_at` orders those that have ended (any clock), None for the others.
+    `ended_at` orders the jobs that have ended (on any clock); it is None for the others.
     """
 
     name: str
@@ -53,9 +53,9 @@ class JobRow:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """All jobs of a sweep in their order, the metric whose values are shown, the time that is left for all.
+    """All jobs of a sweep in order, the watched metric, and the remaining time.
 
-    `num_to_come` are the jobs of a search that are yet to be made.
+    `num_to_come` is the number of search trials that are not created yet.
     """
 
     rows: Sequence[JobRow]
@@ -70,9 +70,10 @@ class SweepRows:
 
 
 def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
-    """Return the table of a sweep in at most `height` lines: what runs, then what ended last, then what waits.
+    """Return the table of a sweep in at most `height` lines: running jobs first, then the latest to end, then waiting
+    ones.
 
-    A name that does not fit into `width` columns beside the figures loses its middle, for names differ at both ends.
+    A name that does not fit into `width` columns loses its middle, because names differ at both ends.
     """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
     cells = [_cells(row) for row in shown]
@@ -93,7 +94,7 @@ def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
 
 
 def _cells(row: JobRow) -> tuple[str, ...]:
-    """Return what stands beside a job's name."""
+    """Return the cells after a job's name."""
     return (
         row.state,
         f"{row.step}/{row.max_steps}" if row.max_steps is not None else "",
@@ -104,7 +105,7 @@ def _cells(row: JobRow) -> tuple[str, ...]:
 
 
 def totals(sweep: SweepRows) -> str:
-    """Return how far a sweep is, in a line."""
+    """Return the progress of a sweep in one line."""
     failed, stopped = sweep.count("failed", "killed"), sweep.count("preempted")
     parts = [f"{sweep.count('finished', PRUNED)} of {len(sweep.rows) + sweep.num_to_come} done"]
     parts += [f"{pruned} of them pruned"] if (pruned := sweep.count(PRUNED)) else []
@@ -116,7 +117,7 @@ def totals(sweep: SweepRows) -> str:
 
 
 def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
-    """Return so many rows at most, in their order: those that run before those that ended last before those to come."""
+    """Return at most `most` rows in their order, preferring running jobs, then the latest to end, then waiting ones."""
 
     def importance(row: JobRow) -> tuple[int, float]:
         if row.ended_at is not None:
@@ -128,7 +129,7 @@ def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
 
 
 def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
-    """Return a curve of `width` characters at most, from the lowest to the highest of the values."""
+    """Return a curve of at most `width` characters, scaled from the minimum to the maximum of the values."""
     if not values:
         return ""
     columns = min(width, len(values))

@@ -1,4 +1,4 @@
-"""Says in one line where the time of a training went: the phases with the largest shares first."""
+"""Summarise in one line where training time went, the largest phases first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORT_S = 10.0
 
 
 def time_line(events: list[Event]) -> Text | None:
-    """Return `time 4.1 s: generation 41%, forward 18%, 8 more 14%`; None where nothing was timed."""
+    """Return `time 4.1 s: generation 41%, forward 18%, 8 more 14%`, or None if no times were logged."""
     names = dict.fromkeys(name for event in events for name in event)
     shares = time_shares(names, lambda name: series(events, name)[1])
     if shares is None:

@@ -1,4 +1,4 @@
-"""Writes a span of time as a person says it."""
+"""Format a duration for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 def span(span_s: float | None) -> str:
-    """Return a time in the two units that matter: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; '' for None."""
+    """Return a duration in its one or two largest units: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; '' for None."""
     if span_s is None:
         return ""
     if span_s < _MINUTE_S:

@@ -1,4 +1,4 @@
-"""Draws what is known of a trainer's arguments: a line each, or all of it where a word picks some of them."""
+"""Print a trainer's arguments: one line each, or full details for those matching a word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.screen.option_lists import show_pairs, shown_path
 
 
 def show_trainer(console: Console, trainer: TrainerReference) -> None:
-    """Print all arguments of a trainer, a line each: the key, its default, the first sentence of its help."""
+    """Print all arguments of a trainer, one line each: the key, its default, and the first sentence of its help."""
     console.print(Text.assemble(("trainer ", "cyan"), (trainer.option, "bold"), f"  {trainer.caption}"))
     runs = f"runs {trainer.trl} of TRL" + (", with a critic" if trainer.has_critic else "")
     console.print(Text.assemble((f"{runs}; file {shown_path(trainer.conf_file)}", "dim")), soft_wrap=True)
@@ -31,7 +31,7 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
 
 
 def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
-    """Print some arguments with everything that is known of them."""
+    """Print the full details of some arguments."""
     for number, argument in enumerate(found):
         if number:
             console.print()
@@ -49,7 +49,7 @@ def _instead(argument: TrainerArgument) -> tuple[str, str]:
 
 
 def _show_line(console: Console, argument: TrainerArgument) -> None:
-    """Print one line, cut at the terminal's edge; in a pipe it is whole."""
+    """Print one line, cut at the terminal's edge. In a pipe it is not cut."""
     value = as_yaml(argument.default if argument.origin is None else argument.ours)
     said = argument.text.partition(". ")[0].rstrip(".")
     if argument.home:

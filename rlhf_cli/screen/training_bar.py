@@ -1,4 +1,4 @@
-"""Draws at the terminal while a run goes on: a spinner before the first step, a bar from then on."""
+"""Show progress during a run: a spinner before the first step, then a bar."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rlhf_cli.screen.screen_width import Screen
 
 _WORTH_NAMING_S = 2.0
 _WORTH_A_LINE_S = 30.0
-"""After so long without a terminal, and after each time twice as long, a line says what is waited for."""
+"""Without a terminal, print what the run is waiting for after this time, then after twice that, and so on."""
 
 
 def waited_for(running: Sequence[Running], now: float, *, least_s: float = _WORTH_NAMING_S) -> str:
-    """Return which reward has run for the longest, as in `reward judge, 14 s`; '' where none has for `least_s` seconds.
+    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if none has run for `least_s` seconds.
 
-    `now` is on the clock of `Running`. The rank is named where it is not the one that draws.
+    `now` is on the clock of `Running`. The rank is named unless it is 0.
     """
     first = min(running, key=lambda one: one.began_at, default=None)
     if first is None or now - first.began_at < least_s:
@@ -43,7 +43,7 @@ def waited_for(running: Sequence[Running], now: float, *, least_s: float = _WORT
 
 
 class _WaitedFor(ProgressColumn):
-    """Names the reward that is waited for, as long as one is."""
+    """A progress column that names the reward being waited for."""
 
     max_refresh = 0.5
 
@@ -52,15 +52,15 @@ class _WaitedFor(ProgressColumn):
         self._run = run
 
     def render(self, task: Task) -> Text:
-        """Return the words; rich asks for them from a thread of its own."""
+        """Return the text. Rich calls this from its own thread."""
         running = running_rewards(self._run) if self._run is not None else []
         return Text(waited_for(running, time.monotonic()), style="yellow")
 
 
 class Spinner:
-    """Shows that something happens before the first step: importing, building, loading. Silent unless on a terminal.
+    """A spinner for the time before the first step: importing, building, loading. Silent unless stdout is a terminal.
 
-    It is a context, and turns while that is open; `doing` says what it waits for.
+    It spins while its context is open. `doing` says what is happening.
     """
 
     def __init__(self, *, shown: bool, doing: str = "loading data and models") -> None:
@@ -82,20 +82,20 @@ class Spinner:
         self._progress.stop()
 
     def update(self, doing: str, step: int, steps: int) -> None:
-        """Say what is being done and how far it is."""
+        """Show the current activity and its progress."""
         self._progress.update(self._task, description=f"{doing} {step}/{steps}")
 
 
 class TrainingBar:
-    """Draws a bar with the latest total reward (or loss); a line every tenth of the run where there is no terminal.
+    """A bar with the latest total reward (or loss). Without a terminal, prints a line every tenth of the run instead.
 
-    Either names the reward of `run` that is waited for, where one takes long.
+    Both name a slow reward of `run` while it is being waited for.
     """
 
     def __init__(self, run: Path | None = None) -> None:
         self._run = run
         self._is_over = threading.Event()
-        # Bound to the terminal as it is now: stdout is redirected while TRL prints its tables.
+        # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
         self._bar = Progress(
             TextColumn("[bold]training"),
@@ -122,29 +122,29 @@ class TrainingBar:
             threading.Thread(target=self._say_waited_for, args=[self._run], daemon=True, name="progress lines").start()
 
     def move_to(self, step: int) -> None:
-        """Say that `step` is done."""
+        """Mark `step` as done."""
         self._bar.update(self._task, completed=step)
 
     def say_latest(self, latest: str) -> None:
-        """Show the newest figure beside the bar."""
+        """Show the newest value beside the bar."""
         self._bar.update(self._task, latest=latest)
 
     def say_line(self, step: int, latest: str) -> None:
-        """Print a line instead of the bar, every tenth of the run, where there is no terminal."""
+        """Without a terminal, print a line every tenth of the run."""
         if not self._console.is_terminal and step % self._every == 0:
             self._console.print(f"step {step}/{self._max_steps}  {latest}")
 
     def print(self, shown: RenderableType) -> None:
-        """Print something that is to stand above the bar."""
+        """Print something above the bar."""
         self._console.print(shown)
 
     def stop(self) -> None:
-        """Give the terminal back; also when training ended by an error."""
+        """Release the terminal, also after an error in training."""
         self._is_over.set()
         self._bar.stop()
 
     def _say_waited_for(self, run: Path) -> None:
-        """Print a line, and another after twice as long, while a reward runs."""
+        """Print a line while a reward runs, and another each time the wait doubles."""
         least_s = _WORTH_A_LINE_S
         while not self._is_over.wait(min(1.0, _WORTH_A_LINE_S / 2)):
             running = running_rewards(run)

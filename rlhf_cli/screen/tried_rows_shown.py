@@ -1,4 +1,4 @@
-"""Prints the first rows of an experiment: the prompts token by token, lengths, and rewards tried on three answers."""
+"""Print the first rows of an experiment: tokenized prompts, lengths, and rewards for trial answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUANTILES = {0.0: "least", 0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 
 
 
 def show_tried_rows(console: Console, tried: TriedRows) -> None:
-    """Print every row as the model sees it and what the rewards say to it, then how long all of them are."""
+    """Print each prompt as the model sees it with its trial rewards, then the lengths of all rows."""
     if tried.gold_source is not None:
         console.print(Text(f"right answers: {tried.gold_source}, written: {tried.gold_way}", "dim"))
     elif tried.answers:
@@ -49,7 +49,7 @@ def _coloured(prompt: SeenPrompt) -> Text:
 
 
 def answers_table(answers: list[TriedAnswer]) -> Table:
-    """Return a line a tried answer: what each reward gives it, the total, and its text."""
+    """Return a table with one line per trial answer: its rewards, total and text."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     table.add_column("answer", no_wrap=True)
     names = list(answers[0].raw)

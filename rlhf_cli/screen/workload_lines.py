@@ -1,4 +1,4 @@
-"""Says in lines what a run will do in all: batch, steps, rounds, completions, evaluations, checkpoints."""
+"""Describe a run's workload in lines: batch, steps, completions, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WHEN_READ = "known when the data is read"
 
 
 def workload_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield (name, line) for what a plan comes to."""
+    """Yield (name, line) for the workload of a plan."""
     work = plan.workload
     if plan.stage is not None:
         yield "batch", plan.stage.describe()
@@ -35,7 +35,7 @@ def workload_lines(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _steps(work: Workload, each: str) -> str:
-    """Return `320 = 20 rounds x 16, ...`: optimizer steps, and how many of them learn from a round."""
+    """Return `320 = 20 rounds x 16, ...`: optimizer steps as rounds times steps per round."""
     assert work.steps_a_round is not None
     if work.steps is None or work.rounds is None:
         return f"{_WHEN_READ}, {_number(work.steps_a_round)} a round"
@@ -93,7 +93,7 @@ def _number(number: float) -> str:
 
 
 def _tokens(number: int) -> str:
-    """Return `61 thousand tokens`, rounded up, as `at most` has it."""
+    """Return `61 thousand tokens`, rounded up, because it follows "at most"."""
     for unit, name in ((10**9, " thousand million"), (10**6, " million"), (10**3, " thousand")):
         if number >= 10 * unit:
             return f"{-(-number // unit)}{name} tokens"
