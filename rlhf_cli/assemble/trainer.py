@@ -168,7 +168,9 @@ def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict
 def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, object]:
     model, given = experiment.model, dict[str, object]()
     if model.tokenizer is not None:
-        given["processing_class"] = AutoTokenizer.from_pretrained(model.tokenizer, padding_side="left")
+        given["processing_class"] = AutoTokenizer.from_pretrained(
+            model.tokenizer, padding_side="left", trust_remote_code=model.trust_remote_code
+        )
     if model.lora is not None:
         given["peft_config"] = lora_config(experiment, policy)
     return given

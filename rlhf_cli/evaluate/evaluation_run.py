@@ -164,7 +164,10 @@ def _policy(
     rows = held_out.rows
     end = end_of_run(target)  # a schedule is at its end when the run is
     generation = experiment.trainer.generation
-    policy = Policy(target.model, dtype=experiment.model.dtype, device=device, generation=generation)
+    trust = experiment.model.trust_remote_code
+    policy = Policy(
+        target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
+    )
     rival = asked.against
     against = None
     if rival is not None:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from rlhf_cli.config.schema.trainer_section import Trainer
 from rlhf_cli.decoding.generating import Generating
 from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.tables.generation_modes import GenerationSetting
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -49,13 +50,16 @@ class Policy:
         dtype: str = "auto",
         device: torch.device | str = "cpu",
         generation: GenerationSetting = "auto",
+        trust_remote_code: bool = False,
     ) -> None:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
         try:
             # cast: transformers wraps `to` so that mypy takes the device for the model.
-            self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype))
-            self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+            with naming_foreign_files({"model.path": str(path)}):
+                trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+                self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
+                self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", **trust)
         except (OSError, ValueError, ImportError) as error:
             raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
         if self.tokenizer.pad_token is None:
@@ -83,7 +87,8 @@ class Policy:
 
         The same seed gives the same completions; the caller's random state is left as it was.
         """
-        encoded = [self._encoded(prompt, settings) for prompt in prompts]
+        with naming_foreign_files({"model.path": str(self.path)}):
+            encoded = [self._encoded(prompt, settings) for prompt in prompts]
         order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
         config = self._generation(settings, greedy=greedy)
         completions: dict[int, Completion] = {}

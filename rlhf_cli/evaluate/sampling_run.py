@@ -51,7 +51,10 @@ def sample(
     transformers_logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
     generation = experiment.trainer.generation
-    policy = Policy(target.model, dtype=experiment.model.dtype, device=device, generation=generation)
+    trust = experiment.model.trust_remote_code
+    policy = Policy(
+        target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
+    )
     settings = sampling_settings(experiment.trainer)
     repeated = [row for row in rows for _ in range(num_samples)]
     completions = policy.complete(

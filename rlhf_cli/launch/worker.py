@@ -47,6 +47,7 @@ from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
 from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.parent_death import die_with
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
@@ -87,8 +88,9 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             with _stoppable(folder, experiment.launch, rank) as stopping, watched(folder, experiment, rank) as pulse:
                 if rank == 0:
                     claim(folder)
+                named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
                 full = naming_full_disk(folder), naming_full_memory(experiment, pulse)
-                with full[0], full[1], timed_phases(experiment, pulse) as profiled:
+                with naming_foreign_files(named), full[0], full[1], timed_phases(experiment, pulse) as profiled:
                     _train(folder, experiment, stopping, pulse, profiled, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
@@ -141,13 +142,13 @@ def where_reward_model(path: str) -> str:
 def _loading(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, ImportError, UserWarning) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
+        refused = isinstance(error, UnpicklingError) or "trust_remote_code" in str(error)
         raise ModelError(
-            "the reward model cannot be loaded",
+            "the reward model cannot be loaded" + ("; no code in it was executed" if refused else ""),
             where=where_reward_model(path),
             got=f"{type(error).__name__}: {error!s:.400}",
-            expected=EXPECTED_REWARD_MODEL,
-            hint="trust_remote_code: true, if you trust its code" if "trust_remote_code" in str(error) else None,
+            expected=EXPECTED_REWARD_MODEL + (" that loads without code of its own" if refused else ""),
         ) from error
 
 

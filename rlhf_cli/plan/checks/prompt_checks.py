@@ -11,9 +11,10 @@ from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.overlong_prompts import describe_overlong, no_cut_of_conversations, refuse_overlong
 from rlhf_cli.data.row_table import RowTable
 from rlhf_cli.data.rows import values_of
-from rlhf_cli.errors import ModelError, UserError
+from rlhf_cli.errors import ModelError, UserError, in_a_line
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.config_json import context_of, vocab_size_of
+from rlhf_cli.models.foreign_files import failing_template
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, TokenizerFiles, read_tokenizer
 from rlhf_cli.plan.checks.known import Known, Seen
 from rlhf_cli.plan.prompt_room import prompt_limit
@@ -55,6 +56,8 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
             expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
             hint="plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model",
         )
+    if experiment.trainer.args.get("chat_template_path") is None:
+        yield from _failing_template(tokenizer, known, where)
     tokenizer.lengths([""], special_tokens=False)  # raises what is wrong with its file
     yield from _too_many_tokens(tokenizer, known.config_of(experiment.model.path), where)
 
@@ -117,13 +120,35 @@ def _written_out(
 ) -> str | None:
     import jinja2  # only conversations need it
 
+    try:
+        return _rendered(messages, tokenizer, settings)
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError):
+        return None  # what a template makes of such a conversation is for the run to say
+
+
+def _rendered(
+    messages: Sequence[Mapping[str, object]], tokenizer: TokenizerFiles, settings: Mapping[str, object]
+) -> str:
     from rlhf_cli.models.chat_rendering import render_chat
 
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
+    return render_chat(tokenizer.chat_template or "", messages, special, settings)
+
+
+def _failing_template(tokenizer: TokenizerFiles, known: Known, where: str) -> Iterator[UserError]:
+    """Yield that the chat template is malformed, or does with a first prompt what its sandbox forbids."""
+    seen = next((seen for seen in known.sources if seen.rows and "prompt" in seen.columns), None)
+    prompt = next(iter(values_of(seen.rows, "prompt")), None) if seen is not None and seen.rows is not None else None
+    if not isinstance(prompt, list) or tokenizer.chat_template is None:
+        return
+    import jinja2  # only conversations need it
+
     try:
-        return render_chat(tokenizer.chat_template or "", messages, special, settings)
+        _rendered(cast("Sequence[Mapping[str, object]]", prompt), tokenizer, {})
+    except (jinja2.TemplateSyntaxError, jinja2.exceptions.SecurityError, ArithmeticError) as error:
+        yield failing_template(in_a_line(error), where=f"{where}: {tokenizer.folder}")
     except (jinja2.TemplateError, TypeError, ValueError):
-        return None  # what a template makes of such a conversation is for the run to say
+        return  # perhaps the settings that the run gives it mend this
 
 
 def has_conversations(experiment: Experiment, known: Known) -> bool:

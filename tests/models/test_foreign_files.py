@@ -1,0 +1,124 @@
+"""A model folder or checkpoint that somebody else made ends in a message that names it, and nothing of it is executed.
+
+That nothing is executed is seen from outside: each would leave a file behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_cli.cli import main
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.runs.checkpoint_folders import write_manifest
+from tests.support.finished_runs import random_model
+from tests.support.small_runs import SMALL
+
+LEAVES = "executed"
+"""The file that foreign code would leave in the current folder."""
+OUT_OF_SANDBOX = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+
+
+class Leaving:
+    """Unpickled, it leaves a file."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {LEAVES}",)
+
+
+def change(file: Path, **changes: object) -> None:
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | changes))
+
+
+def with_code(folder: Path) -> None:
+    (folder / "own.py").write_text(f"open({LEAVES!r}, 'w')\n")
+    change(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"})
+
+
+def with_own_tokenizer(folder: Path) -> None:
+    (folder / "own.py").write_text(f"open({LEAVES!r}, 'w')\n")
+    change(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
+
+
+def with_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.embed_tokens.weight": Leaving()}, folder / "pytorch_model.bin")
+
+
+def with_template(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "chat_template.jinja").write_text(text) and None
+
+
+@pytest.fixture
+def model(workplace: Path) -> Path:
+    folder = workplace / "given"
+    random_model("CAUSAL_LM").save_pretrained(folder)
+    byte_tokenizer(context_tokens=64).save_pretrained(folder)
+    return folder
+
+
+CHAT = ["data=file", "data.path=chat.jsonl", "~data.args", "~rewards.correct", "~rewards.format"]
+OF_FOLDER = [word for word in SMALL if not word.startswith("model.")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (with_code, "model.trust_remote_code=true"),
+        (with_own_tokenizer, "model.trust_remote_code=true"),
+        (with_pickle, "pytorch_model.bin"),
+        (with_template(OUT_OF_SANDBOX), "SecurityError"),
+        (with_template("{% for message in messages %}{{ message.content"), "TemplateSyntaxError"),
+        (with_template("{{ raise_exception('not this one') }}"), "not this one"),
+        (with_template("{% for one in range(10 ** 9) %}{% endfor %}"), "Range too big"),
+    ],
+    ids=["code", "tokenizer", "pickle", "sandbox", "syntax", "raises", "range"],
+)
+def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path, capsys) -> None:
+    before = (model / "chat_template.jinja").read_text()
+    spoil(model)
+    rows = [{"prompt": [{"role": "user", "content": f"{one}+1="}], "a": one, "b": 1} for one in range(16)]
+    (workplace / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chat = CHAT if (model / "chat_template.jinja").read_text() != before else []
+    code = main(["train", *OF_FOLDER, *chat, "~model.build", f"model.path={model}"])
+    printed = capsys.readouterr()
+    assert code == 2, printed
+    assert "Traceback" not in printed.out + printed.err
+    for part in (says, "model.path", str(model), "sandbox" if chat else "executed"):
+        assert part in printed.err, part
+    assert not (workplace / LEAVES).exists()
+
+
+def test_negative_control_without_the_walls_it_is_executed(model: Path, workplace: Path) -> None:
+    with_pickle(model)
+    torch.load(model / "pytorch_model.bin", weights_only=False)
+    assert (workplace / LEAVES).exists()
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "damaged"])
+def test_a_checkpoint_that_was_changed_together_with_its_manifest(name: str, train, workplace: Path, capsys) -> None:
+    code, folder = train("trainer.args.lr_scheduler_type=constant")
+    assert code == 0
+    checkpoint = folder.checkpoints / "checkpoint-3"
+    (checkpoint / "manifest.json").unlink()
+    if name == "damaged":
+        torch.save({"state": {}, "param_groups": [{}, {}, {}]}, checkpoint / "optimizer.pt")
+    elif name.endswith("json"):
+        (checkpoint / name).write_text('{"global_step": ')
+    else:
+        torch.save(Leaving(), checkpoint / name)
+    write_manifest(checkpoint)
+    capsys.readouterr()
+    code = main(["resume", str(folder.path), "trainer.args.max_steps=4"])
+    printed = capsys.readouterr()
+    assert code == 2, printed
+    assert "Traceback" not in printed.out + printed.err
+    for part in ("checkpoint-3", "nothing in them was executed", name if name != "damaged" else "parameter group"):
+        assert part in printed.err, part
+    assert not (workplace / LEAVES).exists()
