@@ -7,6 +7,7 @@ resumable, 141 cut short because nobody reads what is printed (`| head -1`), as 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -178,6 +179,18 @@ def _run(verb: str, words: list[str]) -> int:
         return _answered(verb, words)
 
 
+def _refused(error: RlhfError) -> int:
+    """Print an error that was raised on purpose, and return its exit code."""
+    if is_json_alone():
+        print_problems(error)
+    label = "stopped" if isinstance(error, Preempted) else "error"
+    if isinstance(error, RewardFailed) and error.__cause__ is not None:
+        traceback.print_exception(_from_the_reward_on(error.__cause__))
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    tell(label, f"{error}{notes}")
+    return error.exit_code
+
+
 def _answered(verb: str, words: list[str]) -> int:
     try:
         # To import a verb takes longer than it may take until somebody wants it stopped.
@@ -186,14 +199,7 @@ def _answered(verb: str, words: list[str]) -> int:
                 module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
             code: int = module.run(words)
     except RlhfError as error:
-        if is_json_alone():
-            print_problems(error)
-        label = "stopped" if isinstance(error, Preempted) else "error"
-        if isinstance(error, RewardFailed) and error.__cause__ is not None:
-            traceback.print_exception(_from_the_reward_on(error.__cause__))
-        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        tell(label, f"{error}{notes}")
-        return error.exit_code
+        return _refused(error)
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
@@ -206,6 +212,10 @@ def _answered(verb: str, words: list[str]) -> int:
             return EXIT_UNREAD  # rich makes an exit with 1 of it
         raise
     except Exception as error:  # a bug of ours or of the user's reward: the traceback is the message
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _refused(
+                UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
+            )
         if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
             raise
         if is_json_alone():

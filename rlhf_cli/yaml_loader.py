@@ -1,8 +1,86 @@
-"""Names the loader with which our own YAML is read: libyaml's where PyYAML has it, which takes a tenth of the time."""
+"""Names the loader with which YAML is read: libyaml's where PyYAML has it, which takes a tenth of the time.
+
+It refuses a file that is small and becomes huge: aliases of aliases (a "billion laughs" bomb), an alias of what it
+stands in, and nesting that no reader could follow.
+"""
 
 from __future__ import annotations
 
+from typing import IO, cast
+
 import yaml
 
-SAFE_LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_VALUES = 100_000
+_DEEPEST = 100
+_INDENTED = "\n" + " " * _DEEPEST
+_BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class OversizedYaml(yaml.MarkedYAMLError):
+    """An error that says a file would become too large or too deep once its aliases are written out."""
+
+
+class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
+    def __init__(self, stream: str | bytes | IO[str]) -> None:
+        text = stream if isinstance(stream, str | bytes) else stream.read()
+        text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        _refuse_deep(text)
+        self._has_aliases = "*" in text
+        if not isinstance(stream, str | bytes):
+            stream.seek(0)
+        super().__init__(stream)
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and self._has_aliases:
+            _refuse_oversized(node)
+        return node
+
+
+SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 """Reads what yaml.SafeLoader reads, to the same values; what it says of a text that is no YAML is worded otherwise."""
+
+
+def _refuse_deep(text: str) -> None:
+    """Raise OversizedYaml for nesting in which libyaml's own recursion would end the process."""
+    if sum(map(text.count, ("[", "{", "- ", "? "))) <= _DEEPEST and _INDENTED not in text:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_BASE):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise OversizedYaml(
+                None, None, f"nested more than {_DEEPEST} levels deep", cast(yaml.Mark, event.start_mark)
+            )
+
+
+def _refuse_oversized(root: yaml.Node) -> None:
+    """Raise OversizedYaml where a document has too many values with its aliases written out, or an endless one.
+
+    A node's size is counted once, however often an alias names it.
+    """
+    sizes: dict[int, int] = {}
+    waiting, open_nodes = [root], set[int]()
+    while waiting:
+        node = waiting[-1]
+        below = _below(node)
+        if id(node) in sizes:
+            waiting.pop()
+        elif id(node) not in open_nodes:
+            open_nodes.add(id(node))
+            if any(id(one) in open_nodes for one in below):
+                raise OversizedYaml(None, None, "an alias (`*NAME`) stands within what it names", node.start_mark)
+            waiting += [one for one in below if id(one) not in sizes]
+        else:
+            waiting.pop()
+            open_nodes.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(one)] for one in below)
+            if sizes[id(node)] > _MOST_VALUES:
+                problem = f"more than {_MOST_VALUES} values with its aliases (`*NAME`) written out"
+                raise OversizedYaml(None, None, problem, node.start_mark)
+
+
+def _below(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

@@ -17,6 +17,7 @@ from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.json_values import JsonTree, JsonValue, section
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.yaml_loader import SAFE_LOADER
 
 KEY = "launch.accelerate_config"
 _PRECISIONS = {"no": "float32", "bf16": "bf16", "fp16": "fp16"}
@@ -146,7 +147,7 @@ def _word(value: object) -> str:
 
 def _tree(path: Path, where: str) -> JsonTree:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)  # JSON is YAML
     except OSError as error:
         raise ConfigError(
             "the accelerate file cannot be read",
@@ -236,7 +237,7 @@ def _zero(deepspeed: JsonTree, path: Path, where: str) -> tuple[str, bool]:
 
 def _json_of(path: Path, where: str) -> JsonTree:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{path}: {error}") from None
     return tree if isinstance(tree, dict) else {}

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_cli.config.conf_folders import APPENDED_GROUPS, find
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, find, user_dir
 from rlhf_cli.config.defaults_lists import defaults_problems, missing_header
 from rlhf_cli.config.nearest_keys import nearest_path
 from rlhf_cli.config.noting_loader import NotingLoader
@@ -22,12 +22,14 @@ from rlhf_cli.config.schema.keys import leaves
 from rlhf_cli.config.shell_words import in_shell_quotes, readable
 from rlhf_cli.config.unlike_shapes import unlike_shapes
 from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.yaml_loader import SAFE_LOADER, OversizedYaml
 
 _IN_FILE = re.compile(r"^In '?(?P<path>[\w/.-]+)'?: ")
 
 
 def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
     """Return what the loader composes. Raises ConfigError, or Problems, in the place of Hydra's errors."""
+    _refuse_oversized_files()
     headers = [error for group, option in _chosen(overrides) if (error := missing_header(group, option)) is not None]
     raise_any(headers)
     try:
@@ -39,6 +41,24 @@ def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tu
         problems = problems or [*_absent_deletions(loader, config_name, overrides)]
         raise_any(problems, because=error)
         raise
+
+
+def _refuse_oversized_files() -> None:
+    """Raise ConfigError for a file of the user's that Hydra would read for hours."""
+    user = user_dir()
+    for file in sorted(user.rglob("*.yaml")) if user is not None else ():
+        try:
+            yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
+        except OversizedYaml as error:
+            line = error.problem_mark.line + 1 if error.problem_mark is not None else None
+            raise ConfigError(
+                "a configuration file becomes too large to read",
+                where=str(Origin(file, line)),
+                got=error.problem,
+                expected="few aliases, none within what it names, and at most 100 levels",
+            ) from None
+        except (yaml.YAMLError, OSError, UnicodeDecodeError):
+            continue
 
 
 @contextmanager

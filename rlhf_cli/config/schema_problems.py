@@ -25,9 +25,9 @@ from rlhf_cli.tables.former_names import SPOKEN_KEYS, SPOKEN_VALUES
 Path = list[int | str]
 
 _FORMS = {
-    "run": "letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
+    "run": "at most 128 letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
     "launch": "HOST:PORT, such as node1:29500",
-    "rewards": "letters, digits and '_', the first no digit: overrides name the reward so",
+    "rewards": "at most 128 letters, digits and '_', the first no digit: overrides name the reward so",
 }
 """Section -> in words, the pattern that a text in it has to match."""
 _BOUNDS = re.compile(r"`(\w+)` as \[low, high\]")
@@ -198,9 +198,9 @@ def _in_form(path: Path, detail: ErrorDetails) -> str | None:
         return None
     given = str(detail["input"])
     if path == ["run", "name"]:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", given).strip("._-")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", given).strip("._-")[:128]
         return f"run.name={name}" if name else None
-    name = re.sub(r"\W+", "_", given, flags=re.ASCII).lstrip("0123456789")
+    name = re.sub(r"\W+", "_", given, flags=re.ASCII).lstrip("0123456789")[:128]
     return f"rewards.{name}" if path[0] == "rewards" and name else None
 
 

@@ -25,7 +25,7 @@ from rlhf_cli.runs.changed_files import ChangedFile, changed_files
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.checkpoint_state import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, refuse_links
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status, stopped_by_rule
 
 _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
@@ -55,6 +55,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     Raises RunError that names every key and file that is refused, with both values; and whatever `prepare_from` and
     `preflight` raise, and RunError for a file of the folder that cannot be read.
     """
+    refuse_links(folder.path)
     status = read_status(folder)
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     provenance = read_json(folder.provenance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rlhf_cli.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """What makes a run where there is none, in half a minute."""
+_MOST_LINKS = 5
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
@@ -150,6 +152,25 @@ def _what_is_there(path: Path, held: tuple[str, Path] | None) -> str:
     if path.is_file():
         return "a file"
     return "no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it"
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise RunError where a link in a folder leads out of it: what a run writes there would overwrite other files.
+
+    Links within the folder, such as wandb's `latest-run`, stay.
+    """
+    inside = folder.resolve()
+    links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
+    found = [link for link in links if link.is_symlink() and not link.resolve().is_relative_to(inside)]
+    if found:
+        shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
+        raise RunError(
+            "the run folder holds links that lead out of it, and going on would write where they lead",
+            where=str(folder),
+            got="\n".join(shown[:_MOST_LINKS]),
+            expected="files and folders of its own",
+            hint=f"put what it leads to in its place: rm {shlex.quote(str(found[0]))}; cp -r ...",
+        )
 
 
 def _instead(path: Path) -> str:

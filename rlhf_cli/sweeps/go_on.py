@@ -14,7 +14,7 @@ from rlhf_cli.jobs.resume_options import ResumeOptions
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.pace import training_time_s
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.screen.screen_width import Screen
@@ -63,6 +63,7 @@ def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: li
             expected="no other values: its runs are to be compared",
             hint=f"rlhf resume {RunFolder(folder).shown}, or a new sweep",
         )
+    refuse_links(folder)
     if is_search(folder):
         return SweepEnd(_go_on_searching(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Screen(), open_sweep(folder)

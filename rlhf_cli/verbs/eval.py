@@ -45,7 +45,7 @@ from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.remote.hub_lookup import Question
 from rlhf_cli.runs.evaluations import HELD_OUT, POLICY, REWARD_MODEL
 from rlhf_cli.runs.newest_run import with_newest
-from rlhf_cli.runs.run_folder import names_a_run
+from rlhf_cli.runs.run_folder import names_a_run, refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.screen.evaluation_tables import show_evaluation
 from rlhf_cli.screen.screen_width import Screen
@@ -79,6 +79,7 @@ def run(argv: list[str]) -> int:
     _refuse_of_other_kind(options, target)
     if target.run is not None:
         refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
+        refuse_links(target.run.path)
     prepared = _prepare(target, words, data)
     experiment = prepared.experiment
     if _is_typed(words, "model.path"):

@@ -47,7 +47,7 @@ from rlhf_cli.jobs.run_names import is_run_name
 from rlhf_cli.jobs.typed_run import run_at
 from rlhf_cli.json_output import print_json
 from rlhf_cli.runs.newest_run import with_newest
-from rlhf_cli.runs.run_folder import names_a_run
+from rlhf_cli.runs.run_folder import names_a_run, refuse_links
 from rlhf_cli.sampling.sampled_answers import TOTAL
 from rlhf_cli.screen.best_of_n_tables import show_best_of_n, show_made
 from rlhf_cli.screen.generation_bar import generation_bar
@@ -120,6 +120,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
     target = run_to_sample(run.path if run is not None else Path(named))
     assert target.run is not None
     refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.shown}")
+    refuse_links(target.run.path)
     prepared = prepare_from(target.run, words, adjust=SampledRows(target, data))
     if any(word.lstrip("+").startswith("model.path=") for word in words):
         other = Path(str(prepared.experiment.model.path))

@@ -282,7 +282,7 @@ def test_a_reward_name_that_no_override_could_name(write: Write, refused: Refuse
     mine(write, "rewards:\n  a-b: {fn: 'a:b'}\n")
     error = refused("exp=mine")
     assert error.where == "rewards.a-b (conf/exp/mine.yaml:7)"
-    assert error.expected == "letters, digits and '_', the first no digit: overrides name the reward so"
+    assert error.expected == "at most 128 letters, digits and '_', the first no digit: overrides name the reward so"
     assert error.hint == "rewards.a_b"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code, take_as_ours
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, refuse_links, write_json
+from tests.support.begun_runs import begun
+from tests.support.small_runs import SMALL
 
 REWARD = "from pathlib import Path\nPath('it-ran').touch()\n\ndef mine(completions, **columns):\n    return [0.0] * 8\n"
 
@@ -127,3 +130,50 @@ def test_the_verbs_ask_before_anything_runs(verb: str, with_code: RunFolder, pla
     assert main([verb, str(with_code.path)]) == 2
     assert "mine.py:mine" in capsys.readouterr().err
     assert not Path("it-ran").exists()
+
+
+class TestLinks:
+    """A link in a folder that was unpacked leads the next write anywhere: a file of the user's would be overwritten."""
+
+    @pytest.fixture
+    def precious(self, workplace: Path) -> Path:
+        (workplace / "precious").write_text("mine")
+        return workplace / "precious"
+
+    @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "completions", "checkpoints/checkpoint-9", ".x"])
+    def test_one_that_leads_out_is_refused(self, name: str, precious: Path, capsys) -> None:
+        run = begun()
+        place = run.path / name
+        place.unlink(missing_ok=True)
+        place.symlink_to(os.path.relpath(precious, place.parent))
+        for words in (["resume", str(run.path)], ["train", *SMALL, "run.name=one", "run.resume=auto"]):
+            assert main(words) == 2
+            said = capsys.readouterr().err
+            assert name in said
+            assert str(precious.name) in said
+            assert "Traceback" not in said
+        assert precious.read_text() == "mine"
+
+    def test_one_within_the_folder_stays(self, workplace: Path) -> None:
+        """wandb makes such a one: wandb/latest-run."""
+        run = begun()
+        (run.path / "latest").symlink_to("checkpoints")
+        refuse_links(run.path)
+
+    @pytest.mark.parametrize("verb", ["eval", "generate"])
+    def test_what_writes_beside_a_model_asks_too(self, verb: str, precious: Path, capsys) -> None:
+        run = begun(state="finished")
+        run.model.mkdir()
+        (run.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        (run.model / "tokenizer.json").write_text("{}")
+        (run.path / "eval").symlink_to(precious)
+        assert main([verb, str(run.path)]) == 2
+        assert "lead out of it" in capsys.readouterr().err
+
+    def test_a_sweep(self, precious: Path, workplace: Path, capsys) -> None:
+        sweep = workplace / "runs" / "swept"
+        sweep.mkdir(parents=True)
+        (sweep / "sweep.json").write_text("{}")
+        (sweep / "comparison.csv").symlink_to(precious)
+        assert main(["resume", str(sweep)]) == 2
+        assert "lead out of it" in capsys.readouterr().err

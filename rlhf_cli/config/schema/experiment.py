@@ -40,7 +40,9 @@ class Experiment(Section):
     trainer: Trainer
     model: Model
     data: Data
-    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Reward] = Field(default_factory=dict)
+    rewards: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], Reward] = Field(
+        default_factory=dict
+    )
     primary: Gate | None = None
     aggregate: str = "sum"
     critic: Critic | None = None

@@ -79,7 +79,7 @@ class Run(Section):
     """
 
     root: str = "runs"
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
     resume: Literal["never", "auto"] = "never"
     resume_weights_only: bool = False
     keep_completions: KeepCompletions = KeepCompletions()
