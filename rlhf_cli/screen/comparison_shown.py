@@ -206,7 +206,7 @@ def _legend(comparison: Comparison) -> str:
     if comparison.front is not None:
         by = ", ".join(comparison.front.by)
         said.append(f"{ON_FRONT} front of {by} by their means; {DOMINATED} another is as good in all and better in one")
-    if any(measure.sign < 0 for measure in comparison.measures):
+    if any(measure.sign < 0 and alike(comparison, measure) is None for measure in comparison.measures):
         said.append("↓ less is better")
     return "; ".join(said)
 

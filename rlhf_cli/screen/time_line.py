@@ -8,7 +8,7 @@ from rlhf_cli.runs.metrics_file import Event, series
 from rlhf_cli.runs.time_shares import phase_label, time_shares
 from rlhf_cli.screen.time_spans import span
 
-_MOST_PHASES = 4
+_MOST_PHASES = 3
 _SHORT_S = 10.0
 
 
@@ -22,7 +22,5 @@ def time_line(events: list[Event]) -> Text | None:
     more = phases[_MOST_PHASES:]
     named = phases[:_MOST_PHASES] + ([(f"{len(more)} more", sum(share for _, share in more))] if more else [])
     said = ", ".join(f"{label} {share:.0%}" for label, share in named)
-    slots = shares.slots_per_token
-    behind = f"; {slots:.2f} token slots computed a real token" if slots is not None else ""
     elapsed = f"{shares.elapsed_s:.2g} s" if shares.elapsed_s < _SHORT_S else span(shares.elapsed_s)
-    return Text(f"time {elapsed}: {said}{behind}", style="dim")
+    return Text(f"time {elapsed}: {said}", style="dim")

@@ -22,17 +22,17 @@ def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str,
         if len(settings) > 1 and all(len(setting.by_seed) == 1 for setting in settings):
             words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
             return {f"rlhf train -m {shlex.join([*words, _SEEDS])}": "five seeds a setting: intervals, and a verdict"}
-        if (best := _best(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
+        if (best := _winner(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
             return {f"rlhf eval {shlex.quote(folder.shown)}": f"the model of {best.name}, measured"}
     return {f"rlhf why {shown}": "what the logs say, the worst of each run"}
 
 
-def _best(comparison: Comparison) -> Setting | None:
-    """Return the setting that a verdict calls the better one, else the one that no other comes near; None without."""
-    settings = comparison.grouped.settings
+def _winner(comparison: Comparison) -> Setting | None:
+    """Return the setting that a verdict calls better than every other; None where no verdict does."""
+    key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
     for verdict in comparison.verdicts:
-        won = [setting for setting in settings if setting.values.get(verdict.key) == verdict.winner]
+        settings = comparison.grouped.settings
+        won = [setting for setting in settings if setting.values[key_of[verdict.key]] == verdict.winner]
         if verdict.winner is not None and len(won) == 1:
             return won[0]
-    alone = comparison.front.best if comparison.front is not None and len(settings) > 1 else ()
-    return next((setting for setting in settings if (setting.name,) == tuple(alone)), None)
+    return None

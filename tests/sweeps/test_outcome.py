@@ -48,9 +48,17 @@ def test_what_to_type_next_with_one_seed_a_setting(place: Path) -> None:
 
 
 def test_what_to_type_next_where_there_are_seeds(place: Path) -> None:
-    said = shown(place, write_sweep(place / "sweep", {0.0: [0.1, 0.2, 0.15], 0.5: [0.7, 0.8, 0.75]}), "+exp=mine")
+    said = shown(place, write_sweep(place / "sweep", {0.0: [0.1, 0.2, 0.15], 0.5: [0.7, 0.81, 0.75]}), "+exp=mine")
     assert "rlhf train -m" not in said
     assert "  rlhf eval sweep/0.5-0  # the model of weight=0.5" in said
+
+
+def test_no_model_is_recommended_that_is_not_known_to_be_better(place: Path) -> None:
+    """0.5 has the higher mean of both rewards, and no verdict: the seeds of both overlap."""
+    said = shown(place, write_sweep(place / "sweep", {0.0: [0.1, 0.9, 0.4], 0.5: [0.8, 0.2, 0.5]}), "+exp=mine")
+    assert "No clear difference in correct" in said
+    assert "rlhf eval" not in said
+    assert "  rlhf why sweep" in said
 
 
 def test_a_sweep_in_which_all_has_failed(place: Path) -> None:
