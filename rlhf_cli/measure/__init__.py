@@ -1,1 +1,1 @@
-"""Measures: means, intervals, accuracies, as dataclasses and their JSON. Nothing here draws or generates."""
+"""Measurements: means, intervals and accuracies, as dataclasses and JSON. Nothing here draws or generates."""

@@ -1,6 +1,6 @@
-"""Sums up the scores of one component: mean, deviation, quantiles, and a histogram in a line. No torch.
+"""Summarise the scores of one component: mean, deviation, quantiles and a histogram. No torch.
 
-NumPy imports in a tenth of the time of pandas or scipy.stats; tests hold these numbers against both.
+NumPy imports in a tenth of the time of pandas or scipy.stats. Tests compare these numbers with both.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy
 import numpy.typing
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""The quantiles that are reported; 0 is the least value, 1 the greatest."""
+"""The reported quantiles; 0 is the minimum, 1 the maximum."""
 NUM_BINS = 16
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Holds how the scores of one component lie. `deviation` is that of a sample (n - 1), None for fewer than two.
+    """The distribution of one component's scores.
 
-    `quantiles` are those of QUANTILES, `bins` how many scores lie in each of NUM_BINS equal parts from the least to the
-    greatest (the last holds its upper end); one bin where all are equal, or differ by no more than rounding. `distinct`
-    different scores there are.
+    `deviation` is the sample deviation (n - 1), None for fewer than two scores. `quantiles` match QUANTILES. `bins`
+    counts the scores in NUM_BINS equal parts from the minimum to the maximum (the last includes its upper end); there
+    is one bin if all scores are equal up to rounding. `distinct` is the number of different scores.
     """
 
     count: int
@@ -33,13 +33,13 @@ class Distribution:
     distinct: int
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that stands in JSON: `quantiles` by their share, "0.5" for the median."""
+        """Return a JSON object, with quantiles keyed by their share: "0.5" is the median."""
         by_share = {f"{share:g}": value for share, value in zip(QUANTILES, self.quantiles, strict=False)}
         return {**asdict(self), "quantiles": by_share}
 
 
 def distribution(values: Sequence[float | None]) -> Distribution:
-    """Return how the values lie; None, a score that there is not, is left out."""
+    """Return the distribution of values, leaving out None (no score)."""
     seen = [value for value in values if value is not None]
     if not seen:
         return Distribution(0, None, None, (), (), 0)
@@ -51,7 +51,10 @@ def distribution(values: Sequence[float | None]) -> Distribution:
 
 
 def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -> list[int]:
-    """Return how many values lie in each bin. Between 0.3 and 0.1 + 0.2 there is no number: that is one bin, too."""
+    """Return the number of values per bin.
+
+    If the range is too small for distinct bin edges (0.3 to 0.1 + 0.2), return one bin.
+    """
     edges = numpy.linspace(low, high, NUM_BINS + 1)
     if not (edges[:-1] < edges[1:]).all():
         return [len(array)]
@@ -60,5 +63,5 @@ def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
-    """Return the QUANTILES of values, between two of them on the line that joins them (Hyndman and Fan's type 7)."""
+    """Return the QUANTILES of values by linear interpolation (Hyndman and Fan's type 7)."""
     return [float(value) for value in numpy.quantile(values, QUANTILES)]

@@ -1,4 +1,4 @@
-"""Holds an evaluation together with what it is of, and turns it into the JSON of its file and back."""
+"""Convert an evaluation with its heading to the JSON of its file and back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEval
 
 @dataclass(frozen=True, kw_only=True)
 class Heading:
-    """Says what an evaluation is of: the files' `name`, the `model` and the `data` as a person reads them.
+    """The heading of an evaluation: the file's `name`, and the `model` and `data` as shown to people.
 
-    `step` is the training step, None for an evaluation by `rlhf eval`; `path` is the model's folder, None for an
-    evaluation while the model trained. `trained_on` counts the rows whose prompt the model was also trained on, None
-    where nobody knows. `time` is in seconds since 1970.
+    `step` is the training step, None for an evaluation by `rlhf eval`. `path` is the model's folder, None for an
+    evaluation during training. `trained_on` counts the rows whose prompt the model was also trained on, None if
+    unknown. `time` is in seconds since 1970.
     """
 
     name: str
@@ -39,24 +39,24 @@ class Heading:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Holds what was measured, of a reward model or of a policy, under its heading."""
+    """The results of evaluating a reward model or a policy, with their heading."""
 
     heading: Heading
     measured: Measured
 
     @property
     def rows_in_words(self) -> str:
-        """Return what a page calls the rows: their name, and how many have a prompt that was also trained on."""
+        """Return the name of the rows and how many of their prompts were also trained on."""
         trained_on, rows = self.heading.trained_on, self.measured.rows
         return self.heading.name + (f" ({trained_on} of {rows} prompts trained on)" if trained_on else "")
 
     def with_warning(self, warning: str) -> Evaluation:
-        """Return the same evaluation with one more warning."""
+        """Return a copy with one more warning."""
         return replace(self, heading=replace(self.heading, warnings=[*self.heading.warnings, warning]))
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
-    """Return the object that the file of an evaluation holds; `rlhf eval --json` prints the same."""
+    """Return the JSON object of an evaluation's file; `rlhf eval --json` prints the same."""
     kind = {"kind": evaluation.measured.kind}
     heading = _heading().dump_python(evaluation.heading)
     head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
@@ -64,10 +64,10 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
 
 
 def measured_json(measured: Measured) -> dict[str, object]:
-    """Return what was measured as JSON can hold it, without a heading."""
+    """Return the results as JSON, without a heading."""
     content: dict[str, Any] = _measured(measured.kind).dump_python(measured, mode="json", by_alias=True)
     if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
-        # What is about the column `subset` stands only where there is one.
+        # Keys about RewardBench's subsets are written only if the data has that column.
         del content["rewardbench"]
         for disagreement in content["worst"]:
             del disagreement[SUBSET]
@@ -75,9 +75,9 @@ def measured_json(measured: Measured) -> dict[str, object]:
 
 
 def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
-    """Return the evaluation that a file's object describes; keys that are not known here are left out.
+    """Return the evaluation that a JSON object describes, ignoring unknown keys.
 
-    Raises ValueError where the object is no evaluation, or lacks a part of one.
+    Raise ValueError if the object is not an evaluation or is incomplete.
     """
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
@@ -86,7 +86,7 @@ def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
 
 
 def read_evaluation(file: Path) -> Evaluation:
-    """Read the evaluation in a JSON file. Raises ValueError for a file that holds none."""
+    """Read the evaluation in a JSON file. Raise ValueError if the file holds none."""
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no evaluation")

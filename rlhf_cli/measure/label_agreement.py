@@ -1,7 +1,8 @@
-"""Says how well scores tell good answers from bad ones, by a column that knows: ROC, the best threshold, agreement.
+"""Measure how well scores separate good answers from bad ones, given a label column: ROC AUC, best threshold,
+agreement.
 
-The area under the ROC curve is the probability that a good answer has the higher score, a tie counting a half: the
-statistic of Mann and Whitney (1947) over the number of pairs (Hanley and McNeil 1982).
+The area under the ROC curve is the probability that a good answer has the higher score, with ties counting a half: the
+Mann-Whitney statistic (1947) divided by the number of pairs (Hanley and McNeil 1982).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
 
 @dataclass(frozen=True)
 class Agreement:
-    """Holds how well one component agrees with the labels of the rows that have a score and a label.
+    """How well one component agrees with the labels, on the rows that have both a score and a label.
 
-    `roc_auc` is None where all labels are the same. `threshold`: with `score >= threshold` for good, most rows are
-    told right, `agreement` of them; of equals the lowest. None: to call every row bad is as good as any.
+    `roc_auc` is None if all labels are the same. Calling a row good if `score >= threshold` gets the most rows right;
+    `agreement` is their share. Among equal thresholds it is the lowest. None means that calling every row bad is at
+    least as good.
     """
 
     name: str
@@ -37,9 +39,9 @@ class Agreement:
 
 
 def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
-    """Return a column as good (True) or bad; None where it is empty.
+    """Return a column as labels: True for good, False for bad, None if empty.
 
-    Raises DataError where there is no such column, and for a value that is neither.
+    Raise DataError if the column does not exist or a value is neither good nor bad.
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if column not in columns:
@@ -70,7 +72,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
 
 
 def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> Agreement:
-    """Return how well scores tell good rows from bad ones; rows without a score or a label are left out."""
+    """Return how well scores separate good rows from bad ones. Rows without a score or a label are left out."""
     pairs = [(score, label) for score, label in zip(scores, labels, strict=True) if score is not None]
     known = [(score, label) for score, label in pairs if label is not None]
     values = as_array([score for score, _ in known])
@@ -85,7 +87,7 @@ def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool |
 
 
 def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | None, int]:
-    """Return the lowest threshold at which most labels are told right, and how many; None: above every score."""
+    """Return the lowest threshold that gets the most labels right, and how many. None means above every score."""
     right = sum(not label for _, label in labelled)
     best: tuple[float | None, int] = (None, right)
     by_score: dict[float, int] = {}

@@ -1,4 +1,4 @@
-"""Reads the mean reward of a reward model back from the evaluations of it, for `offset: auto`. No torch."""
+"""Read a reward model's mean reward from its evaluations, for `offset: auto`. No torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     """Return the mean reward that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
 
-    `with_eos`: of texts that end in the end-of-sequence token, as the reward is to score them. Raises RunError, with
-    the command that measures it, when there is none since the model was written.
+    With `with_eos`, use evaluations of texts that end in the end-of-sequence token; it must match how the reward
+    scores. If there is none since the model was written, raise RunError with the command that measures it.
     """
     folder = Path(model).expanduser().resolve()
     ever = [(heading, mean) for heading, mean, ended in _means(evaluations_of(folder)) if ended == with_eos]
@@ -39,17 +39,17 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
 
 
 def _option(model: str, with_eos: bool) -> str:
-    """Return what is to be typed where texts shall not end as those did that the model was trained on."""
+    """Return the `rlhf eval` flag to type if texts should end differently from the training texts, else ''."""
     return "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
 
 
 def _means(folder: Path) -> Iterator[tuple[Heading, float, bool]]:
-    """(heading, mean reward, whether texts ended with the end-of-sequence token) of every evaluation that has one."""
+    """Yield (heading, mean reward, whether texts ended with the end-of-sequence token) per reward model evaluation."""
     for file in folder.glob("*.json"):
         try:
             evaluation = read_evaluation(file)
         except ValueError:
-            continue  # somebody else's file
+            continue  # a file of another program
         measured = evaluation.measured
         if isinstance(measured, RewardModelEvaluation) and measured.rewards.mean.mean is not None:
             yield evaluation.heading, measured.rewards.mean.mean, measured.with_eos

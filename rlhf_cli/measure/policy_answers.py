@@ -1,6 +1,6 @@
-"""Sums up what answers to prompts come to: means with intervals over prompts, pass@k and maj@k.
+"""Summarise the answers to prompts: means with intervals over prompts, pass@k and maj@k.
 
-Intervals are over prompts, since the answers to one are not independent of each other.
+Intervals are over prompts, because the answers to one prompt are not independent of each other.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class AnsweredRow:
-    """Holds a row of the data, its columns by name, and one answer to its prompt.
+    """A row of the data, its columns by name, and one answer to its prompt.
 
-    `completion` is a text, or the messages of one; `completion_ids` end with the end-of-sequence token where the policy
-    wrote one, and `is_truncated` says that it did not.
+    `completion` is a text or a list of messages. `completion_ids` end with the end-of-sequence token if the policy
+    wrote one; `is_truncated` says that it did not.
     """
 
     row: Mapping[str, object]
@@ -56,26 +56,26 @@ class AnsweredRow:
     is_truncated: bool
 
     def as_row(self) -> dict[str, object]:
-        """Return the columns of the data, and the answer as three more."""
+        """Return the data columns plus three columns for the answer."""
         answer = {"completion": self.completion, "completion_ids": self.completion_ids}
         return {**self.row, **answer, "is_truncated": self.is_truncated}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Holds one way of answering all prompts, `each` times; entry i of both lists belongs to prompt i // each."""
+    """All answers of one decoding mode, `each` per prompt. Entry i of both lists belongs to prompt i // each."""
 
     each: int
     answers: Sequence[AnsweredRow]
     scored: Sequence[SettledRow]
 
     def of_prompts(self, kept: Sequence[bool]) -> Part:
-        """Return the answers to some of the prompts; `kept` has an entry a prompt."""
+        """Return the answers to some of the prompts; `kept` has one entry per prompt."""
         rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
         return Part(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
 
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
-        """Return the mean over a prompt's completions, prompt by prompt, without the prompts that have no value."""
+        """Return the mean over each prompt's completions, leaving out prompts without a value."""
         means = []
         for start in range(0, len(self.answers), self.each):
             values = [one for row in range(start, start + self.each) if (one := value(row)) is not None]
@@ -91,10 +91,10 @@ def sum_up_answers(
     no_total: str | None = None,
     trained_on: Set[bytes] = frozenset(),
 ) -> PolicyEvaluation:
-    """Return the evaluation of a policy that answered in these ways; `names` are its rewards.
+    """Return the evaluation of a policy from its answers; `names` are its rewards.
 
-    `no_total` says why no answer has a total of its own, None where they have. `trained_on` holds the `prompt_key` of
-    the prompts that were also trained on: where there are others too, each kind has figures of its own.
+    `no_total` says why no answer has its own total, or is None if they do. `trained_on` holds the `prompt_key` of the
+    prompts that were also trained on. If only some prompts are in it, both groups get their own results.
     """
     first = next(iter(parts.values()))
     shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
@@ -133,7 +133,7 @@ def _by_prompts(
 
 
 def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
-    """Return a row for each completion: the data's columns, the answer, its part and number, total and raw rewards."""
+    """Return one row per completion: the data's columns, the answer, its part, sample, total and raw rewards."""
     return [
         {
             **answer.as_row(),
@@ -146,13 +146,13 @@ def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
 
 
 def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write one JSON object a line, as `rlhf score --completions` reads them."""
+    """Write one JSON object per line, in the format that `rlhf score --completions` reads."""
     lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
     file.write_text("".join(lines), encoding="utf-8")
 
 
 def share(shares: Sequence[float]) -> Estimate:
-    """Return the mean of shares, one a prompt, with Wilson's interval: at least as wide as it has to be."""
+    """Return the mean of shares, one per prompt, with Wilson's interval, which is conservative here."""
     return wilson(math.fsum(shares), len(shares))
 
 
@@ -175,9 +175,10 @@ def _reward(part: Part, name: str) -> RewardEstimates:
 
 
 def _attempts(part: Part, names: Sequence[str]) -> dict[str, Attempts]:
-    """pass@k and maj@k of every reward whose scores are all 0 or 1. No score (a gate, a failure) is not right.
+    """Return pass@k and maj@k of every reward whose scores are all 0 or 1. A missing score (a gate, a failure) counts
+    as wrong.
 
-    The answer that maj@k counts is the last number of a completion, or its whole text where it holds none.
+    The answer that maj@k counts is the last number of a completion, or its whole text if it has none.
     """
     attempts = {}
     texts = [_answer(text_of(answer.completion)) for answer in part.answers]

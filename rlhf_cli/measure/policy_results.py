@@ -1,6 +1,6 @@
-"""Holds what an evaluation measures of a policy: rewards, truncation and lengths of its answers, pass@k, win rates.
+"""Dataclasses for a policy's evaluation: rewards, truncation, lengths, pass@k and win rates.
 
-All intervals are over prompts, since the answers to one prompt are not independent of each other.
+All intervals are over prompts, because the answers to one prompt are not independent of each other.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.evaluations import GREEDY, POLICY, SAMPLED
 
 SEEN, UNSEEN = "seen", "unseen"
-"""An evaluation's prompts that were also trained on, and the others."""
+"""The evaluation's prompts that were also trained on, and the others."""
 
 
 def is_none(value: object) -> bool:
-    """Return whether a value is None: what a file leaves out altogether."""
+    """Return whether a value is None. Such values are left out of a file."""
     return value is None
 
 
 @dataclass(frozen=True)
 class RewardEstimates:
-    """Estimates one reward's mean: as it was scored, after its rules, and times its weight."""
+    """Mean of one reward: as scored, after its rules, and times its weight."""
 
     raw: Estimate
     effective: Estimate
@@ -34,14 +34,14 @@ class RewardEstimates:
 
 @dataclass(frozen=True)
 class TokenEstimate(Estimate):
-    """Estimates the mean length of a completion in tokens; `max` is the longest one's."""
+    """Mean length of a completion in tokens; `max` is the longest length."""
 
     max: int
 
 
 @dataclass(frozen=True)
 class PartEvaluation:
-    """Holds what one way of answering all prompts comes to; `truncated` is the share of completions that were cut."""
+    """Results of one decoding mode on all prompts; `truncated` is the share of completions that were cut."""
 
     rewards: dict[str, RewardEstimates]
     total: Estimate
@@ -51,21 +51,21 @@ class PartEvaluation:
 
 @dataclass(frozen=True)
 class Attempts:
-    """Holds pass@k and maj@k of one reward, by k: one of k samples is right, or the most frequent answer of them is."""
+    """The pass@k and maj@k of one reward, by k: one of k samples is right, or their most frequent answer is."""
 
     pass_at: Annotated[dict[int, Estimate], Field(alias="pass")]
     maj_at: Annotated[dict[int, Estimate], Field(alias="maj")]
 
     def by_name(self) -> dict[str, Mapping[int, Estimate]]:
-        """Return both by the names they are logged under, `pass` and `maj`."""
+        """Return both by their logged names, `pass` and `maj`."""
         return {"pass": self.pass_at, "maj": self.maj_at}
 
 
 @dataclass(frozen=True)
 class WinRate:
-    """Estimates the share of prompts on which the total beats that of the policy `against`; ties count a half.
+    """The share of prompts on which the total beats that of the policy `against`. Ties count a half.
 
-    `sampled` is over all pairs of samples, None where nothing was sampled.
+    `sampled` is over all pairs of samples, None if nothing was sampled.
     """
 
     greedy: Estimate
@@ -73,13 +73,13 @@ class WinRate:
     against: str
 
     def by_part(self) -> dict[str, Estimate]:
-        """Return the estimates by way of answering, those that there are."""
+        """Return the existing estimates by decoding mode."""
         return {GREEDY: self.greedy, **({SAMPLED: self.sampled} if self.sampled is not None else {})}
 
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """Holds an answer for a person to read: texts or messages, and the total reward, None where nothing was scored."""
+    """An answer to show: texts or messages, and the total reward (None if not scored)."""
 
     prompt: object
     completion: object
@@ -88,7 +88,7 @@ class ShownAnswer:
 
 @dataclass(frozen=True)
 class SomePrompts:
-    """Holds what is measured on some of the prompts: `rows` counts these."""
+    """Results on some of the prompts; `rows` is their number."""
 
     rows: int
     parts: dict[str, PartEvaluation]
@@ -97,13 +97,12 @@ class SomePrompts:
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """Holds everything that is measured of a policy. `rows` counts prompts, `attempts` are by reward.
+    """All results of evaluating a policy. `rows` counts prompts; `attempts` is keyed by reward.
 
-    `by_prompts` maps SEEN, the prompts that were also trained on, and UNSEEN to their figures; None unless there are
-    some of both.
-    `win_rate` is None without an opponent. `settings` are the arguments of generation by TRL's names, `samples` and
-    `seed`; None where the trainer that generated has them. `no_total` says why no answer has a total of its own, None
-    where they have.
+    `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results; it is None unless both
+    occur. `win_rate` is None without an opponent. `settings` are the generation arguments under TRL's names, `samples`
+    and `seed`; it is None for an evaluation during training, because the trainer holds them. `no_total` says why no
+    answer has its own total, or is None if they do.
     """
 
     kind: ClassVar[str] = POLICY

@@ -1,7 +1,7 @@
-"""Makes pairs for a reward model of preference rows: a prompt and two completions, texts or messages.
+"""Convert preference rows to pairs for a reward model: a prompt and two completions, as texts or messages.
 
-Known are TRL's shapes (prompt, chosen, rejected; or chosen and rejected whole, each with the prompt in it) and
-RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787), which is the first with a column more.
+Supported are TRL's formats (prompt, chosen, rejected; or chosen and rejected that both include the prompt) and
+RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rlhf_cli.rewards.completion_text import Completion
 from rlhf_cli.suggest import did_you_mean
 
 Row: TypeAlias = dict[str, object]
-"""A row of a dataset maps column -> value."""
+"""Column -> value of one dataset row."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Holds pairs row by row; `prompts` are the beginning both sides share, empty where the rows do not part it off."""
+    """Pairs of answers. `prompts` is the shared beginning, empty if the rows do not separate it."""
 
     prompts: list[Completion]
     chosen: list[Completion]
@@ -30,9 +30,9 @@ class Pairs:
 
 
 def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
-    """Return the pairs of preference rows. `as_chat` makes a user's and an assistant's message of plain texts.
+    """Return the pairs of preference rows. `as_chat` turns plain texts into a user and an assistant message.
 
-    Raises DataError for a missing column, and for rows that are neither texts nor messages throughout.
+    Raise DataError for a missing column, or for a row that mixes texts and messages.
     """
     for column in ("chosen", "rejected"):
         if column not in rows[0]:
@@ -65,7 +65,7 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
         raise _odd(row, number, "text on both sides, or a list of messages on both")
     if isinstance(prompt, list):
         return prompt, chosen, rejected
-    # The whole transcript on both sides: what they share at the beginning is the prompt, at least the first message.
+    # Both sides hold the whole transcript. The prompt is what they share at the beginning, at least the first message.
     shared = 1
     while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
         shared += 1

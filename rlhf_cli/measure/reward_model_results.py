@@ -1,6 +1,7 @@
-"""Holds what an evaluation measures of a reward model: accuracy, calibration, length bias, margins, disagreements.
+"""Dataclasses for a reward model's evaluation: accuracy, calibration, length bias, margins and disagreements.
 
-The names are those of the JSON that `rlhf eval` writes, but for `from` and `to`, which Python keeps to itself.
+The names are those in the JSON of `rlhf eval`, except `from` and `to`, which are `start` and `end` here: `from` is a
+Python keyword.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.evaluations import REWARD_MODEL
 
 SUBSET = "subset"
-"""RewardBench's column; a slice wherever there is one."""
+"""RewardBench's column. If it exists, it is always a slice."""
 
 
 @dataclass(frozen=True)
 class SliceAccuracy(Estimate):
-    """Holds the accuracy on some of the pairs; `margin` is their mean difference of rewards, chosen minus rejected."""
+    """The accuracy on some of the pairs; `margin` is their mean reward difference, chosen minus rejected."""
 
     margin: float
 
 
 @dataclass(frozen=True)
 class Span:
-    """Holds both ends of a bin of real numbers."""
+    """Both ends of a bin of real numbers."""
 
     start: Annotated[float, Field(alias="from")]
     end: Annotated[float, Field(alias="to")]
@@ -34,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """Holds both ends of a bin of lengths, in tokens."""
+    """Both ends of a bin of lengths, in tokens."""
 
     start: Annotated[int, Field(alias="from")]
     end: Annotated[int, Field(alias="to")]
@@ -42,7 +43,7 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class ConfidenceBin(Span):
-    """Holds the pairs between two confidences: the mean `confidence`, None in an empty bin, and the accuracy."""
+    """The pairs in a confidence range: their mean `confidence` (None if the bin is empty) and accuracy."""
 
     confidence: float | None
     accuracy: Estimate
@@ -50,17 +51,17 @@ class ConfidenceBin(Span):
 
 @dataclass(frozen=True)
 class MarginBin(SliceAccuracy, Span):
-    """Holds the accuracy on the pairs whose margin in the data lies between two values."""
+    """The accuracy on the pairs whose margin in the data is in a range."""
 
 
 @dataclass(frozen=True)
 class LengthBin(SliceAccuracy, TokenSpan):
-    """Holds the accuracy on the pairs whose difference of lengths, chosen minus rejected, lies between two values."""
+    """The accuracy on the pairs whose length difference, chosen minus rejected, is in a range."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Says whether a model is as sure as it is right: expected calibration error, Brier score, log loss in nats."""
+    """How well confidence matches accuracy: expected calibration error, Brier score, log loss in nats."""
 
     ece: float
     brier: float
@@ -70,9 +71,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class RewardDistribution:
-    """Holds the rewards of all completions. `deviation` is None where it is no finite number.
+    """The rewards of all completions. `deviation` is None if it is not finite.
 
-    `margin` is the mean of chosen minus rejected. All intervals are over pairs, whose two rewards are not independent.
+    `margin` is the mean of chosen minus rejected. All intervals are over pairs, because the two rewards of a pair are
+    not independent.
     """
 
     mean: Estimate
@@ -86,10 +88,10 @@ class RewardDistribution:
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Says how much a model likes length: it is then right where the chosen answer is longer, wrong where shorter.
+    """How much a model prefers length: it is then right if the chosen answer is longer, and wrong if it is shorter.
 
-    A slice is None where no pair is of its kind, a correlation where rewards or lengths do not differ. `longer_wins` is
-    the accuracy of a judge that always takes the longer answer: the bias that is in the data.
+    A slice is None if it has no pairs; a correlation is None if rewards or lengths are constant. `longer_wins` is the
+    accuracy of always choosing the longer answer, which is the bias of the data itself.
     """
 
     unit: str
@@ -104,9 +106,9 @@ class LengthBias:
 
 @dataclass(frozen=True)
 class MarginAgreement:
-    """Compares differences of rewards with the margins in the data, on the `count` pairs that have one.
+    """Reward differences compared with the margins in the data, on the `count` pairs that have a margin.
 
-    A correlation is None where margins or differences are all the same.
+    A correlation is None if margins or differences are constant.
     """
 
     count: int
@@ -117,9 +119,9 @@ class MarginAgreement:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Holds a pair on which the model is sure of the rejected answer: `confidence` is its probability for that one.
+    """A pair on which the model prefers the rejected answer; `confidence` is its probability for that answer.
 
-    `row` counts from 0; a text is a string or a list of messages. `subset` is None where there is no such column.
+    `row` counts from 0; a text is a string or a list of messages. `subset` is None if the data has no such column.
     """
 
     row: int
@@ -134,14 +136,14 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Histogram(Span):
-    """Counts rewards in bins of one width between the least and the greatest of all completions."""
+    """Counts of rewards in equal bins from the minimum to the maximum of all completions."""
 
     counts: list[int]
 
 
 @dataclass(frozen=True)
 class Histograms:
-    """Holds the histograms of the chosen and of the rejected completions, which have the same bins."""
+    """Histograms of the chosen and the rejected completions, with the same bins."""
 
     chosen: Histogram
     rejected: Histogram
@@ -149,7 +151,7 @@ class Histograms:
 
 @dataclass(frozen=True)
 class RewardBenchScores:
-    """Holds the accuracies of RewardBench's complete sections; `score` is their mean, None unless all four are."""
+    """Accuracies of RewardBench's complete sections; `score` is their mean, None unless all four are complete."""
 
     sections: dict[str, Estimate]
     score: float | None
@@ -157,11 +159,11 @@ class RewardBenchScores:
 
 @dataclass(frozen=True)
 class RewardModelEvaluation:
-    """Holds everything that is measured of a reward model on preference pairs.
+    """All results of evaluating a reward model on preference pairs.
 
-    `rows` counts pairs, `truncated` completions that were longer than the model takes, `ties` pairs of equal rewards.
-    `slices` are by column and value. `margins` is None for data without margins, `rewardbench` for data without a
-    complete section of it. `with_eos` says that plain texts ended with the end-of-sequence token.
+    `rows` counts pairs, `truncated` completions longer than the model's limit, and `ties` pairs with equal rewards.
+    `slices` is keyed by column and value. `margins` is None for data without margins, `rewardbench` for data without a
+    complete RewardBench section. `with_eos` says that plain texts ended with the end-of-sequence token.
     """
 
     kind: ClassVar[str] = REWARD_MODEL

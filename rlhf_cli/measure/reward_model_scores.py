@@ -1,4 +1,4 @@
-"""Measures a reward model on preference rows: accuracy by slice, calibration, length bias, margins, disagreements."""
+"""Evaluate a reward model on preference rows: accuracy by slice, calibration, length bias, margins, disagreements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BINS = 10
 _QUANTILES = 5
 _WORST = 5
 _MOST_VALUES = 50
-"""A slice by a column of more different values than this is one by a column of numbers or texts: not a table."""
+"""Maximum number of values of a slice column. A column with more holds numbers or texts, not categories."""
 _MARGINS = (("margin",), ("score_chosen", "score_rejected"))
 
 
@@ -53,12 +53,12 @@ def evaluate_reward_model(
     as_chat: bool = False,
     with_eos: bool = False,
 ) -> RewardModelEvaluation:
-    """Measure everything about a reward model on preference rows.
+    """Return all measures of a reward model on preference rows.
 
-    `slices` are columns; `subset` is one wherever there is such a column. `margin` names the column of margins, or
-    the two of the scores; without it `margin`, or score_chosen and score_rejected. `as_chat` scores plain texts as a
-    conversation, `with_eos` ends them with the end-of-sequence token. Raises DataError for rows that are no pairs and
-    for a slice that is no column or has too many values.
+    `slices` are columns; `subset` is added if it exists. `margin` names the column of margins, or the two score
+    columns; the default is `margin`, or score_chosen and score_rejected. `as_chat` scores plain texts as a
+    conversation, and `with_eos` ends them with the end-of-sequence token. Raise DataError for rows that are not pairs,
+    and for a slice that does not exist or has too many values.
     """
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
@@ -95,7 +95,7 @@ def evaluate_reward_model(
 
 @dataclass(frozen=True)
 class _Verdicts:
-    """Holds (pairs,) `difference` of the two scores and the number of its prompt: those of one are not independent."""
+    """(pairs,) score `difference`s and prompt numbers. Pairs with the same prompt are not independent."""
 
     difference: Tensor
     prompts: Tensor
@@ -108,7 +108,7 @@ class _Verdicts:
 
 
 def _numbered(prompts: Sequence[object]) -> Tensor:
-    """(pairs,) the same number for the same prompt; where none is parted off from the answers, a number a pair."""
+    """Return (pairs,) numbers, equal for equal prompts. Pairs without a separate prompt each get their own number."""
     numbers: dict[str, int] = {}
     return torch.tensor(
         [numbers.setdefault(repr(prompt) if prompt else f"pair {row}", row) for row, prompt in enumerate(prompts)]
@@ -116,7 +116,7 @@ def _numbered(prompts: Sequence[object]) -> Tensor:
 
 
 def _accuracy(verdicts: _Verdicts) -> Estimate:
-    """As TRL counts it: a tie is no success."""
+    """Count a tie as wrong, as TRL does."""
     return wilson_of_groups((verdicts.difference > 0).double().tolist(), verdicts.prompts.tolist())
 
 
@@ -178,7 +178,7 @@ def _length(verdicts: _Verdicts, longer: Tensor) -> LengthBias:
 
 
 def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> MarginAgreement | None:
-    """Against the data's margins: a column of them, or the difference of two columns. None where there are none."""
+    """Compare with the data's margins: one column, or the difference of two. Return None if the data has none."""
     choices = [one for one in (tuple(named), *_MARGINS) if one and set(one) <= rows[0].keys()]
     if not choices:
         return None
@@ -213,7 +213,7 @@ def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> Marg
 
 
 def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> list[Disagreement]:
-    """The wrong verdicts the model is surest of, the surest first."""
+    """Return the wrong verdicts with the highest confidence, highest first."""
     difference = chosen - rejected
     order = [int(index) for index in torch.argsort(difference, stable=True)[:_WORST] if difference[index] < 0]
     return [

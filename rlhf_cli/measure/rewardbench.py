@@ -1,7 +1,7 @@
-"""Computes RewardBench's four sections from the accuracies of its subsets (Lambert et al., arXiv 2403.13787).
+"""Compute RewardBench's four sections from the accuracies of its subsets (Lambert et al., arXiv 2403.13787).
 
-A section is the accuracy over all its pairs, but for Reasoning, where mathematics weighs as much as the six subsets of
-code together. The score is the mean of the sections; the paper's has a fifth one at half weight, of older test sets
+A section is the accuracy over all its pairs, except Reasoning, where mathematics weighs as much as the six code subsets
+together. The score is the mean of the sections. The paper adds a fifth section at half weight, from older test sets
 that are not in its file.
 """
 
@@ -30,9 +30,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def sections(subsets: Mapping[str, Estimate]) -> RewardBenchScores | None:
-    """Return the accuracies of the sections that are there whole, and the score where all four are.
+    """Return the accuracies of the complete sections, and the score if all four are complete.
 
-    `subsets`: name -> its accuracy. None where no section is complete: other data with a column of that name.
+    `subsets` maps name -> accuracy. Return None if no section is complete: the column then belongs to other data.
     """
     accuracies = {
         name: _section(name, {subset: subsets[subset] for subset in members})
@@ -51,11 +51,11 @@ def _section(name: str, members: Mapping[str, Estimate]) -> Estimate:
         weights[_MATHS] = sum(weights[subset] for subset in _CODE)
     total = sum(weights.values())
     mean = sum(weights[subset] * _mean(accuracy) for subset, accuracy in members.items()) / total
-    # The interval is that of as many unweighted pairs as the weighted mean is worth (Kish's effective size).
+    # Compute the interval from Kish's effective sample size of the weighted mean.
     worth = round(total**2 / sum(weights[subset] ** 2 / accuracy.count for subset, accuracy in members.items()))
     return replace(wilson(mean * worth, worth), count=sum(accuracy.count for accuracy in members.values()))
 
 
 def _mean(accuracy: Estimate) -> float:
-    assert accuracy.mean is not None  # a subset has a pair at least
+    assert accuracy.mean is not None  # a subset has at least one pair
     return accuracy.mean

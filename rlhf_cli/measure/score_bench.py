@@ -1,4 +1,4 @@
-"""Sums up what `rlhf score` has scored: how each component lies, what goes with what, how it agrees with a label."""
+"""Summarise the output of `rlhf score`: distributions, correlations, and agreement with a label."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_DISAGREEING = 3
 
 @dataclass(frozen=True)
 class ScoreBench:
-    """Holds everything that is said of scored completions beyond the scores themselves.
+    """Statistics of scored completions.
 
-    `distributions` are of the raw scores by component, of the total and of the completion's length in characters.
-    `agreements` are by component and of the total, empty without a label; `disagreeing` are rows whose total speaks
-    against their label most: good ones with the lowest totals, bad ones with the highest.
+    `distributions` has the raw scores by component, the total, and the completion's length in characters. `agreements`
+    has one entry per component and one for the total; it is empty without a label. `disagreeing` lists the rows whose
+    total contradicts their label most: good ones with the lowest totals, bad ones with the highest.
     """
 
     distributions: Mapping[str, Distribution]
@@ -35,8 +35,8 @@ class ScoreBench:
     def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics.
 
-        `rows` is an iterator, which makes each as it is written: all of them at once are a gigabyte before they are a
-        text.
+        The `rows` entry is a generator that makes each row when it is written. All rows at once would take a gigabyte
+        even before they are serialised.
         """
         named = {"prompt": "prompt", "completion": "completion", **({"label": self.label} if self.label else {})}
         content: dict[str, object] = {
@@ -68,8 +68,8 @@ def score_bench(
 ) -> ScoreBench:
     """Return the statistics of scored rows.
 
-    label: a column of true and false, None for none. other: words, and the scores that these rows have with them.
-    Raises DataError for a label that is none.
+    `label` is a column of true and false, or None. `other` is (overrides, the scores of the same rows with them). Raise
+    DataError if `label` is not a valid label column.
     """
     columns: dict[str, list[float | None]] = {
         name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary

@@ -1,6 +1,6 @@
-"""Correlates the scores of components with each other, with length and with a label. No torch, no scipy.
+"""Correlate the scores of components with each other, with length and with a label. No torch, no scipy.
 
-NumPy alone imports in a tenth of scipy.stats' time; the tests hold these numbers against scipy's.
+NumPy alone imports in a tenth of the time of scipy.stats. Tests compare these numbers with scipy's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Array = NDArray[numpy.float64]
 
 @dataclass(frozen=True)
 class Correlation:
-    """Holds how two columns go together over the `count` rows that have both; None where one of them is constant.
+    """The correlations of two columns over the `count` rows that have both; None if one of them is constant.
 
-    `ranks` is Spearman's (Pearson's of the ranks, ties sharing their mean rank), `linear` Pearson's.
+    `ranks` is Spearman's (Pearson's of the ranks, with ties sharing their mean rank); `linear` is Pearson's.
     """
 
     first: str
@@ -29,7 +29,7 @@ class Correlation:
 
 
 def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[Correlation]:
-    """Return one a pair of columns, in their order. A None is a row that a column does not have."""
+    """Return one correlation per pair of columns, in their order. None marks a missing value."""
     arrays = {name: as_array(values) for name, values in columns.items()}
     names = list(arrays)
     found = []
@@ -42,14 +42,14 @@ def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[Correlat
 
 
 def pearson(a: Array, b: Array) -> float | None:
-    """Return Pearson's correlation of two columns of the same rows; None for a constant one, or fewer than two rows."""
+    """Return Pearson's correlation of two columns, or None for a constant column or fewer than two rows."""
     if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
         return None
     return float(numpy.corrcoef(a, b)[0, 1])
 
 
 def mean_ranks(values: Array) -> Array:
-    """Return the ranks from 1, equal values sharing the mean of theirs."""
+    """Return the ranks from 1; equal values share their mean rank."""
     _, places, counts = numpy.unique(values, return_inverse=True, return_counts=True)
     ranks: Array = (numpy.cumsum(counts) - (counts - 1) / 2.0)[places]
     return ranks

@@ -1,4 +1,4 @@
-"""Holds pairs with the scores that a reward model in training gives their two answers."""
+"""Pairs with the scores that a reward model gives both answers during training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IDS = ("chosen_ids", "rejected_ids")
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """Holds one scored pair. `margin` is None where none is configured; the verdict is about the order alone."""
+    """A scored pair. `margin` is None if none is configured; the verdict ignores it."""
 
     step: int
     row: int
@@ -25,17 +25,17 @@ class ScoredPair:
 
     @property
     def verdict(self) -> str:
-        """Return `right` where the chosen answer scores higher, `wrong` where lower or without a number, else `tie`."""
+        """Return `right` if the chosen answer scores higher, `tie` if both are equal, else `wrong` (also for NaN)."""
         if self.score_chosen == self.score_rejected:
             return "tie"
         return "right" if self.score_chosen > self.score_rejected else "wrong"
 
 
 def texts_of(row: Mapping[str, object], decode: Callable[..., object]) -> tuple[str, str, str]:
-    """Return `(prompt, chosen, rejected)` of a row. What has no prompt of its own is split where the two answers part.
+    """Return `(prompt, chosen, rejected)` of a row. Without a prompt column, split where the two answers diverge.
 
-    Of a conversation these are the last messages. Token ids are decoded, also where there are texts: these ids are what
-    is scored.
+    For conversations, return the last messages. Otherwise decode the token ids even if texts exist, because the ids are
+    what is scored.
     """
     asked, chosen, rejected = (_messages(row.get(column)) for column in ("prompt", "chosen", "rejected"))
     if chosen and rejected:

@@ -1,4 +1,4 @@
-"""Holds what the rewards of an experiment come to on rows of completions: row by row, and a summary by reward."""
+"""Scores of an experiment's rewards on rows of completions: row by row, and summarised by reward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class SettledReward:
-    """Holds one reward of one row: as scored, after its rules, and times its weight; None where there is none."""
+    """One reward of one row: as scored, after its rules, and times its weight; None if there is none."""
 
     raw: float | None
     effective: float | None
@@ -17,9 +17,9 @@ class SettledReward:
 
 @dataclass(frozen=True, slots=True)
 class SettledRow:
-    """Holds one row's rewards by name and the total that the aggregate makes of them.
+    """One row's rewards (name -> reward) and their aggregated total.
 
-    It is None where no reward applies to the row, where the aggregate gave none, or where no row has one.
+    The total is None if no reward applies to the row, if the aggregate returned none, or if no row has a total.
     """
 
     total: float | None
@@ -28,7 +28,7 @@ class SettledRow:
 
 @dataclass(frozen=True)
 class SettledRows:
-    """Holds rows in their order; `no_total` says why none of them has a total of its own, None where they have."""
+    """Rows in order. `no_total` says why no row has its own total, or is None if they do."""
 
     rows: list[SettledRow]
     no_total: str | None = None
@@ -36,7 +36,7 @@ class SettledRows:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """Holds a part of a completion, its characters [start, end), and the reward that it was given by itself."""
+    """A part of a completion, its characters [start, end), and the reward given to it alone."""
 
     start: int
     end: int
@@ -46,9 +46,9 @@ class ScoredPart:
 
 @dataclass(frozen=True, slots=True)
 class ScoredReward(SettledReward):
-    """Holds one reward of one row and how it came about: whether its gate was open, and the error where it failed.
+    """One reward of one row with details: whether its gate was open, and the error if it failed.
 
-    `parts` of the completion that a dense reward gave values of their own; None where the score is of the whole.
+    `parts` are the parts that a dense reward scored separately, or None if the score is for the whole completion.
     """
 
     open: bool
@@ -56,7 +56,7 @@ class ScoredReward(SettledReward):
     parts: list[ScoredPart] | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that stands in JSON, field by field; `parts` where there are any."""
+        """Return a JSON object; `parts` is left out if it is None."""
         content: dict[str, object] = {
             "raw": self.raw,
             "effective": self.effective,
@@ -69,21 +69,21 @@ class ScoredReward(SettledReward):
 
 @dataclass(frozen=True, slots=True)
 class ScoredRow(SettledRow):
-    """Holds one row of `rlhf score`."""
+    """One row of `rlhf score`."""
 
     rewards: Mapping[str, ScoredReward]
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that stands in JSON. `asdict` would take most of a large table's time."""
+        """Return a JSON object. `asdict` would take most of a large table's time."""
         return {"total": self.total, "rewards": {name: one.as_json() for name, one in self.rewards.items()}}
 
 
 @dataclass(frozen=True)
 class RewardSummary:
-    """Sums one reward up over all rows. A mean is None where no row was scored.
+    """Summary of one reward over all rows. A mean is None if no row was scored.
 
-    `open_fraction` is the share of rows whose gate was open, in [0, 1]; the others count rows, `calls` those that the
-    function was given.
+    `open_fraction` is the share of rows with an open gate, in [0, 1]. The other fields count rows; `calls` counts those
+    passed to the function.
     """
 
     mean: float | None
@@ -97,9 +97,9 @@ class RewardSummary:
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """Holds everything that `rlhf score` says: the rows in their order, and the summary by reward.
+    """The result of `rlhf score`: the rows in order, and a summary by reward.
 
-    `no_total` says why no row has a total of its own, None where they have.
+    `no_total` says why no row has its own total, or is None if they do.
     """
 
     rows: list[ScoredRow]
@@ -107,6 +107,6 @@ class CompletionScores:
     no_total: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the object that `rlhf score --json` prints but its rows; `no_total` is in it where there is one."""
+        """Return the object that `rlhf score --json` prints, without its rows. `no_total` is left out if it is None."""
         content: dict[str, object] = {"summary": {name: asdict(one) for name, one in self.summary.items()}}
         return content if self.no_total is None else {**content, "no_total": self.no_total}

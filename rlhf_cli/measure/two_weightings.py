@@ -1,4 +1,4 @@
-"""Compares the totals of the same rows under two weightings: means, order, and which answer to a prompt is best."""
+"""Compare the totals of the same rows under two weightings: means, order, and the best answer per prompt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlhf_cli.measure.score_correlations import as_array, mean_ranks, pearson
 
 @dataclass(frozen=True)
 class TwoWeightings:
-    """Holds the comparison. `words` make the other weighting; rows that have both totals count.
+    """A comparison of two weightings. `words` are the overrides of the other one; only rows with both totals count.
 
-    `ranks` is Spearman's correlation of the two totals. Of `num_prompts` with several answers of different totals the
-    best answer is another one in `num_other_best`. `moved` are the rows that change their rank most, by how many ranks
-    (down is negative). The areas under the ROC curve are None without labels.
+    `ranks` is Spearman's correlation of the two totals. `num_prompts` counts the prompts whose answers have different
+    totals; on `num_other_best` of them another answer is best. `moved` lists the rows whose rank changes most, with the
+    change (down is negative). The areas under the ROC curve are None without labels.
     """
 
     words: tuple[str, ...]
@@ -41,7 +41,7 @@ def two_weightings(
     *,
     num_moved: int = 5,
 ) -> TwoWeightings:
-    """Return the comparison of `totals` with `others`, those under `words`; all three have an entry a row."""
+    """Compare `totals` with `others`, the totals under `words`. All sequences have one entry per row."""
     pairs = list(zip(totals, others, strict=True))
     known = [row for row, (total, other) in enumerate(pairs) if total is not None and other is not None]
     first, second = as_array([totals[row] for row in known]), as_array([others[row] for row in known])

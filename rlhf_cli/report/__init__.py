@@ -1,1 +1,1 @@
-"""Draws pictures of what was measured, as files."""
+"""Plots and HTML reports of measurements, written as files."""

@@ -1,4 +1,4 @@
-"""Draws the curve of best-of-n as PNG: what it is picked by, and what that does to the other rewards."""
+"""Plot the best-of-n curve as PNG: the score used for picking, and its effect on the other rewards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draw_best_of_n(best: BestOfN, title: str, file: Path) -> None:
 
 
 def _ends(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
-    """Return where the band begins and ends; at the mean where an interval has no ends."""
+    """Return the lower and upper ends of the band. Use the mean if an interval has no ends."""
     means = [one.mean or 0.0 for one in estimates]
     low = [mean if one.low is None else one.low for mean, one in zip(means, estimates, strict=True)]
     high = [mean if one.high is None else one.high for mean, one in zip(means, estimates, strict=True)]

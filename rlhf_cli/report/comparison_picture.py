@@ -1,4 +1,4 @@
-"""Draws a comparison as one PNG: each component by setting, the differences of the verdict, the front."""
+"""Plot a comparison as one PNG: each component by setting, the verdict's differences, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ _COLUMNS = 3
 _MOST_PANELS = 12
 _MOST_VALUES = 8
 _LETTERS_A_COLUMN = 56
-"""So many letters of the caption are as wide as a panel."""
+"""Number of caption letters that fit the width of one panel."""
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:
-    """Draw a comparison into a PNG file. No display is needed. Raises UserError where matplotlib is not installed."""
+    """Draw a comparison into a PNG file.
+
+    No display is needed. Raise UserError if matplotlib is not installed or no run has logged anything to draw.
+    """
     if not can_draw():
         raise UserError(MISSING, where="--png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,7 +60,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
 
 
 def _caption(comparison: Comparison, letters: int) -> list[str]:
-    """Return how many runs there are, which keys differ, and why there is no verdict, in lines of so many letters."""
+    """Return the number of runs, the differing keys, and why there is no verdict, wrapped to `letters` characters."""
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
     texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
@@ -71,7 +74,7 @@ def _caption(comparison: Comparison, letters: int) -> list[str]:
 
 
 def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
-    """A dot and a bar a setting, its seeds as small grey dots below."""
+    """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
     settings = comparison.grouped.settings
     for row, setting in enumerate(settings):
         one = comparison.estimates[setting.name][measure.label]
@@ -86,7 +89,7 @@ def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
 
 
 def _differences(axes: Axes, verdict: Verdict) -> None:
-    """An interval a difference; orange where it leaves out zero."""
+    """Draw one interval per difference, in orange if the verdict is better or worse."""
     axes.axvline(0, color=GREY, linewidth=0.8)
     for row, one in enumerate(verdict.differences):
         colour = ORANGE if one.outcome in (BETTER, WORSE) else BLUE
@@ -99,7 +102,7 @@ def _differences(axes: Axes, verdict: Verdict) -> None:
 
 
 def _front(axes: Axes, front: Front) -> None:
-    """The first two measures of the front; dominated settings are grey."""
+    """Draw the first two measures of the front, with dominated settings in grey."""
     for name, means in front.means.items():
         if name not in front.unplaced:
             colour = BLUE if name in front.best else GREY

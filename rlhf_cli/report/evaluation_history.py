@@ -1,4 +1,4 @@
-"""Draws all evaluations of a training into one picture: each measure by step, with its 95 % band."""
+"""Plot all evaluations of a training in one picture: each measure by step, with its 95 % band."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Measure = Callable[[PolicyEvaluation], Estimate | None]
 Panels = dict[str, dict[str, Measure]]
-"""Title -> label of a line -> what it shows of an evaluation, None where that evaluation lacks it."""
+"""Title -> line label -> a function that returns the measure of an evaluation, or None if the evaluation lacks it."""
 Point = tuple[Heading, PolicyEvaluation]
 _COLUMNS = 3
 _LEAST_SPAN = 0.1
@@ -25,7 +25,7 @@ _COLOURS = {"greedy": BLUE, "sampled": ORANGE}
 
 
 def draw_history(folder: Path, file: Path) -> None:
-    """Draw every `step-N.json` in `folder` into `file`: the total, each reward, pass@k, the truncated share."""
+    """Draw every `step-N.json` in `folder` into `file`: the total, each reward, pass@k and the truncated share."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -41,7 +41,7 @@ def draw_history(folder: Path, file: Path) -> None:
         for label, measure in lines.items():
             _line(axes, points, label, measure)
         low, high = axes.get_ylim()
-        if high - low < _LEAST_SPAN:  # else what does not move at all would look like a mountain range
+        if high - low < _LEAST_SPAN:  # otherwise the noise of a flat curve would fill the panel
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
         axes.set_title(title, fontsize=10, parse_math=False)
         axes.set_xlabel("step", fontsize=8)
@@ -57,7 +57,7 @@ def draw_history(folder: Path, file: Path) -> None:
 
 
 def _points(folder: Path) -> list[Point]:
-    """The evaluations in the order of their steps."""
+    """Return the policy evaluations, sorted by step."""
     evaluations = map(read_evaluation, folder.glob("step-*.json"))
     points = [(one.heading, one.measured) for one in evaluations if isinstance(one.measured, PolicyEvaluation)]
     return sorted(points, key=lambda point: _step(point[0]))
@@ -100,7 +100,7 @@ def _of_attempts(reward: str, kind: str, count: int) -> Measure:
 
 
 def _line(axes: Axes, points: list[Point], label: str, measure: Measure) -> None:
-    """A line with its band, over the evaluations that have the measure."""
+    """Draw a line with its band over the evaluations that have the measure."""
     estimates = [(_step(heading), one) for heading, evaluation in points if (one := measure(evaluation)) is not None]
     known = [(step, one.mean) for step, one in estimates if one.mean is not None]
     colour = _COLOURS.get(label, GREEN if label.startswith("pass") else BLUE)

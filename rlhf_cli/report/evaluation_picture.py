@@ -1,4 +1,4 @@
-"""Draws the picture of an evaluation, as PNG. matplotlib comes with the extra `plot`; without it there is none."""
+"""Plot an evaluation as PNG. This needs matplotlib from the extra `plot`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _length(axes: Axes, length: LengthBias) -> None:
 
 
 def _components(axes: Axes, parts: Mapping[str, PartEvaluation]) -> None:
-    """Bars of the raw scores, one group a reward and the total below, a bar for each way of answering."""
+    """Draw the mean raw scores: one group of bars per reward and for the total, one bar per decoding mode."""
     names = [*next(iter(parts.values())).rewards, "total"]
     height = 0.8 / len(parts)
     for number, ((name, part), colour) in enumerate(zip(parts.items(), (BLUE, ORANGE), strict=False)):
@@ -101,12 +101,12 @@ def _errorbar(axes: Axes, places: Sequence[float | None], estimates: Sequence[Es
 
 
 def _drawn(value: float | None) -> float:
-    """Return what matplotlib leaves out, NaN, for a value that is not known."""
+    """Return NaN for an unknown value; matplotlib does not draw it."""
     return math.nan if value is None else value
 
 
 def _whiskers(estimates: Sequence[Estimate]) -> list[list[float]]:
-    """Lengths below and above the mean; 0 where an interval has no end."""
+    """Return the lengths below and above the mean, 0 if an interval has no end."""
     below = [_distance(one.low, one.mean) for one in estimates]
     above = [_distance(one.mean, one.high) for one in estimates]
     return [below, above]

@@ -1,1 +1,1 @@
-"""Makes the HTML report of runs: one file that asks no network for anything, a module a section of it."""
+"""The HTML report of runs: one file that makes no network requests. Each section has its own module."""

@@ -1,7 +1,7 @@
-"""Chooses which completions the page shows: answers to one prompt side by side, and the best and worst over time.
+"""Choose the completions that the page shows: answers to one prompt side by side, and the best and worst over time.
 
-Nothing is picked for its looks: of a run's answers to a prompt the first in the table is taken, prompts are those that
-the most runs answered. Both parts are bounded, so that a page of 50 runs stays a page.
+The choice is not by content: for each prompt, the first answer in a run's table is taken, and the prompts are those
+that the most runs answered. Both parts are bounded, so that the page stays small even with 50 runs.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ MOST_STEPS = 10
 MOST_PROMPTS = 3
 _FEW_RUNS = 12
 _MOST_TABLES = 1000
-"""To read one takes a few milliseconds; of more than a hundred runs there are fewer steps."""
+"""Maximum number of tables to read; each takes a few milliseconds.
+
+With more than a hundred runs, fewer steps are read.
+"""
 
 _MOST_CHARACTERS = 400_000
-"""So many characters of completions stand in each of the two parts at most."""
+"""Maximum characters of completions in each of the two parts."""
 
 _LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
 _LONGEST_PROMPT = 1200
 
 ByRun = Mapping[int, list[Answer]]
-"""Maps the place of a run -> the rows of its table."""
+"""Run index -> the rows of its table."""
 
 
 @dataclass(frozen=True)
 class CompletionPages:
-    """What the page's script shows: `side_by_side` and `extremes`, a page a step.
+    """The completions for the page's script; `side_by_side` and `extremes` have one page per step.
 
-    `why_not_beside` and `why_no_extremes` say why there is nothing; None where there is. `notes` are about tables that
-    could not be read, and `num_steps` how many tables the runs have.
+    `why_not_beside` and `why_no_extremes` say why a part is empty, and are None if it is not. `notes` lists tables that
+    could not be read. `num_steps` is the number of steps for which any run has a table.
     """
 
     side_by_side: list[dict[str, object]]
@@ -90,7 +93,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
 
 
 def _shared_prompts(rows: ByRun) -> list[str]:
-    """Return the prompts that the most runs answered at this step, at least two of them, in the order of a table."""
+    """Return the prompts that the most runs answered at this step. At least two runs must have answered each."""
     runs_of: dict[str, set[int]] = {}
     for place, answers in rows.items():
         for answer in answers:
@@ -109,7 +112,7 @@ def _beside(prompt: str, rows: ByRun, longest: int) -> dict[str, object]:
 
 
 def _extremes(answers: Sequence[Answer], most: int, longest: int) -> dict[str, object] | None:
-    """Return the rows of the highest and of the lowest totals, None where no row has a total; no row is in both."""
+    """Return the rows with the highest and the lowest totals, or None if no row has a total. No row is in both."""
     known = sorted((row for row in answers if row.total is not None), key=lambda row: -(row.total or 0.0))
     count = min(most, len(known) // 2) or min(1, len(known))
     if not count:
@@ -127,7 +130,7 @@ def _with_prompt(answer: Answer, longest: int) -> dict[str, object]:
 
 
 def _shown(answer: Answer, longest: int) -> dict[str, object]:
-    """Return an answer as the page's script shows it. A text that held a secret has lost its characters' places."""
+    """Return an answer for the page's script. Parts are dropped if redacting a secret moved the characters."""
     hidden = redacted_values(answer.text)
     text, left_out = _cut(hidden, longest)
     scores = []
@@ -149,7 +152,7 @@ def _within(parts: Sequence[tuple[int, int, float]], length: int) -> Iterator[tu
 
 
 def _cut(text: str, longest: int) -> tuple[str, int]:
-    """Return the beginning of a text, and how many characters are left out."""
+    """Return the beginning of a text, and how many characters were cut."""
     return (text, 0) if len(text) <= longest else (text[:longest], len(text) - longest)
 
 

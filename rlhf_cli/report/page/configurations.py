@@ -1,4 +1,4 @@
-"""Says what differs between runs, what they have in common, and by which commands and versions they came to be."""
+"""Describe how runs differ, what they have in common, and the commands and versions that produced them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _MOST_VALUES = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """A key in which runs differ. `values` maps a value as text -> the runs that have it; `follows` is the key that it
-    changes with, '' for one that stands for itself.
+    """A key in which runs differ. `values` maps each value as text -> the runs that have it.
+
+    `follows` is the key that this one changes with, or '' if it changes by itself.
     """
 
     key: str
@@ -29,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Configurations:
-    """What runs are configured with. `common` maps a dotted key -> the value that all of them have, as text."""
+    """The configuration of several runs. `common` maps dotted key -> the shared value, as text."""
 
     differing: list[Difference]
     common: dict[str, str]
@@ -37,7 +38,7 @@ class Configurations:
 
 @dataclass(frozen=True)
 class Origin:
-    """Something of provenance.json that some runs share: what it is, what it says, and the runs (None for all)."""
+    """An entry of provenance.json that some runs share. `runs` is None if all runs share it."""
 
     what: str
     says: str
@@ -45,7 +46,7 @@ class Origin:
 
 
 def configurations(runs: Sequence[LoggedRun]) -> Configurations:
-    """Return what differs and what does not; secrets are hidden, as in every file that is written."""
+    """Return the differing and the common keys. Secrets are hidden, as in every file that is written."""
     keys = differences(runs) if len(runs) > 1 else []
     heads = {key: axis.key for axis in (axes(runs) if len(runs) > 1 else []) for key in axis.others}
     differing = []
@@ -61,7 +62,10 @@ def configurations(runs: Sequence[LoggedRun]) -> Configurations:
 
 
 def origins(runs: Sequence[LoggedRun]) -> list[Origin]:
-    """Return the commands, versions, commits, machines and starting models of the runs, those of all of them once."""
+    """Return the commands, versions, commits, machines and starting models of the runs.
+
+    List a value shared by all once.
+    """
     asked: dict[str, Callable[[LoggedRun], object]] = {
         "command": lambda run: run.provenance.get("command"),
         "in folder": lambda run: run.provenance.get("cwd"),
@@ -86,9 +90,10 @@ def origins(runs: Sequence[LoggedRun]) -> list[Origin]:
 
 
 def link_to(run: LoggedRun, out: Path) -> str | None:
-    """Return a link from the page to the run's folder, relative so that both can be moved together; None without one.
+    """Return a link from the page to the run's folder, or None if the run has no folder.
 
-    It begins with a dot, so that no folder's name is taken for an address.
+    The link is relative, so that both can be moved together. It begins with a dot, so that a folder name cannot be read
+    as a URL.
     """
     if run.folder is None:
         return None
@@ -97,7 +102,7 @@ def link_to(run: LoggedRun, out: Path) -> str | None:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a value as text. One that the environment gives is a reference, which says where it is and not what."""
+    """Return a value as text, with secrets hidden. A `${...}` reference is shown, because it holds no secret itself."""
     text = value_text(value)
     is_hidden = is_secret_key(key.rpartition(".")[2]) and isinstance(value, str) and not value.startswith("${")
     return HIDDEN if is_hidden and value else redacted(text)

@@ -1,12 +1,12 @@
-"""Puts data, scripts and plotly into one HTML file so that no text of a run can become a script of the page.
+"""Embed data, scripts and plotly in one HTML file so that no text of a run can become a script of the page.
 
-What runs is decided by a Content-Security-Policy that holds the hashes of our own scripts and forbids every request.
-What a model, a data set or a configuration wrote is data: escaped by jinja in the HTML, and here in JSON, where neither
-`</script>` nor `<!--` can end the element that holds it. Scripts of the page set texts, never HTML.
+A Content-Security-Policy allows only scripts with the hashes of our own and forbids every request. Text from a model, a
+data set or a configuration is treated as data. jinja escapes it in the HTML. In JSON it is escaped here, so that
+neither `</script>` nor `<!--` can end the element that holds it. Scripts of the page set texts, never HTML.
 
-plotly's package has one bundle, of 4.8 MB, and no partial one. Deflated and in base64 it is 2 MB; the browser inflates
-it (DecompressionStream: Chrome 80, Safari 16.4, Firefox 113). Its hash is in the policy, so it runs as one of ours. The
-numbers of the curves travel the same way and take less than half of their JSON.
+plotly's package has one bundle of 4.8 MB and no partial one. Deflated and in base64 it is 2 MB; the browser inflates it
+(DecompressionStream: Chrome 80, Safari 16.4, Firefox 113). Its hash is in the policy, so it may run like our scripts.
+The numbers of the curves are compressed the same way, to less than half the size of their JSON.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Bundle:
-    """Holds a script as it travels: deflated in base64, and the hash of what it will be when it runs."""
+    """A compressed script: deflated and in base64, with the hash of the original."""
 
     base64: str
     sha256: str
 
 
 def script_json(content: object) -> str:
-    """Return JSON that may stand inside a `<script>` element whatever its texts hold.
+    """Return JSON that is safe inside a `<script>` element for any content.
 
-    `<`, `>`, `&` and the two line ends that JSON knows and older JavaScript does not are written as escapes, which
-    JSON.parse undoes. Raises ValueError for NaN and infinity, which JSON does not have.
+    `<`, `>`, `&` and the line separators U+2028 and U+2029, which older JavaScript does not allow in strings, are
+    written as escapes; JSON.parse undoes them. Raise ValueError for NaN and infinity, which JSON does not have.
     """
     plain = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     plain = _CLOSES_A_SCRIPT.sub(lambda match: f"\\u{ord(match[0]):04x}", plain)
-    return plain.encode("utf-8", errors="replace").decode("utf-8")  # half of a surrogate pair has no UTF-8
+    return plain.encode("utf-8", errors="replace").decode("utf-8")  # a lone surrogate cannot be encoded as UTF-8
 
 
 def deflated(text: str) -> str:
-    """Return a text as it travels: deflated, in base64."""
+    """Return a text deflated and in base64."""
     return base64.b64encode(zlib.compress(text.encode(), _DEFLATE_LEVEL)).decode()
 
 
 def rounded(value: float | None) -> float | int | None:
-    """Return a number to four significant digits, as short as JSON can write it; None for what is no finite number."""
+    """Return a number rounded to four significant digits, or None if it is not finite."""
     if value is None or finite_or_none(float(value)) is None:
         return None
     short = float(f"{float(value):.{_DIGITS}g}")
@@ -61,9 +61,10 @@ def rounded(value: float | None) -> float | int | None:
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """Return the Content-Security-Policy under which exactly the scripts of these hashes run, and nothing is loaded.
+    """Return a Content-Security-Policy that allows only scripts with these hashes and loads nothing.
 
-    plotly sets styles on elements and adds a sheet, hence `unsafe-inline` for styles; a style can load nothing either.
+    plotly sets styles on elements and adds a style sheet, hence `unsafe-inline` for styles; a style cannot load
+    anything either.
     """
     hashes = " ".join(f"'sha256-{digest}'" for digest in scripts)
     return (
@@ -73,7 +74,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def sha256(script: str) -> str:
-    """Return the hash of a script as a policy names it: of its UTF-8, in base64."""
+    """Return the base64 SHA-256 hash of a script's UTF-8, as used in a policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -85,6 +86,6 @@ def plotly_bundle() -> Bundle:
 
 
 def own_file(name: str) -> str:
-    """Return the text of a script or style sheet of the page's own."""
+    """Return the text of one of the page's own scripts or style sheets."""
     folder = importlib.resources.files("rlhf_cli.report.page").joinpath("static")
     return folder.joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Makes the table of evaluations: what `rlhf eval` measured of each run, with the interval that it wrote."""
+"""Build the tables of evaluations: the `rlhf eval` results of each run, with their intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.numerics.intervals import Estimate
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """One evaluation by its name: `figures` are its columns, `lines` maps the place of a run -> figure -> text."""
+    """The table of one named evaluation. `figures` are its columns; `lines` maps run index -> figure -> text."""
 
     name: str
     data: str
@@ -23,7 +23,7 @@ class EvaluationTable:
 
 
 def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable], list[str]]:
-    """Return a table for each name of an evaluation, and what could not be read."""
+    """Return one table per evaluation name, and notes about files that could not be read."""
     tables: dict[str, EvaluationTable] = {}
     notes = []
     for place, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Gathers what `rlhf why` finds in the runs, the same finding in several runs once."""
+"""Collect the findings of `rlhf why` over all runs; a finding that several runs share appears once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.diagnosis.run_diagnosis import diagnose_readable
 
 @dataclass(frozen=True)
 class Noticed:
-    """A finding: `says` is its headline in the first of the `runs` with it, `change` what to type, '' if nothing."""
+    """A finding. `says` is its headline in the first of the `runs` that have it; `change` is what to type, or ''."""
 
     severity: str
     says: str
@@ -22,7 +22,7 @@ class Noticed:
 
 
 def noticed(runs: Sequence[LoggedRun]) -> list[Noticed]:
-    """Return the findings of all runs from the worst on, of equal weight those of the most runs first."""
+    """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
     found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
     for place, run in enumerate(runs):
         for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():

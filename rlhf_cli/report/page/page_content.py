@@ -1,4 +1,4 @@
-"""Gathers what the page holds: each section as values, or a sentence why there is nothing to show."""
+"""Collect the content of the page: for each section its values, or a sentence why it is empty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlhf_cli.report.page.verdict_lines import VerdictLine, verdict_lines
 
 @dataclass(frozen=True)
 class RunCard:
-    """A run as the page lists it. `link` leads to its folder, None for a run that has none here."""
+    """A run in the page's list. `link` leads to its folder, or is None if it has no local folder."""
 
     name: str
     place: str
@@ -43,7 +43,7 @@ class RunCard:
 
 @dataclass(frozen=True)
 class PageContent:
-    """Everything on the page. `problems` what is wrong with folders that could not be read."""
+    """Everything on the page. `problems` lists the errors of folders that could not be read."""
 
     title: str
     lead: str
@@ -66,12 +66,12 @@ class PageContent:
 
     @property
     def runs(self) -> list[LoggedRun]:
-        """Return the runs in their order: a run's place in it is its number on the page."""
+        """Return the runs in order. A run's index is its number on the page."""
         return self.comparison.runs
 
     @property
     def is_comparison(self) -> bool:
-        """Return whether there is more than one run: of one, what compares is left out."""
+        """Return whether there is more than one run. If not, the page leaves out the comparisons."""
         return len(self.cards) > 1
 
     @property
@@ -84,12 +84,15 @@ class PageContent:
         return [plot for plot in self.plots if plot.metric.section == section]
 
     def constants_in(self, section: str) -> str:
-        """Return what never moved in a section, and so is said and not drawn; '' for nothing."""
+        """Return the metrics of a section that never changed, as text.
+
+        They are not plotted. Return '' if there are none.
+        """
         constant = [plot for plot in self.constants if plot.metric.section == section]
         return ", ".join(f"{plot.metric.title} {plot.constant:.4g}" for plot in constant)
 
     def script_data(self) -> dict[str, object]:
-        """Return what the page's scripts read."""
+        """Return the data that the page's scripts read, except the curves."""
         settings = self.comparison.grouped.settings
         members = [
             [place for place, card in enumerate(self.cards) if card.setting == number]
@@ -108,12 +111,15 @@ class PageContent:
         return redacted_tree(of_texts, values_only=True)
 
     def curve_data(self) -> list[dict[str, object]]:
-        """Return the plots as the page's scripts read them, apart from all else: they are many numbers."""
+        """Return the plots for the page's scripts.
+
+        They are separate from `script_data` because they hold many numbers.
+        """
         return [plot.as_json() for plot in self.plots]
 
 
 def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:
-    """Return the content of the page that is to lie at `out`, of runs that were read together."""
+    """Return the content of a page to be written to `out`, for runs that were read together."""
     comparison = compare(runs)
     evaluations, unread = evaluation_tables(runs)
     completions = completion_pages(runs)

@@ -1,4 +1,4 @@
-"""Gives settings their colours: told apart by most eyes, readable on light and on dark ground."""
+"""Choose colours for settings that most people can tell apart on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _FIRST_HUE, _LAST_HUE = 0.66, 0.0
 
 
 def colours(count: int) -> list[tuple[str, str]]:
-    """Return for each of `count` settings a colour (on light ground, on dark ground).
+    """Return one (colour on light background, colour on dark background) per setting.
 
-    Up to eight have colours of their own. More have a ramp from blue to red in the order of their values: nobody tells
-    twenty colours apart, but high from low everybody.
+    Up to eight settings have distinct colours. More get a ramp from blue to red in their order: twenty colours cannot
+    be told apart, but high and low can.
     """
     if count <= len(_LIGHT):
         return list(zip(_LIGHT[:count], _DARK[:count], strict=True))

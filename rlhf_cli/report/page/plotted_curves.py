@@ -1,8 +1,7 @@
-"""Makes the curves of the page: every metric of every run over one grid of steps, with a band over the seeds.
+"""Build the curves of the page: every metric of every run on one grid of steps, with a band over the seeds.
 
-A screen shows a few hundred points. Where runs logged more, neighbouring log events are put together and drawn as their
-mean; the page says how many stand behind a point. All runs of a plot share their grid, so a band is over the same
-steps.
+A screen shows a few hundred points. If runs logged more, neighbouring log events are averaged into one point; the page
+says how many. All runs of a plot share the grid, so that a band covers the same steps.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rlhf_cli.report.page.embedding import rounded
 from rlhf_cli.report.page.plotted_metrics import PlottedMetric
 
 MOST_VALUES = 250_000
-"""So many numbers are drawn on one page, about 1 MB of it as it travels; what is beyond is put together."""
+"""Maximum number of values on one page, about 1 MB compressed. Beyond it, more events are averaged per point."""
 
 _MOST_POINTS, _LEAST_POINTS = 600, 40
 _FEWEST_IN_A_BAND = 3
@@ -32,9 +31,9 @@ Row = list[float | int | None]
 class Plot:
     """One metric over the optimizer steps `x`.
 
-    `lines` maps the place of a run -> its values, None where it logged none. `bands` maps the place of a setting with
-    several seeds -> (mean, low, high), `intervals` that of a run -> (low, high) that it logged itself. `events` is how
-    many steps stand behind a point.
+    `lines` maps run index -> values, None if not logged. `bands` maps the index of a setting with several
+    seeds -> (mean, low, high). `intervals` maps run index -> the (low, high) that the run logged itself. `events` is
+    the number of steps averaged into a point.
     """
 
     metric: PlottedMetric
@@ -46,12 +45,12 @@ class Plot:
 
     @property
     def constant(self) -> float | None:
-        """Return the one value of all runs at all steps, None where there are several."""
+        """Return the value if it is the same for all runs at all steps, else None."""
         values = {value for row in self.lines.values() for value in row if value is not None}
         return values.pop() if len(values) == 1 else None
 
     def as_json(self) -> dict[str, object]:
-        """Return what the page's script draws."""
+        """Return the data that the page's script draws."""
         return {
             "id": self.metric.key,
             "section": self.metric.section,
@@ -67,9 +66,9 @@ class Plot:
 
 
 def plots_of(runs: Sequence[LoggedRun], settings: Sequence[Setting], metrics: Sequence[PlottedMetric]) -> list[Plot]:
-    """Return a plot for each metric that any run has logged a number of.
+    """Return a plot for each metric for which any run logged a number.
 
-    `settings` hold the runs over whose seeds bands are; a run that counts in none of them has its line alone.
+    `settings` group the runs into seeds for the bands. A run that counts in no setting only has its own line.
     """
     num_bands = sum(len(setting.by_seed) > 1 for setting in settings)
     num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs) + 3 * num_bands * len(metrics)
@@ -110,7 +109,7 @@ def _plot(
 
 
 def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Return the mean of the numbers in each of `count` groups, NaN for a group without any."""
+    """Return the mean of the finite values in each of `count` groups, NaN for a group without any."""
     known = np.isfinite(values)
     sums = np.bincount(groups[known], weights=values[known], minlength=count)
     counts = np.bincount(groups[known], minlength=count)
@@ -120,9 +119,10 @@ def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
-    """Return mean and interval over the seeds at each step; no interval where a step has one seed, or equal ones.
+    """Return the mean and interval over the seeds at each step. There is no interval at a step with one seed or equal
+    seeds.
 
-    Two seeds have none either: t with one degree of freedom is 12.7, and such bands would hide every curve.
+    Two seeds have no interval either: t with one degree of freedom is 12.7, and such bands would hide every curve.
     """
     found = [estimate(column.tolist()) for column in rows.T]
     of: Sequence[Callable[[int], float | None]] = (

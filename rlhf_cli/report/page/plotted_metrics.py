@@ -1,4 +1,4 @@
-"""Says which metrics the page draws, in which of its sections, under which titles."""
+"""Choose the metrics that the page plots, with their sections and titles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
 
 @dataclass(frozen=True)
 class PlottedMetric:
-    """A metric that is drawn: its logged `name`, its `title` on the page, the `section` it is in."""
+    """A plotted metric: its logged `name`, its `title` on the page, and its `section`."""
 
     name: str
     title: str
@@ -60,17 +60,17 @@ class PlottedMetric:
 
     @property
     def key(self) -> str:
-        """Return a name that may stand in HTML, the same for the same metric."""
+        """Return a unique name for this metric that is valid in HTML."""
         return "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-")
 
     @property
     def from_zero(self) -> bool:
-        """Return whether the axis of values has to hold zero: of shares and lengths."""
+        """Return whether the value axis must include zero, as for shares and lengths."""
         return bool(_FROM_ZERO.search(self.name))
 
 
 def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[PlottedMetric]:
-    """Return what of the logged metrics is drawn, in the page's order; `no_total` is why totals cannot be compared."""
+    """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
     logged = {name: None for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     if not rewards:

@@ -1,4 +1,4 @@
-"""Reads a run's tables of completions: a few steps of them, each row with what every reward made of it."""
+"""Read a run's tables of completions, with the scores of every reward for each row."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EFFECTIVE = ".effective"
 
 @dataclass(frozen=True)
 class Score:
-    """What one reward made of a completion: its raw and weighted value, None where it has none.
+    """One reward's score for a completion: its raw and weighted values, None if it has none.
 
-    `closed_by` is the reward whose value closed its gate, `error` why it failed. `parts` are (start, end, reward) in
-    characters of the completion, of a dense reward that named them.
+    `closed_by` is the reward that closed its gate; `error` is why it failed. `parts` are the (start, end, reward) spans
+    of a dense reward, in characters of the completion.
     """
 
     raw: float | None
@@ -33,7 +33,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion with its scores. `total` is what the run's own weights made of them."""
+    """A completion with its scores. `total` is computed with the run's own weights."""
 
     prompt: str
     text: str
@@ -43,7 +43,7 @@ class Answer:
 
 
 def tables_of(run: LoggedRun) -> dict[int, Path]:
-    """Return the optimizer step -> its table of completions, in their order; empty for a run without a folder."""
+    """Return optimizer step -> table of completions, sorted by step; empty for a run without a folder."""
     if run.folder is None:
         return {}
     files = (run.folder.path / "completions").glob("*.parquet")
@@ -51,7 +51,9 @@ def tables_of(run: LoggedRun) -> dict[int, Path]:
 
 
 def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
-    """Return at most so many steps, evenly spread and with both ends, of those that the most runs have tables of."""
+    """Return at most `most` steps, evenly spaced and including both ends, from the steps for which the most runs have
+    tables.
+    """
     counts = Counter(step for steps in tables for step in steps)
     if not counts:
         return []
@@ -62,9 +64,9 @@ def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
 
 
 def read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
-    """Return the rows of a table, their scores in the `order` of the rewards, others last.
+    """Return the rows of a table, with scores in the `order` of the rewards and unlisted rewards last.
 
-    Raises OSError or ValueError for a file that is cut, or gone by now.
+    Raise OSError or ValueError if the file is truncated or no longer exists.
     """
     import pyarrow.parquet
 
@@ -94,7 +96,7 @@ def _answer(row: Mapping[str, object], rewards: Sequence[str]) -> Answer:
 
 
 def text_of(content: object) -> str:
-    """Return a text as it is; of a conversation its messages, each behind its role."""
+    """Return a text unchanged; for a conversation, return its messages, each after its role."""
     if isinstance(content, list):
         said = [one for one in content if isinstance(one, dict)]
         return "\n".join(f"{one.get('role', '?')}: {one.get('content', '')}" for one in said)
@@ -102,7 +104,10 @@ def text_of(content: object) -> str:
 
 
 def _parts(content: object, text: str) -> tuple[tuple[int, int, float], ...]:
-    """Return the parts that lie inside the text; of a conversation, whose places are of another text, none."""
+    """Return the parts that are inside the text.
+
+    Return none for a conversation, because its positions refer to another text.
+    """
     if not isinstance(content, str):
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Makes the table of settings: a line a setting, each measure with its interval and where it lies among the others."""
+"""Build the table of settings: one line per setting, with each measure, its interval and its position in the column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_COLUMNS = 16
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its interval as texts, and where they lie in their column in per cent (None: nowhere)."""
+    """A number with its interval as text, and their positions in the column in per cent (None if unknown)."""
 
     mean: str
     interval: str
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A setting of the table. `place` is its number, `seeds` how many runs count."""
+    """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
 
     place: int
     name: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class SettingTable:
-    """The table: its columns, its lines, and how many measures there was no room for."""
+    """The table: its columns, its lines, and how many measures did not fit."""
 
     measures: list[Measure]
     lines: list[Line]
@@ -59,13 +59,13 @@ def setting_table(comparison: Comparison) -> SettingTable:
 
 
 def shown_name(setting: Setting) -> str:
-    """Return what a setting is called: of one run its own name, where that is shorter than all that differs."""
+    """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
     names = [run.name for run in setting.runs] + list(setting.left_out)
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
 
 
 def _column(estimates: list[Estimate]) -> list[Cell]:
-    """Return the cells of a measure, on one scale: two digits of the widest interval, three of the largest mean."""
+    """Return the cells of a measure with equal decimals: enough for the widest interval and for the largest mean."""
     ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
     least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
     halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]

@@ -1,4 +1,4 @@
-"""Makes the table of where the time went: a row a phase, a column a setting."""
+"""Build the table of where the time went: one row per phase, one column per setting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf_cli.comparison.settings import Setting
 from rlhf_cli.runs.time_shares import TimeShares, phase_label, time_shares
 
 _LEAST = 0.005
-"""A phase that takes less in every setting is left out."""
+"""A phase with a smaller share in every setting is left out."""
 
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A phase: its label, and its share of the time in per cent, one a setting; None where nothing was timed."""
+    """A phase: its label, and its share of the time per setting in per cent (None if not timed)."""
 
     label: str
     per_cent: list[float | None]
@@ -25,7 +25,10 @@ class TimeRow:
 
 @dataclass(frozen=True)
 class TimeBySetting:
-    """The mean of a setting's runs. `seconds_a_step` and `slots_per_token` are one a setting, None where not known."""
+    """Means over each setting's runs.
+
+    `seconds_a_step` and `slots_per_token` have one entry per setting, None if unknown.
+    """
 
     rows: list[TimeRow]
     seconds_a_step: list[float | None]
@@ -33,7 +36,7 @@ class TimeBySetting:
 
 
 def time_by_setting(settings: Iterable[Setting]) -> TimeBySetting | None:
-    """Return the table, None where no run has timed its phases."""
+    """Return the table, or None if no run timed its phases."""
     timed = [[(run, shares) for run in setting.runs if (shares := _shares(run)) is not None] for setting in settings]
     keys = list(dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares))
     if not keys:

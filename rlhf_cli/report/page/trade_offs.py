@@ -1,4 +1,4 @@
-"""Makes the two pictures of what is bought with what: the Pareto front, and parallel coordinates of what was swept."""
+"""Build the two trade-off plots: the Pareto front, and parallel coordinates of the swept keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _MOST_TICKS = 7
 
 
 def front_of(comparison: Comparison) -> dict[str, object] | str:
-    """Return what the page's script needs to draw the front of any two or three measures, or why there is none.
+    """Return the data to draw the Pareto front of any two or three measures, or why there is none.
 
-    `best` maps the numbers of the measures, joined by commas in rising order, -> the places of the settings that no
-    other is better than in all of them.
+    `best` maps measure indices, joined by commas in ascending order, -> the indices of the non-dominated settings.
     """
     settings = comparison.grouped.settings
     measures = [one for one in comparison.measures if one.kind == COMPONENT]
@@ -75,10 +74,10 @@ def _fronts(comparison: Comparison, measures: Sequence[Measure]) -> Iterator[tup
 
 
 def parallel_of(comparison: Comparison) -> dict[str, object] | str:
-    """Return the axes of the parallel coordinates, or why there are none: what was swept, then the components.
+    """Return the axes of the parallel coordinates (swept keys, then components), or why there are none.
 
-    Each axis has its own scale from the lowest to the highest value. `heights` holds for each setting where it crosses
-    the axis, from 0 to 1 and None where it has no value, `texts` what it has there.
+    Each axis has its own scale from its minimum to its maximum. Per setting, `heights` holds its position on the axis
+    in [0, 1] (None if it has no value), and `texts` its value there.
     """
     settings = comparison.grouped.settings
     if len(settings) < 2:
@@ -96,7 +95,7 @@ def parallel_of(comparison: Comparison) -> dict[str, object] | str:
 
 
 def _axis(label: str, texts: Sequence[str]) -> dict[str, object]:
-    """Return the axis of a key: by size where all of its values are numbers, else one step a value."""
+    """Return the axis of a key: a numeric scale if all its values are numbers, else one position per value."""
     try:
         return _scale(label, [float(text) for text in texts], texts)
     except ValueError:
@@ -116,7 +115,7 @@ def _scale(label: str, values: Sequence[float | None], texts: Sequence[str]) -> 
     if len(ticks) > _MOST_TICKS:
         ticks = [ticks[0], ticks[-1]]
     apart: list[tuple[float, str]] = []
-    for height, text in ticks:  # a tick that would lie on the one below is left out, but for the highest
+    for height, text in ticks:  # skip a tick that would overlap the one below, but keep the highest
         if apart and height - apart[-1][0] < 0.07:
             if height < 1:
                 continue

@@ -1,4 +1,4 @@
-"""Lays verdicts out for the page: a sentence each, and where many values were held against each other who leads."""
+"""Format verdicts for the page: one sentence each, or only the leader if there are many comparisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.comparison.paired_differences import BETTER, WORSE
 from rlhf_cli.comparison.verdicts import Verdict
 
 _MOST_IN_WORDS = 6
-"""Beyond so many comparisons the whole verdict is a wall of text."""
+"""With more comparisons than this, the full verdict is too long to read."""
 
 _MOST_KEYS = 4
 _MOST_NAMED = 8
@@ -18,7 +18,10 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class VerdictLine:
-    """What was judged, what came of it, and every comparison in words where `says` is only who leads ('' else)."""
+    """The subject of a verdict, its result, and the full text.
+
+    `whole` lists every comparison if `says` only names the leader; otherwise it is ''.
+    """
 
     about: str
     says: str
@@ -26,8 +29,10 @@ class VerdictLine:
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
-    """Return a line for each measure; where several keys differ each of them is judged, as a family of its own, or it
-    is said why it cannot be. None where every setting has one seed: `comparison.no_verdict` says so once for all.
+    """Return one line per measure. If several keys differ, judge each key as its own family, or say why it cannot be
+    judged.
+
+    Return no line if every setting has one seed: `comparison.no_verdict` then explains it once for all.
     """
     grouped = comparison.grouped
     if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
@@ -69,7 +74,7 @@ def _line(verdict: Verdict) -> VerdictLine:
 
 
 def _leader(verdict: Verdict) -> str | None:
-    """Return the value with the best estimate, None where none has one."""
+    """Return the value with the best mean, or None if no value has one."""
     sign = verdict.measure.sign or 1
     means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
     return max(means, key=lambda value: means[value]) if means else None

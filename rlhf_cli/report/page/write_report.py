@@ -1,4 +1,4 @@
-"""Writes the report of runs: one HTML file that holds everything it shows."""
+"""Write the report of runs as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder, write_text
 
 NAME = "report.html"
-"""Names the report in the folder of its run or sweep."""
+"""File name of the report in the folder of its run or sweep."""
 
 _SCRIPTS = ("state.js", "plots.js", "trade_offs.js", "completions.js", "start.js")
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Says where a report lies and what it holds. `left_out` are the folders that could not be read, in words."""
+    """The location and size of a report. `left_out` lists the errors of folders that could not be read."""
 
     path: Path
     num_bytes: int
@@ -34,10 +34,10 @@ class WrittenReport:
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
-    """Write the report of the runs that these folders are, or hold, to `out`; returns where it lies.
+    """Write the report of the runs in these folders to `out` and return its path. A folder may be a run or hold runs.
 
-    A sweep calls it at its end, with its own folder. Raises RunError where no run can be read, OSError where `out`
-    cannot be written.
+    A sweep calls this at its end with its own folder. Raise RunError if no run can be read, OSError if `out` cannot be
+    written.
     """
     found = {folder: None for place in folders for folder in runs_in(place)}
     runs, problems = read_runs(found)
@@ -45,9 +45,9 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def report_at_the_end(folder: Path) -> str:
-    """Write the report of a sweep, or of a run, into its folder, and return a line that says where it is.
+    """Write the report of a sweep or run into its folder and return a line that says where it is.
 
-    Where that fails the line says why: what was trained is no less trained for it, so nothing is raised.
+    If that fails, the line says why. No error is raised, because the training itself succeeded.
     """
     try:
         write_report([folder], folder / NAME)
@@ -58,9 +58,9 @@ def report_at_the_end(folder: Path) -> str:
 
 
 def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> WrittenReport:
-    """Write the report of runs that were read together, and of what is wrong with others, to `out`.
+    """Write the report of runs that were read together to `out`, including the problems of other folders.
 
-    Raises the problems where there is no run, OSError where `out` cannot be written.
+    Raise the problems if there are no runs, OSError if `out` cannot be written.
     """
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
@@ -73,12 +73,12 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Pat
 
 
 def render(content: PageContent) -> str:
-    """Return the page. jinja escapes every text; data for scripts stand in it as JSON that ends no element."""
+    """Return the page. jinja escapes every text; data for scripts is embedded as escaped JSON."""
     import jinja2
     from markupsafe import Markup
 
     def without_secrets(value: object) -> object:
-        """Redact what is not ours; a hash of the policy has to stay what it is."""
+        """Redact texts, except Markup: the hashes in the policy must stay intact."""
         return redacted(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment = jinja2.Environment(
@@ -103,6 +103,6 @@ def render(content: PageContent) -> str:
 
 
 def title_of(folders: Sequence[Path]) -> str:
-    """Return what a page of these folders is called: the experiment and the run or sweep, by their folders."""
+    """Return a page title: the last two parts of the first folder's path, and the number of other folders."""
     names = ["/".join(folder.parts[-2:]) for folder in folders]
     return "runs" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
