@@ -79,10 +79,10 @@ def rollout_without(critic: Any, wrapper: Exchanging) -> Callable[..., torch.Ten
     """Rollout values from the model itself: without a gradient there is nothing to note."""
     compute = critic.rollout_values
 
-    def run(*args: Any) -> torch.Tensor:
+    def run(*args: Any, **named: Any) -> torch.Tensor:
         critic._wrapped = wrapper.model
         try:
-            return compute(*args)
+            return compute(*args, **named)
         finally:
             critic._wrapped = wrapper
 
