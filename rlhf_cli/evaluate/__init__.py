@@ -1,4 +1,4 @@
-"""Evaluates a trained reward model or policy on rows it has not seen, and scores completions from a file.
+"""Evaluation of a trained reward model or policy on unseen rows, and scoring of completions from a file.
 
-`evaluation_target` works without torch, so that `rlhf eval` can say what is wrong before anything heavy is imported.
+`evaluation_target` works without torch, so that `rlhf eval` can report mistakes before any heavy import.
 """

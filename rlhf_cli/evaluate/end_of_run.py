@@ -1,4 +1,4 @@
-"""Says where a run stood when it made the model that is evaluated: schedules and deviations are those of that step."""
+"""Read the last step of the run that made a model; its schedules and running deviations apply in the evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.stack.running_state import read_running
 
 @dataclass(frozen=True)
 class EndOfRun:
-    """Holds the last step of how many, and the deviations by reward; None where nobody kept them."""
+    """The last step, the total number of steps, and the deviations by reward (None if they were not saved)."""
 
     step: int = 0
     max_steps: int = 1
@@ -22,7 +22,10 @@ class EndOfRun:
 
 
 def end_of_run(target: Target) -> EndOfRun:
-    """Return where the run of a target ended, or of the checkpoint that is its model; a model alone has no run."""
+    """Return the end of the target's run, or of the checkpoint being evaluated.
+
+    Use defaults for a model without a run.
+    """
     status = read_status(target.run) if target.run is not None else None
     step = status.step if status else 0
     of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None

@@ -1,4 +1,4 @@
-"""Runs one evaluation from target to files: loads model and rows, evaluates, writes JSON, picture and completions."""
+"""Run one evaluation: load the model and rows, evaluate, and write JSON, a plot and the completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
 _PROMPT = "prompt_was"
-"""The column that says of a pair whether its prompt was trained on: a slice of its own."""
+"""Column that says whether a pair's prompt was also trained on. It is used as a slice."""
 _OTHER_ENDING = {
     True: "the end-of-sequence token is behind every text, and in training it was not",
     False: "the texts end without the end-of-sequence token that they had in training",
@@ -39,13 +39,12 @@ _OTHER_ENDING = {
 
 @dataclass(frozen=True)
 class Asked:
-    """Says how to evaluate. `name` is what the files are called, `data` says on the screen which rows these are.
+    """How to evaluate. `name` is the base name of the files; `data` describes the rows on the screen.
 
-    `trained` is the experiment by which the model was trained, None where nobody knows; `of_run` says that the rows are
-    those that it names itself.
-    `out` is the folder of the files, None for the target's; `rows` is the greatest number of rows, None for all;
-    `batch_size` counts completions, None for what suits the kind of model. `slices`, `as_chat` and `with_eos` are for a
-    reward model, `samples` (a prompt) and `against` for a policy.
+    `trained` is the experiment that trained the model, or None if unknown. `of_run` says that the rows are the
+    experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
+    rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
+    and `with_eos` are for a reward model, `samples` (per prompt) and `against` for a policy.
     """
 
     name: str
@@ -64,21 +63,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Holds an evaluation and the files that it was written into."""
+    """An evaluation and the files it was written to."""
 
     evaluation: Evaluation
     files: list[Path]
 
 
 def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> Evaluated:
-    """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the target's folder.
+    """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the output folder.
 
-    Raises UserError for a model or rows that cannot be had, and whatever a reward raises.
+    Raise UserError for a model or rows that cannot be loaded, and any error that a reward raises.
     """
     transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     except OSError as error:
         raise RunError(
             "the results have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
@@ -162,7 +161,7 @@ def _policy(
     from rlhf_cli.evaluate.policy_on_rows import Opponent, evaluate_policy
 
     rows = held_out.rows
-    end = end_of_run(target)  # a schedule is at its end when the run is
+    end = end_of_run(target)  # use the schedules' values at the end of the run
     generation = experiment.trainer.generation
     trust = experiment.model.trust_remote_code
     policy = Policy(

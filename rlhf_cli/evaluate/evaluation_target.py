@@ -1,4 +1,4 @@
-"""Finds what `rlhf eval RUN` is about: which model, of which kind, and on which rows. No torch."""
+"""Determine the target of `rlhf eval RUN`: the model, its kind, and the rows. No torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_cli.runs.run_folder import RunFolder, open_run
 
 @dataclass(frozen=True)
 class Target:
-    """Names a model to evaluate. `run` is None for a folder that stands alone; `folder` takes the results."""
+    """A model to evaluate. `run` is None for a folder without a run; `folder` receives the results."""
 
     kind: str
     model: Path
@@ -31,10 +31,10 @@ class Target:
 
 
 def find_target(path: Path) -> Target:
-    """Return the model in a run folder, or in a model folder.
+    """Return the model in a run folder or a model folder.
 
-    Raises RunError for a folder that is neither or a run without a model, ModelError for a model of another kind, and
-    for a policy that stands alone: its rewards are in a run's configuration.
+    Raise RunError for a folder that is neither, for a run without a model, and for a policy without a run, because its
+    rewards are in a run's configuration. Raise ModelError for any other kind of model.
     """
     path = path.expanduser().resolve()
     if (around := run_of(path)) is not None:
@@ -65,32 +65,32 @@ def find_target(path: Path) -> Target:
 
 
 def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
-    """Return the overrides that describe the evaluation of a reward model's folder that no run stands around."""
+    """Return the overrides that describe the evaluation of a reward model folder without a run."""
     quoted = str(model).replace("\\", "\\\\").replace("'", "\\'")
     return ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file", *words]
 
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """Says in a composed tree which rows an evaluation runs on; `data` is what `--data` named, None without it."""
+    """A callback that sets the evaluation rows in a composed tree. `data` is the value of `--data`, or None."""
 
     target: Target
     data: str | None
 
     def __call__(self, tree: JsonTree, origins: Origins) -> None:
-        """Change `tree` in place. Raises ConfigError where a model alone, or a reward model, is left without rows."""
+        """Change `tree` in place. Raise ConfigError if a reward model has no rows to be evaluated on."""
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
-            return  # the referee says what is wrong with them
+            return  # config validation reports what is wrong
         if str(origins.by_key.get("model.path")) == COMMAND_LINE:
-            model["build"] = None  # what the run was made from
+            model["build"] = None  # it would build the run's own model
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
         if self.target.kind == REWARD_MODEL and not section.get("eval"):
             raise self._no_rows()
         if self.target.run is None and isinstance(section["eval"], dict):
             section.pop("path", None)
-            section.update(section["eval"])  # an experiment has training rows; nobody reads them here
+            section.update(section["eval"])  # an experiment needs training rows, but they are not read here
 
     def _no_rows(self) -> ConfigError:
         run = self.target.run
@@ -104,7 +104,7 @@ class EvaluationRows:
 
 
 def file_source(section: JsonTree, data: str) -> JsonTree:
-    """Return the source that --data means; renaming is the run's, as far as the file has these columns."""
+    """Return the data source for `--data`. Keep the run's renames whose columns exist in the file."""
     source = Source(path=data, name="--data")
     given = section.get("rename")
     renames = given if isinstance(given, dict) else {}

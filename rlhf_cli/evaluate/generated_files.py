@@ -1,4 +1,4 @@
-"""Writes what `rlhf generate` made: completions, pairs, best answers, the curve. Nothing is overwritten unasked."""
+"""Write the output of `rlhf generate`: completions, pairs, best answers and the curve. Overwrite only on request."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ALL = (COMPLETIONS, PAIRS, BEST, CURVE, PICTURE)
 
 
 def make_room(folder: Path, *, overwrite: bool) -> None:
-    """Make the folder that takes the files, before the work and not after it.
+    """Create the output folder before the work starts.
 
-    Raises RunError where it cannot be made, and where it holds such files that are not to be overwritten.
+    Raise RunError if it cannot be created, or if it holds such files already and `overwrite` is false.
     """
     there = [name for name in _ALL if (folder / name).exists()]
     if there and not overwrite:
@@ -41,10 +41,10 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
 def write_generated(
     folder: Path, rows: Mapping[str, Sequence[Mapping[str, object]]], content: Mapping[str, object]
 ) -> list[Path]:
-    """Write rows by the name of their file, then the curve with all that is known of it; return what was written.
+    """Write rows, keyed by file name, then the curve with its details, and return the written paths.
 
-    Each file is there whole or not at all. One without rows is not written, and what an earlier generation left in its
-    place is taken away: the files of a folder belong together.
+    Each file is written completely or not at all. A file without rows is not written, and an older version of it is
+    deleted, because the files of a folder belong together.
     """
     written = []
     for name in _ALL:

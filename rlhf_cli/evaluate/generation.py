@@ -1,4 +1,4 @@
-"""Generates a policy's completions for prompts, greedy or sampled as its trainer would have sampled them."""
+"""Generate a policy's completions for prompts, either greedily or sampled with the trainer's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_tem
 
 @dataclass(frozen=True)
 class Completion:
-    """Holds one answer. `ids` end with the end-of-sequence token unless `is_truncated`: the policy wrote none."""
+    """One answer. `ids` end with the end-of-sequence token unless `is_truncated`."""
 
     text: str
     ids: list[int]
@@ -32,15 +32,15 @@ class Completion:
 
 
 def sampling_settings(trainer: Trainer) -> dict[str, object]:
-    """Return the trainer's own arguments of generation, by TRL's names; TRL's defaults of GRPO where it has none."""
+    """Return the trainer's generation arguments under TRL's names, with GRPO's defaults for missing ones."""
     defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
     return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
 
 
 class Policy:
-    """Loads a causal language model and its tokenizer from a folder (an adapter too) onto a device, and generates.
+    """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
-    Raises ModelError for a folder that cannot be loaded.
+    Raise ModelError if the folder cannot be loaded.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Policy:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
         try:
-            # cast: transformers wraps `to` so that mypy takes the device for the model.
+            # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
             with naming_foreign_files({"model.path": str(path)}):
                 trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
                 self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
@@ -70,7 +70,7 @@ class Policy:
         self._eos = sorted({one for one in [self.tokenizer.eos_token_id, *of_model] if one is not None})
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens left out."""
+        """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def complete(
@@ -83,9 +83,9 @@ class Policy:
         seed: int,
         on_batch: Callable[[int], None] = lambda done: None,
     ) -> list[Completion]:
-        """Return one completion a prompt, in the order of the prompts. Batches are of prompts of about one length.
+        """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
 
-        The same seed gives the same completions; the caller's random state is left as it was.
+        The same seed gives the same completions. The caller's random state is not changed.
         """
         with naming_foreign_files({"model.path": str(self.path)}):
             encoded = [self._encoded(prompt, settings) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""Runs one generation from rows to files: samples, scores, makes the curve, the pairs and the best answers, writes."""
+"""Run one generation: sample, score, compute the curve, the pairs and the best answers, and write the files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rlhf_cli.stack.row_totals import why_no_total
 
 @dataclass(frozen=True)
 class Request:
-    """Says what to sample and make: `by` is what answers are picked by, a reward's name or the total.
+    """What to sample and make. `by` is the score used to pick answers: a reward's name or the total.
 
-    `least_margin` is of pairs, `keep` (a prompt) and `at_least` of the best answers, None for no limit; `batch_size`
-    None for the usual one.
+    `least_margin` applies to pairs; `keep` (per prompt) and `at_least` (None for no limit) apply to the best answers.
+    `batch_size` is None for the default.
     """
 
     num_samples: int
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Generated:
-    """Holds the curve, the rows by the name of their file, `content` as best_of_n.json has it, and what was written."""
+    """The curve, the rows by file name, the `content` of best_of_n.json, the written files, and warnings."""
 
     best: BestOfN
     made: dict[str, MadeRows]
@@ -52,10 +52,10 @@ class Generated:
 
 
 def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None) -> tuple[list[Row], str]:
-    """Return the rows whose prompts are answered, and what they are in words.
+    """Return the rows whose prompts are answered, and their description.
 
-    Those of a file where `data` names it (it is then the experiment's data.eval), those held out, or those trained on.
-    Raises DataError for rows that cannot be had, ConfigError where none were held out.
+    These are the rows of the file `data` (then the experiment's data.eval), the held-out rows, or the training rows.
+    Raise DataError for rows that cannot be loaded, ConfigError if none were held out.
     """
     if data is None and not held_out:
         return load_training(experiment, limit=limit), "training rows"
@@ -80,10 +80,10 @@ def generate(
     on_batch: Callable[[int], None],
     on_scoring: Callable[[], None],
 ) -> Generated:
-    """Sample and score, and write everything into the target's folder, which is there.
+    """Sample and score completions, and write everything into the target's folder, which must exist.
 
-    Raises ConfigError where answers have no total of their own and no reward was named to pick by, ModelError for a
-    model that cannot be loaded, and whatever a reward raises.
+    Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
+    loaded, and any error that a reward raises.
     """
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)
@@ -131,7 +131,7 @@ def generate(
 
 
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
-    """Raise ConfigError, before anything is sampled, where answers would be picked by a total that they do not have."""
+    """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
     normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
     reason = why_no_total(normalize, experiment.aggregate, end.running or {}) if by == TOTAL else None
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Finds what `rlhf generate RUN | MODEL` is about: whose completions, by whose rewards, on which rows. No torch."""
+"""Determine the target of `rlhf generate RUN | MODEL`: the model, the rewards and the rows. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLDER = "generated"
 
 
 def run_to_sample(path: Path) -> Target:
-    """Return the policy of a run, whose own rewards score it. Raises RunError where there is none to score it by."""
+    """Return the policy of a run, scored by the run's own rewards. Raise RunError if there is no run or no policy."""
     path = path.expanduser()
     if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
         raise RunError(
@@ -37,10 +37,10 @@ def run_to_sample(path: Path) -> Target:
 
 
 def model_to_sample(named: str, run: RunFolder | None) -> Target:
-    """Return a model that an experiment's rewards score: a folder, a hub id, or that of a run.
+    """Return a model to be scored by an experiment's rewards: a folder, a hub id, or the model of `run`.
 
-    Its completions lie in the current folder: the model's may be another one's. Raises ModelError, or RunError for a
-    reward model and for a run without a model.
+    Its completions go into the current folder, because the model's folder may belong to someone else. Raise ModelError
+    if there is no such model, RunError for a reward model and for a run without a model.
     """
     if run is not None:
         target = find_target(run.path)
@@ -64,7 +64,7 @@ def _no_policy(label: str) -> RunError:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Says in a composed tree which model answers which rows; None for `data` leaves them to the configuration."""
+    """A callback that sets the model and rows in a composed tree. With `data` None, the configured rows are kept."""
 
     target: Target
     data: str | None
@@ -73,17 +73,17 @@ class SampledRows:
         """Change `tree` in place."""
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
-            return  # the referee says what is wrong with them
+            return  # config validation reports what is wrong
         if self.target.run is None:
             model["path"] = str(self.target.model)
         if self.target.run is None or str(origins.by_key.get("model.path")) == COMMAND_LINE:
-            model["build"] = None  # what the experiment makes its own from
+            model["build"] = None  # it would build the experiment's own model
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
 
 
 def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> None:
-    """Raise ConfigError where there is nothing to pick by, or no reward of that name."""
+    """Raise ConfigError if there are no rewards, or no reward with the name `by`."""
     if not rewards:
         raise ConfigError(
             "there is no reward to score the completions by",
@@ -99,7 +99,7 @@ def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> Non
 
 
 def refuse_greedy(temperature: object) -> None:
-    """Raise ConfigError for a temperature at which all completions of a prompt are the same one."""
+    """Raise ConfigError for a temperature of 0 or less, which makes all completions of a prompt equal."""
     if isinstance(temperature, int | float) and temperature <= 0:
         raise ConfigError(
             "without a temperature all completions of a prompt are one and the same",

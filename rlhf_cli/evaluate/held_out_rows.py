@@ -1,4 +1,4 @@
-"""Loads the rows an evaluation runs on: those the run held out, else a source of their own, else the training rows."""
+"""Load the rows for an evaluation: the held-out rows, a separate source, or else the training rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Holds the rows of an evaluation, and the `prompt_key` of those that were also trained on, None if unknown."""
+    """The rows of an evaluation, and the `prompt_key` of those that were also trained on (None if unknown)."""
 
     rows: list[Row]
     trained_on: frozenset[bytes] | None
@@ -29,21 +29,21 @@ class HeldOut:
 
     @property
     def num_trained_on(self) -> int | None:
-        """Return how many rows have a prompt that was also trained on; None where nobody knows."""
+        """Return how many rows have a prompt that was also trained on, or None if unknown."""
         return None if self.trained_on is None else sum(prompt_key(row) in self.trained_on for row in self.rows)
 
 
 def load_held_out(
     experiment: Experiment, *, needs: str, limit: int | None, or_training: bool, trained: Experiment | None = None
 ) -> HeldOut:
-    """Return the rows, with warnings about where they come from. Column `needs` has something in every row.
+    """Return the rows, with warnings about their source. Column `needs` is non-empty in every row.
 
-    A fraction that training held out is the same again: same data, same seed, same rows; without equal and empty
-    answers where training left these out. `limit`: so many rows, evenly spread over all; None for all of them.
-    `or_training`: where nothing was held out, take the training rows. `trained` is what the model was trained by, None
-    where nobody knows: the prompts that are among its training rows are counted.
+    A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
+    training dropped them. `limit` is the maximum number of rows, evenly spaced over all; None for all. With
+    `or_training`, fall back to the training rows if none were held out. `trained` is the experiment that trained the
+    model, or None if unknown; it is used to count prompts that are also in its training rows.
 
-    Raises DataError for rows that cannot be had, ConfigError where none are named.
+    Raise DataError for rows that cannot be loaded, ConfigError if no rows are configured.
     """
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
@@ -64,7 +64,7 @@ def load_held_out(
         else:
             raise ConfigError("no evaluation rows", where="data.eval", expected="--data FILE")
     if experiment.reward_model is not None and experiment.reward_model.on_bad_pair == "drop":
-        # A file of other rows (`--data`) may have no pairs: whoever needs them says so.
+        # A file of other rows (`--data`) may have no pairs. The caller that needs them raises the error.
         bad = bad_pairs(dataset) if {"chosen", "rejected"} <= set(dataset.column_names) else {}
         dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])
     check_rows(dataset, [needs], "the evaluation rows")
@@ -81,9 +81,9 @@ def load_held_out(
 
 
 def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
-    """Return the rows that training learns from, without those it holds out; `limit` of them, evenly spread.
+    """Return the training rows without the held-out ones; at most `limit` of them, evenly spaced.
 
-    Raises DataError for rows that cannot be had.
+    Raise DataError for rows that cannot be loaded.
     """
     dataset = _training_set(experiment)
     check_rows(dataset, ["prompt"], "the training rows")

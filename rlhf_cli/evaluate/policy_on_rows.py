@@ -1,7 +1,7 @@
-"""Evaluates a policy by the rewards of its own run: greedy and sampled, against another run, with intervals.
+"""Evaluate a policy by the rewards of its own run: greedy and sampled, against another run, with intervals.
 
-Rewards are evaluated as in `rlhf score`: the run's stack and aggregate, the weights and running deviations of its last
-step. The truncation policy and KL are the trainer's business and are not in the total.
+Rewards are evaluated as in `rlhf score`: with the run's stack and aggregate, and the weights and running deviations of
+its last step. The truncation policy and KL belong to the trainer and are not part of the total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OTHERS = "against_"
 
 @dataclass(frozen=True)
 class Opponent:
-    """Holds the policy to win against, and the `label` that a person knows its run by."""
+    """The policy to compare with, and the `label` of its run for display."""
 
     policy: Policy
     label: str
@@ -49,12 +49,12 @@ def evaluate_policy(
     trained_on: Set[bytes] = frozenset(),
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    """Return everything measured of the policy, and one row a completion.
+    """Return all measures of the policy, and one row per completion.
 
-    Each row's prompt is answered once greedily and `samples` times as the trainer sampled; `against` is given the same
-    prompts and settings. Intervals are over prompts: the samples of one are no independent rows. `running` are the
-    run's deviations by reward; `trained_on` as `sum_up_answers` takes it; `on_batch` is given the number of completions
-    that are new.
+    Each prompt is answered once greedily and `samples` times with the trainer's sampling settings. `against` gets the
+    same prompts and settings. Intervals are over prompts, because the samples of one prompt are not independent.
+    `running` are the run's deviations by reward; `trained_on` is passed to `sum_up_answers`; `on_batch` is called with
+    the number of new completions.
     """
     answered: dict[str, tuple[int, list[AnsweredRow]]] = {}
     for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
@@ -87,7 +87,7 @@ def evaluate_policy(
 
 
 def answer_of(row: Row, completion: Completion) -> AnsweredRow:
-    """Return a row with its answer, which is a message where the prompt is one."""
+    """Return a row with its answer, as a message if the prompt is a list of messages."""
     text: str | list[dict[str, str]] = completion.text
     if isinstance(row["prompt"], list):
         text = [{"role": "assistant", "content": completion.text}]
@@ -102,7 +102,7 @@ def score_answers(
     max_steps: int,
     running: Mapping[str, RunningDeviation],
 ) -> SettledRows:
-    """Return what an experiment's rewards come to on answers, by the weights and deviations of `step`."""
+    """Score answers with an experiment's rewards, using the weights of `step` and the deviations in `running`."""
     if not experiment.rewards:
         return SettledRows([SettledRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
@@ -119,7 +119,7 @@ def score_answers(
 
 
 def _wins(parts: dict[str, Part], opponent: str) -> WinRate:
-    """The share of prompts on which our total is the higher one, ties a half; sampled: over all pairs of samples."""
+    """Return the share of prompts on which our total is higher, ties counting a half; for samples, over all pairs."""
 
     def compared(name: str) -> Estimate:
         ours, theirs = parts[name], parts[_OTHERS + name]

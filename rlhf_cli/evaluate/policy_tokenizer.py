@@ -1,4 +1,4 @@
-"""Gives the policy's tokenizer alone, and says which rewards ask for it: no weights, no torch."""
+"""Load the policy's tokenizer alone, and list the rewards that need it. No weights, no torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
-    """Return the policy's tokenizer: what counts tokens, or renders a prompt, does it as the policy would.
+    """Return the policy's tokenizer, to count tokens or render prompts exactly like the policy.
 
-    `wanted_by` says in a message what takes it.
-
-    Raises ModelError where none is named, or the one named cannot be loaded.
+    `wanted_by` names the caller in error messages. Raise ModelError if no tokenizer is configured or it cannot be
+    loaded.
     """
     model = experiment.model
     if model.build is not None:
@@ -60,14 +59,14 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
 
 
 def reads_tokens(function: RewardFunction) -> bool:
-    """Return whether a reward reads token ids; one that measures in another unit does not."""
+    """Return whether a reward reads token ids. A reward that measures in another unit does not."""
     parameters = inspect.signature(function).parameters
     unit = parameters["unit"].default if "unit" in parameters else "tokens"
     return "completion_ids" in parameters and unit == "tokens"
 
 
 def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
-    """Return name -> what to type, for the rewards that count tokens of a policy that nobody has named."""
+    """Return reward name -> reason, for the rewards that count tokens when no policy is configured."""
     model = experiment.model
     if model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN):
         return {}
@@ -80,4 +79,4 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
 
 
 NOT_GIVEN = "(not given)"
-"""Stands for a model's path where no model is needed and none was named."""
+"""Placeholder for a model path that is not needed and not configured."""

@@ -1,4 +1,4 @@
-"""Samples n completions a prompt and scores them: the torch half of `rlhf generate`."""
+"""Sample n completions per prompt and score them: the part of `rlhf generate` that needs torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rlhf_cli.runs.evaluations import SAMPLED
 from rlhf_cli.sampling.sampled_answers import SampledAnswer, SampledPrompt
 
 BATCH = 32
-"""So many completions are sampled at once where nobody said; another number gives other random numbers."""
+"""Default number of completions sampled at once. Another number changes the random numbers."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Holds prompts with their scored answers, a row a completion for a file, and how it was sampled."""
+    """Prompts with their scored answers, one output row per completion, and the sampling settings."""
 
     prompts: list[SampledPrompt]
     rows: list[Row]
@@ -42,11 +42,12 @@ def sample(
     on_batch: Callable[[int], None],
     on_scoring: Callable[[], None],
 ) -> Sampled:
-    """Return `num_samples` answers to each row's prompt, sampled as the trainer samples, scored as at the run's `end`.
+    """Return `num_samples` scored answers per row, sampled with the trainer's settings and scored as at the run's
+    `end`.
 
-    The same seed and batches give the same answers. `on_batch` is given the number of completions that are new,
-    `on_scoring` is called when the rewards begin. Raises ModelError for a model that cannot be loaded, and whatever a
-    reward raises.
+    The same seed and batch size give the same answers. `on_batch` is called with the number of new completions,
+    `on_scoring` when scoring begins. Raise ModelError for a model that cannot be loaded, and any error that a reward
+    raises.
     """
     transformers_logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"

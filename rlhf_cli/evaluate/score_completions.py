@@ -1,8 +1,8 @@
-"""Scores completions from a file by an experiment's rewards: the reward designer's bench. No policy, no trainer.
+"""Score completions from a file by an experiment's rewards, to try rewards out. No policy, no trainer.
 
-The rows go through the same stack, the same settling and the same aggregate as in training. There are no groups here:
-an excluded component adds nothing to a row's total, and where training takes something from the other rows of a batch
-(`normalize`, normalize_then_sum) there is no total, and it is said why.
+The rows use the same reward stack and the same aggregation as in training, but without groups: an excluded component
+adds nothing to a row's total. If training needs the other rows of a batch (`normalize`, normalize_then_sum), there is
+no total, and the result says why.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:
-    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (the last table of it).
+    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
 
-    Raises DataError for a file that is none, without rows, or without one of the two columns.
+    Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
     """
     file = path
     if not path.exists() and not glob.has_magic(str(path)):
-        # Read as training data it would be taken for a dataset of the hub.
+        # Otherwise the training data loader would look for a hub dataset of this name.
         raise DataError(
             f"{path}: no such file",
             where="--completions",
@@ -92,13 +92,12 @@ def score(
     max_steps: int = 1,
     running: Mapping[str, RunningDeviation] | None = None,
 ) -> CompletionScores:
-    """Score the rows, and sum every reward up over them.
+    """Score the rows and summarise every reward over them.
 
-    A reward that counts tokens is left out where no policy is named, and then no row has a total. Weights that follow
-    a schedule are those of `step`. `decode` turns token ids into text, for rewards that name spans;
-    None for the policy's own tokenizer, which is loaded where one is asked for.
-    `running` are the deviations of a training by reward, None where there is no training to take them from.
-    Raises DataError when a reward reads a column the rows do not have, and whatever the rewards raise.
+    If no policy is configured, rewards that count tokens are left out, and then no row has a total. Scheduled weights
+    are those of `step`. `decode` turns token ids into text for rewards that score spans; None uses the policy's
+    tokenizer, which is loaded on demand. `running` are the deviations of a training by reward, or None. Raise DataError
+    if a reward reads a column that the rows do not have, and any error that a reward raises.
     """
     left_out = {} if "completion_ids" in rows[0] else _not_counted(experiment)
     kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
@@ -125,9 +124,9 @@ def score_with(
     running: Mapping[str, RunningDeviation] | None = None,
     where: str = "--completions",
 ) -> CompletionScores:
-    """Score the rows by a stack that is open and stays so. Arguments and errors are those of `score`.
+    """Score the rows with an open stack, without closing it. Arguments and errors are those of `score`.
 
-    `where` says in messages where the rows are from.
+    `where` names the source of the rows in error messages.
     """
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     _require_columns(stack, rows, where)
@@ -211,7 +210,9 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
 
 
 def _not_counted(experiment: Experiment) -> dict[str, str]:
-    """Return the rewards that can be left out for want of a tokenizer; empty where all count, or a gate reads one."""
+    """Return the rewards to leave out for lack of a tokenizer; empty if that would be all, or if a gate reads one of
+    them.
+    """
     counting = rewards_without_tokenizer(experiment)
     read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
     return {} if len(counting) == len(experiment.rewards) or read_by_gates & set(counting) else counting

@@ -44,7 +44,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class AnsweredRow:
-    """A row of the data, its columns by name, and one answer to its prompt.
+    """A data row (column -> value) and one answer to its prompt.
 
     `completion` is a text or a list of messages. `completion_ids` end with the end-of-sequence token if the policy
     wrote one; `is_truncated` says that it did not.

@@ -12,7 +12,7 @@ _IDS = ("chosen_ids", "rejected_ids")
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """A scored pair. `margin` is None if none is configured; the verdict ignores it."""
+    """A scored pair. `margin` is None if not configured; the verdict ignores it."""
 
     step: int
     row: int

@@ -1,1 +1,1 @@
-"""What n completions a prompt are good for, as values: the best of them, pairs, answers worth training on. No torch."""
+"""Uses of n completions per prompt: best-of-n, preference pairs, and answers worth training on. No torch."""

@@ -1,21 +1,21 @@
-"""Estimates what the best of k answers is worth, for every k up to the n that were sampled.
+"""Estimate the score of the best of k answers, for every k up to the n that were sampled.
 
-Best of k draws k answers and keeps the one with the highest score. Of n answers with scores s_(1) <= ... <= s_(n) the
-mean over all subsets of k is
+Best of k draws k answers and keeps the one with the highest score. With n sorted scores s_(1) <= ... <= s_(n), the mean
+over all subsets of size k is
 
     Σ_i w_i(k) s_(i),    w_i(k) = C(i - 1, k - 1) / C(n, k) ,
 
-for the i-th is the best of those subsets whose k - 1 others come before it. It is a U-statistic, so unbiased for k
-fresh answers, with the least variance of all that are (Hoeffding 1948); the mean of the highest of the first k is
-unbiased, too, and far less sure. Other rewards at that pick are weighted in the same order; answers with equal scores
-share their weight, as a pick that tosses a coin between them would have it.
+because answer i is the best of those subsets whose other k - 1 members come before it. This is a U-statistic: it is
+unbiased for k fresh answers, with the least variance among unbiased estimators (Hoeffding 1948). The maximum of the
+first k answers is also unbiased, but far noisier. The other rewards at that pick use the same weights. Answers with
+equal scores share their weight, like a pick that breaks ties at random.
 
-The policy that best of k stands for is no further from the one sampled from than
+The policy that best of k represents differs from the sampled one by at most
 
-    KL(best of k || policy) <= log k - (k - 1) / k    nats ,
+    KL(best of k || policy) <= log k - (k - 1) / k    nats .
 
-which Stiennon et al. (arXiv 2009.01325, appendix G.3) state as its value and Beirami et al. (arXiv 2401.01879) prove to
-be an upper bound: it is the value where no two answers score alike, and more where answers repeat.
+Stiennon et al. (arXiv 2009.01325, appendix G.3) state this as its value; Beirami et al. (arXiv 2401.01879) prove that
+it is an upper bound. It is the exact value if no two answers score alike, and too high if answers repeat.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BestOfK:
-    """Holds what the best of `k` is worth: the score it is picked by, every reward and the tokens at that pick.
+    """The best of `k`: the mean score it is picked by, and every reward and the truncated share at that pick.
 
-    Estimates are means over prompts with 95 % intervals over prompts, as those of `rlhf eval`. `kl_bound` is in nats.
+    Estimates are means over prompts with 95 % intervals over prompts, as in `rlhf eval`. `kl_bound` is in nats.
     """
 
     k: int
@@ -50,9 +50,10 @@ class BestOfK:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """Holds the curve of `prompts` prompts with n answers each, picked by `by`: a reward's raw score or the total.
+    """The curve for `prompts` prompts with n answers each. `by` is the score used to pick: a reward's raw score or the
+    total.
 
-    `left_out` prompts have an answer without that score: what the best of k of them is worth cannot be said.
+    `left_out` counts prompts with an answer that has no such score; best of k is undefined for them.
     """
 
     by: str
@@ -62,7 +63,7 @@ class BestOfN:
 
 
 def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
-    """Return the curve for k = 1 .. n; every prompt has n answers. Without a prompt that can be used it is empty."""
+    """Return the curve for k = 1 .. n; every prompt must have n answers. It is empty if no prompt is usable."""
     scored = [(prompt, pick_weights(scores)) for prompt in prompts if (scores := _scores(prompt, by)) is not None]
     if not scored:
         return BestOfN(by, [], 0, len(prompts))
@@ -92,9 +93,9 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
 
 
 def pick_weights(scores: Floats) -> Floats:
-    """Return (n, n): entry [k - 1, i] is the chance that answer i is the best of k drawn without putting back.
+    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k drawn without replacement.
 
-    scores: (n,). Answers with equal scores share theirs; every row sums to 1.
+    `scores` is (n,). Answers with equal scores share their probability; every row sums to 1.
     """
     weights = np.empty((len(scores), len(scores)))
     weights[:, np.argsort(scores)] = _by_place(len(scores))
@@ -111,7 +112,7 @@ def _by_place(n: int) -> Floats:
 
 
 def kl_bound(k: int) -> float:
-    """Return log k - (k - 1) / k, in nats: the most that best of k is away from the policy it samples."""
+    """Return log k - (k - 1) / k in nats: the maximum KL of best of k from the policy it samples."""
     return math.log(k) - (k - 1) / k
 
 
@@ -126,7 +127,7 @@ def _reader(name: str) -> Callable[[SampledAnswer], float | None]:
 
 
 def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
-    """Return the mean of a value at the pick for k = 1 .. n, over those picks that have one; NaN where none has."""
+    """Return the mean of a value at the pick for k = 1 .. n, over the picks that have the value; NaN if no pick does."""
     known = np.array([value is not None for value in values])
     present = np.array([value for value in values if value is not None])
     mass = weights[:, known].sum(axis=1)

@@ -1,4 +1,4 @@
-"""Holds what was sampled: n scored answers to each prompt."""
+"""Sampled data: n scored answers to each prompt."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from rlhf_cli.rewards.completion_text import Completion
 
 TOTAL = "total"
-"""Names the score that answers are picked by where no reward is named."""
+"""The score used to pick answers if no reward is named."""
 
 
 @dataclass(frozen=True)
 class SampledAnswer:
-    """Holds one answer to a prompt.
+    """One answer to a prompt.
 
-    `rewards` are the raw scores by name, None where a reward does not apply, failed or was gated out; `total` is None
-    where the row has none. `is_truncated`: the policy did not end it.
+    `rewards` maps name -> raw score, None if a reward does not apply, failed or was gated out. `total` is None if the
+    row has none. `is_truncated` says that the policy did not end the answer.
     """
 
     completion: Completion
@@ -31,7 +31,7 @@ class SampledAnswer:
 
 @dataclass(frozen=True)
 class SampledPrompt:
-    """Holds a prompt and its answers, in the order in which they were sampled."""
+    """A prompt and its answers, in the order of sampling."""
 
     prompt: object
     answers: Sequence[SampledAnswer]

@@ -1,9 +1,9 @@
-"""Makes training data of sampled answers: preference pairs, and the best answers alone (rejection sampling).
+"""Make training data from sampled answers: preference pairs, and the best answers alone (rejection sampling).
 
-Pairs are the best answer of a prompt against the worst (the policy's own, as in iterated DPO: Xu et al., arXiv
-2312.16682, take best and worst of a reward as well). The best answers alone are what RAFT trains on (Dong et al., arXiv
-2304.06767). An answer that the policy did not end is never one to learn: a trainer would teach that it ends there. One
-without any text is in neither: no trainer takes it.
+A pair is the best answer to a prompt against the worst, both from the policy itself, as in iterated DPO (Xu et al.,
+arXiv 2312.16682, also take the best and worst by a reward). The best answers alone are what RAFT trains on (Dong et
+al., arXiv 2304.06767). A truncated answer is never a training target, because a trainer would teach the policy to end
+there. An answer without text is not used at all, because no trainer accepts it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class MadeRows:
-    """Holds rows for a trainer, and why prompts gave none: reason -> prompts."""
+    """Rows for a trainer, and the prompts that gave none: reason -> number of prompts."""
 
     rows: list[Row]
     left_out: dict[str, int]
 
 
 def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least_margin: float = 0.0) -> MadeRows:
-    """Return a row a prompt: prompt, chosen, rejected, margin (of the scores `by`), score_chosen, score_rejected.
+    """Return at most one row per prompt: prompt, chosen, rejected, margin (of the scores `by`), score_chosen,
+    score_rejected.
 
-    The margin is above 0 and at least `least_margin`. Of equal scores the first sampled counts. The same pair is there
-    once, however often its prompt is.
+    The margin is above 0 and at least `least_margin`. Among equal scores, the first sampled answer is used. A repeated
+    pair is written once, even if its prompt occurs several times.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
@@ -72,9 +73,9 @@ def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least
 def best_answers(
     prompts: Sequence[SampledPrompt], *, by: str = TOTAL, keep: int = 1, at_least: float | None = None
 ) -> MadeRows:
-    """Return rows with prompt, completion and score: the `keep` best different answers to a prompt, the best first.
+    """Return rows with prompt, completion and score: the `keep` best distinct answers per prompt, best first.
 
-    at_least: none with a score below it, None for no limit. The same answer to the same prompt is there once.
+    Answers that score below `at_least` are left out (None for no limit). An answer is used once per prompt.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
@@ -102,7 +103,7 @@ def best_answers(
 
 
 def _ranked(prompt: SampledPrompt, by: str) -> list[tuple[float, SampledAnswer]]:
-    """Return the answers that have a score and a text, the best first; of equal ones the first sampled."""
+    """Return the answers that have a score and a text, best first; equal scores keep the sampling order."""
     with_text = [answer for answer in prompt.answers if text_of(answer.completion).strip()]
     scored = [(score, answer) for answer in with_text if (score := answer.score(by)) is not None]
     return sorted(scored, key=lambda one: -one[0])

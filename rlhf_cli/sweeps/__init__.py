@@ -1,1 +1,1 @@
-"""Makes several runs of one command: which they are, what they are called, how they run, and how they go on."""
+"""Sweeps: several runs of one command. Define, name, run and resume their jobs."""

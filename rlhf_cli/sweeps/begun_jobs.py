@@ -1,4 +1,4 @@
-"""Takes a job that was begun to where it can go on: judged as `rlhf resume RUN` would, and made this user's own."""
+"""Prepare a frozen job to be run or resumed, with the same checks as `rlhf resume RUN`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rlhf_cli.sweeps.ready_job import ReadyJob
 
 
 def goes_on(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False) -> ReadyJob:
-    """Return a frozen job, begun or not, as it goes on; what was allowed to change since is noted in its folder."""
-    assert begun.plan is not None  # only of a run that has finished there is none
+    """Return a frozen job, started or not, ready to run. Unless `dry_run`, note allowed changes in its folder."""
+    assert begun.plan is not None  # it is None only for a finished run
     if not dry_run:
         if begun.files:
             experiment, composed = begun.prepared.experiment, begun.prepared.composed

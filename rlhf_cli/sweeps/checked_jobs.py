@@ -1,4 +1,4 @@
-"""Checks every job of a sweep before any is written: composed, judged, looked at; all mistakes are told at once."""
+"""Check every job of a sweep before any is written, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlhf_cli.sweeps.sweep_grid import Job
 _FEW = 3
 
 Known = dict[tuple[str, ...], Prepared]
-"""Words of a job -> what they came to where they have been composed, unadjusted, before."""
+"""Overrides of a job -> its prepared experiment, if it was composed earlier without adjustment."""
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A job that could start: its checked experiment and what it would do."""
+    """A job that could start: its checked experiment and its plan."""
 
     job: Job
     prepared: Prepared
@@ -31,31 +31,31 @@ class CheckedJob:
 
     @property
     def num_steps(self) -> int | None:
-        """Return how many optimizer steps it has, None where the data decides."""
+        """Return its number of optimizer steps, or None if that depends on the data."""
         batches, stage = self.plan.batches, self.plan.stage
         return stage.steps if stage is not None else batches.steps if batches is not None else None
 
 
 class JobProblems:
-    """What is wrong with the jobs of a sweep: each problem once, with the jobs it is of."""
+    """The problems of a sweep's jobs: each problem once, with the names of its jobs."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[UserError, list[str]]] = {}
 
     def add(self, error: UserError, name: str) -> None:
-        """Note what is wrong with a job."""
+        """Add the problem of a job."""
         for problem in error.problems if isinstance(error, Problems) else [error]:
             self._found.setdefault(str(problem), (problem, []))[1].append(name)
 
     def raise_any(self, num_jobs: int) -> None:
-        """Raise Problems, or the one UserError there is, where anything was noted of so many jobs."""
+        """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
         told: list[UserError] = [_OfSome(error, names, num_jobs) for error, names in self._found.values()]
         if told:
             raise told[0] if len(told) == 1 else Problems(told)
 
 
 class _OfSome(ConfigError):
-    """A user error that says which jobs of a sweep it is of."""
+    """A user error that names the affected jobs of a sweep."""
 
     def __init__(self, error: UserError, names: Sequence[str], of: int) -> None:
         super().__init__(error.what)
@@ -74,15 +74,14 @@ def checked(
     adjust: Adjust | None = None,
     known: Known | None = None,
 ) -> list[CheckedJob]:
-    """Return the jobs, each checked as a run of its own would be; `progress` is told how many are done.
+    """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
 
-    `adjust` changes each composed tree before it is judged, None for no change; what is `known` without one is not
-    composed again. Raises Problems, or the one UserError
-    there is, each problem once with the jobs it is of. Nothing is written.
+    `adjust` changes each composed tree before validation; None for no change. Jobs in `known` are not composed again.
+    Raise Problems, or the only UserError, with each problem once and the names of its jobs. Nothing is written.
     """
     found: list[CheckedJob] = []
     problems = JobProblems()
-    with composing():  # all of them look where the first looks
+    with composing():  # all jobs share one composition context
         for done, job in enumerate(jobs, start=1):
             try:
                 prepared = (known or {}).get(job.words) or prepare(list(job.words), adjust=adjust)
@@ -95,9 +94,10 @@ def checked(
 
 
 def folder_of(jobs: Sequence[CheckedJob]) -> Path:
-    """Return the folder that a sweep of these jobs lies in: below that of its experiment, or of `sweep` for several.
+    """Return the folder for a sweep of these jobs: below its experiment's folder, or below `sweep` for several
+    experiments.
 
-    Raises RunError where it is there already.
+    Raise RunError if it exists already.
     """
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}

@@ -1,4 +1,4 @@
-"""Estimates how long runs will take: from finished runs of the same experiment with as many steps."""
+"""Estimate how long runs will take, from finished runs of the same experiment with the same number of steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.sweeps.checked_jobs import CheckedJob
 
 _NEWEST = 20
-"""So many runs say how long one takes; to read all that were ever made would take longer than it is worth."""
+"""Maximum number of finished runs to read. Reading all of them would take too long."""
 
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """How long all jobs will take one after another, in seconds, and how many earlier runs say so."""
+    """The time of all jobs one after another, in seconds, and the number of earlier runs that it is based on."""
 
     seconds: float
     num_runs: int
 
 
 def expected_time(jobs: Sequence[CheckedJob]) -> ExpectedTime | None:
-    """Return what the training of all jobs will take, None where for one of them no such run has finished."""
+    """Return the training time of all jobs, or None if no comparable run has finished for one of them."""
     known: dict[tuple[Path, int | None], list[float]] = {}
     total, used = 0.0, 0
     for job in jobs:
@@ -43,7 +43,7 @@ def expected_time(jobs: Sequence[CheckedJob]) -> ExpectedTime | None:
 
 
 def _times_s(root: Path, num_steps: int | None) -> list[float]:
-    """Return the training times of the newest finished runs below a folder that had so many steps."""
+    """Return the training times of the newest finished runs below a folder that had `num_steps` steps."""
     times: list[float] = []
     newest = sorted(runs_below(root), key=lambda run: run.path.stat().st_mtime, reverse=True)
     for run in newest[: _NEWEST * 5]:

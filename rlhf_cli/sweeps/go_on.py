@@ -1,4 +1,4 @@
-"""Goes on with a sweep: runs what is missing, was stopped, killed or has failed, and says of every job why."""
+"""Resume a sweep: run jobs that are missing, stopped, killed or failed, and say why for each."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ _LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""
 
 @dataclass(frozen=True)
 class _Known:
-    """A job and what has become of it so far; no status where it was never frozen."""
+    """A job and its status so far; None if it was never frozen."""
 
     job: Job
     status: Status | None
 
     def is_wanted(self, *, only_failed: bool) -> bool:
-        """Return whether it is run now."""
+        """Return whether to run it now."""
         if self.status is None:
             return not only_failed
         return self.status.state == FAILED if only_failed else self.status.state not in _LEFT_ALONE
 
 
 def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
-    """Go on with the sweep in `folder` and return how it ended; `words` are what else was typed: no sweep takes
-    any.
+    """Resume the sweep in `folder` and return how it ended. `words` are other typed overrides; a sweep accepts none.
 
-    Raises RunError while another process runs it, and whatever is wrong with any of the jobs, before the first starts.
+    Raise RunError if another process runs it, and any problem of the jobs before the first one starts.
     """
     if words:
         raise ConfigError(
@@ -88,7 +87,7 @@ def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: li
 
 
 def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
-    """Run the trials of a search that were stopped, then those that are left, and return the exit code."""
+    """Run the trials of a search that were stopped, then the remaining ones, and return the exit code."""
     if options.only_failed:
         raise ConfigError(
             "a search does not try again what has failed: it proposes something else",
@@ -109,7 +108,7 @@ def _status(sweep: SweepFolder, job: Job) -> Status | None:
 
 
 def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions, *, dry_run: bool) -> list[ReadyJob]:
-    """Return the jobs as they go on. Raises all that is wrong with any of them, before anything is written."""
+    """Return the jobs ready to run. Raise all their problems before anything is written."""
     problems = JobProblems()
     going_on = []
     missing = [one.job for one in wanted if one.status is None]
@@ -139,7 +138,7 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions,
 
 
 def _planned(sweep: SweepFolder, one: _Known, options: SweepOptions) -> PlannedJob:
-    """Return the line of the table that says what becomes of a job, and why."""
+    """Return the table row that says what is done with a job, and why."""
     status = one.status
     if status is None:
         return PlannedJob(one.job.name, _MISSING, 0, None, "begins" if not options.only_failed else "", "")
@@ -162,7 +161,7 @@ def _why_nothing(known: Sequence[_Known], options: SweepOptions) -> str:
 
 
 def _took_s(sweep: SweepFolder, known: Sequence[_Known]) -> float | None:
-    """Return how long a run of this sweep has trained that has finished, the median; None where none has."""
+    """Return the median training time of this sweep's finished runs, or None if no run has finished."""
     finished = [sweep.run_of(one.job) for one in known if one.status is not None and one.status.state == FINISHED]
     times = [seconds for run in finished if (seconds := training_time_s(run)) is not None]
     return statistics.median(times) if times else None

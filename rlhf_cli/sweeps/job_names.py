@@ -1,4 +1,4 @@
-"""Names the jobs of a sweep by what differs: `weight=0.5,seed=2`, which is a folder, a row and a label."""
+"""Name the jobs of a sweep by their differences: `weight=0.5,seed=2`. The name is used as folder, row and label."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 
 _MOST_OF_A_VALUE = 32
 _MOST_OF_A_NAME = 120
-"""Folders may have names of 255 bytes; beyond this nobody reads them."""
+"""Folder names may have 255 bytes; names longer than this are unreadable."""
 _HASH = 6
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _EXPONENT = re.compile(r"(\d)e([+-])0+(\d)")
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a name for each job: its values under the shortest ends of their keys that are unambiguous.
+    """Return a name for each job: its values, under the shortest unambiguous suffixes of their keys.
 
-    Names are unique, and can be a folder's: what a shell or a file system minds becomes `-`, and a value that is long,
-    or would be another's double then, ends in a hash.
+    Names are unique and valid as folder names. Characters that are unsafe in a shell or file system become `-`. A value
+    that is long, or equal to another one after that, ends in a hash.
     """
     keys = list(rows[0]) if rows else []
     short = short_keys(keys)
@@ -28,9 +28,9 @@ def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return each key -> its shortest end that no other key has: `weight`, or `brevity.weight` beside another weight.
+    """Return key -> its shortest suffix that no other key has: `weight`, or `brevity.weight` next to another weight.
 
-    A group put somewhere, `reward@rewards.x`, is called by that place.
+    For a group with a package, `reward@rewards.x`, the package is used.
     """
     parts = {key: tuple(_UNSAFE.sub("-", key.rpartition("@")[2]).split(".")) for key in keys}
     short = {}
@@ -43,7 +43,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _cells(values: Sequence[str]) -> dict[str, str]:
-    """Return each value -> how it stands in a name, different for different values."""
+    """Return value -> its text in a name. Different values have different texts."""
     plain = {value: _plain(value) for value in values}
     several = [text for text in plain.values() if list(plain.values()).count(text) > 1]
     return {
@@ -66,12 +66,12 @@ def _is_number(value: str) -> bool:
 
 
 def _number(value: str) -> str:
-    """Return a number as one would type it: 1e-5, not Python's 1e-05."""
+    """Return a number as a user would type it: 1e-5, not Python's 1e-05."""
     return _EXPONENT.sub(r"\1e\2\3", value)
 
 
 def _shortened(value: str, text: str) -> str:
-    """Return the end of a value, which of a path says most, and what tells it from others that end so."""
+    """Return the end of a value, which is the most telling part of a path, with a hash that makes it unique."""
     return f"{text[-(_MOST_OF_A_VALUE - _HASH - 1) :].lstrip('-.')}~{_hash(value)}"
 
 

@@ -1,4 +1,4 @@
-"""Runs one job of a sweep in a process of its own, to whose exit code and status.json its end is left."""
+"""Run one job of a sweep in its own process. The result is its exit code and status.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf_cli.terminal_output import safe_output
 
 
 def run_job(request: JobRequest) -> int:
-    """Train the run in the folder that a request names, as a command of its own would; returns its exit code."""
+    """Train the run in the requested folder, as its own command would, and return the exit code."""
     remember_typed(sys.argv[1:])
     with lasting_output(), safe_output():
         try:
@@ -32,7 +32,7 @@ def run_job(request: JobRequest) -> int:
             return error.exit_code
         except KeyboardInterrupt:
             return Preempted.exit_code
-        except Exception:  # the end of this process: its console.txt has the traceback
+        except Exception:  # last handler of this process; the traceback goes to console.txt
             traceback.print_exc()
             return EXIT_CRASH
 
@@ -45,7 +45,7 @@ def _train(folder: RunFolder, request: JobRequest) -> int:
 
 
 def _have_threads() -> None:
-    """Let torch have as many threads as it would have read from the environment, had it not been imported before."""
+    """Give torch the number of threads it would have read from the environment, because torch is imported already."""
     import torch
 
     asked = os.environ.get("OMP_NUM_THREADS", "")

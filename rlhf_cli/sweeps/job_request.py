@@ -1,4 +1,4 @@
-"""What a sweep asks of the process that its jobs are forks of: which run, and the process to be while it trains."""
+"""The request that a sweep sends to the process that forks its jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One job to begin. `run` is its folder, `console` the file that it prints to; `resume` and `take_over` say how it
-    goes on; the rest is what a command of its own would have had.
+    """A job to start. `run` is its folder, `console` the file for its output; `resume` and `take_over` say how it
+    resumes.
+
+    The other fields are the environment, folder and arguments that its own command would have had.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Shares the machine out among the jobs that run at a time: GPUs one by one, the cores of a CPU evenly."""
+"""Divide the machine among concurrent jobs: GPUs one by one, CPU cores evenly."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Slot:
-    """What a job has been given: GPUs, held by this process, and the environment that it sees them through."""
+    """The resources of a job: GPUs, locked by this process, and the environment that exposes them."""
 
     held: HeldGpus
     environment: dict[str, str]
 
 
 class JobSlots:
-    """Places for so many jobs at a time."""
+    """Resources for `at_once` concurrent jobs."""
 
     def __init__(self, at_once: int) -> None:
         self._threads = threads_of_each(at_once)
 
     @property
     def threads(self) -> int | None:
-        """Return how many threads each job has; None for what its environment says, or torch's own choice."""
+        """Return the threads per job, or None to use its environment's setting or torch's default."""
         return self._threads
 
     def slot_for(self, job: ReadyJob) -> Slot | None:
-        """Return what a job needs; None where its GPUs, or as many as it needs, are not free now."""
+        """Return the resources for a job, or None if not enough suitable GPUs are free now."""
         launch = job.launch
         wanted = gpus_of(launch)
         held = take(wanted, job.folder.shown) if job.is_pinned or not wanted else _any(len(wanted), job.folder.shown)
@@ -42,18 +42,17 @@ class JobSlots:
         environment = dict(os.environ)
         if held.gpus and not job.is_pinned:
             environment[_GPUS] = ",".join(held.gpus)
-        # The ranks of several processes have a thread each, as in a run that is alone.
+        # A run with several ranks uses one thread per rank, as it does outside a sweep.
         if self._threads is not None and launch.in_this_process:
             environment[_THREADS] = str(self._threads)
         return Slot(held, environment)
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return the threads of each of so many jobs at a time: the cores that this process may use, shared out, or fewer
-    where the user has said so. More than there are cores for wait for one another: two jobs of two threads each took
-    twenty times as long on two cores.
+    """Return the threads per job: the usable cores divided by `at_once`, or fewer if the user asked for fewer.
 
-    None for one alone, which has what a run that is alone has.
+    More threads than cores block one another: two jobs with two threads each took twenty times as long on two cores.
+    Return None for one job at a time, which runs like a single run.
     """
     if at_once == 1:
         return None
@@ -64,7 +63,7 @@ def threads_of_each(at_once: int) -> int | None:
 
 
 def _any(count: int, run: str) -> HeldGpus | None:
-    """Return so many of the GPUs that this process sees, those that are free now; None where there are fewer."""
+    """Lock and return `count` free GPUs of those visible to this process, or None if there are fewer."""
     found: list[HeldGpus] = []
     for gpu in visible_gpus():
         if (held := take([gpu], run)) is not None:

@@ -1,4 +1,4 @@
-"""Watches a job of a sweep from outside, by what its run folder says while it trains."""
+"""Monitor a job of a sweep from outside, by reading its run folder while it trains."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlhf_cli.screen.sweep_table import STARTING, WAITING, JobRow
 from rlhf_cli.sweeps.ready_job import ReadyJob
 
 _PACE_OF = 20
-"""The pace is that of so many log events."""
+"""Number of log events used to estimate the pace."""
 _INSTEAD = ("loss", "mean_token_accuracy")
 
 
 @dataclass
 class JobWatch:
-    """A job and what has been seen of it. `began_at` and `ended_at` are on the monotonic clock, None before."""
+    """A job and its observed progress. `began_at` and `ended_at` are on the monotonic clock, None until they happen."""
 
     job: ReadyJob
     metric: str | None
@@ -35,35 +35,33 @@ class JobWatch:
 
     @property
     def shown_metric(self) -> str:
-        """Return the metric that is shown: the one that was asked for, the total reward, or the loss of a run that has
-        none.
-        """
+        """Return the metric to show: the requested one, else the total reward, else the loss."""
         if self.metric is not None:
             return self.metric
         return next((name for name in (TOTAL, *_INSTEAD) if self._points.get(name)), TOTAL)
 
     @property
     def took_s(self) -> float | None:
-        """Return how long it took, None where it has not ended."""
+        """Return its duration, or None if it has not ended."""
         return None if self.began_at is None or self.ended_at is None else self.ended_at - self.began_at
 
     @property
     def will_take_s(self) -> float | None:
-        """Return how long a running job takes from its beginning to its end at its pace, None where that is unknown."""
+        """Return the estimated total duration of a running job, or None if unknown."""
         left = self.left_s()
         return None if self.began_at is None or left is None else time.monotonic() - self.began_at + left
 
     def begins(self) -> None:
-        """Note that its process is about to start."""
+        """Record that its process is about to start."""
         self.began_at, self.state = time.monotonic(), STARTING
 
     def ends(self, status: Status) -> None:
-        """Note how it ended."""
+        """Record how it ended."""
         self._read()
         self.ended_at, self.state, self.step = time.monotonic(), status.state, status.step
 
     def look(self) -> None:
-        """Read what it has written since. What cannot be read now can be the next time."""
+        """Read what it has written since the last call. What cannot be read now is read next time."""
         with contextlib.suppress(RunError, OSError):
             status = read_status(self.job.folder)
             if status.state == RUNNING and self.state == STARTING:
@@ -74,12 +72,12 @@ class JobWatch:
             self._read()
 
     def row(self) -> JobRow:
-        """Return its line of the table."""
+        """Return its table row."""
         values = tuple(self.values_of(self.shown_metric))
         return JobRow(self.job.name, self.state, self.step, self.max_steps, values, self.left_s(), self.ended_at)
 
     def left_s(self) -> float | None:
-        """Return how many seconds it will still take at its pace, None where that is not known."""
+        """Return the estimated remaining seconds, or None if unknown."""
         times = self._times[-_PACE_OF:]
         if self.max_steps is None or len(times) < 2 or times[-1][0] <= times[0][0]:
             return None
@@ -87,7 +85,7 @@ class JobWatch:
         return max(0.0, (self.max_steps - times[-1][0]) * per_step)
 
     def values_of(self, metric: str) -> list[float]:
-        """Return what it has logged of a metric so far, in the order of its steps."""
+        """Return the logged values of a metric so far, ordered by step."""
         points = self._points.get(metric, {})
         return [points[step] for step in sorted(points)]
 
@@ -99,7 +97,7 @@ class JobWatch:
         file = self.job.folder.metrics
         if not file.is_file():
             return
-        if file.stat().st_size < self._offset:  # rewound to a checkpoint, by a run that goes on
+        if file.stat().st_size < self._offset:  # a resumed run truncated it to a checkpoint
             self._offset = 0
             self._points.clear()
             self._times.clear()

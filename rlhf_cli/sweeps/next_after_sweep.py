@@ -1,4 +1,4 @@
-"""Says what to type after a grid has been run: more seeds where there is one, the best setting's model, or the logs."""
+"""Suggest the next command after a grid: more seeds if there is only one, the best setting's model, or the logs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlhf_cli.sweeps.sweep_folder import SweepFolder, typed_words
 
 _SEEDS = "seed=range(0,5)"
 _NOT_AGAIN = ("run.name", "seed")
-"""Keys of a command that is typed once more with other seeds: a folder of that name is there by now."""
+"""Keys to drop when the command is repeated with other seeds: a folder with that run.name exists by then."""
 
 
 def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
-    """Return the command -> what it is for; `comparison` is None where no run could be read."""
+    """Return command -> purpose. `comparison` is None if no run could be read."""
     shown = shlex.quote(RunFolder(sweep.path).shown)
     if comparison is not None and any(run.metrics.num_events for run in comparison.runs):
         settings = comparison.grouped.settings
@@ -28,7 +28,7 @@ def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str,
 
 
 def _winner(comparison: Comparison) -> Setting | None:
-    """Return the setting that a verdict calls better than every other; None where no verdict does."""
+    """Return the setting that won a verdict, else the only one on the Pareto front, else None."""
     key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
     for verdict in comparison.verdicts:
         settings = comparison.grouped.settings

@@ -1,4 +1,4 @@
-"""Says what a search works towards: a metric of metrics.jsonl, more or less of which is better."""
+"""Parse a search's objective: a metric of metrics.jsonl to maximise or minimise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric that a search makes as large as it can, or as small."""
+    """A metric that a search maximises or minimises."""
 
     metric: str
     less_is_better: bool
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """Return Optuna's word for it."""
+        """Return Optuna's name of the direction."""
         return "minimize" if self.less_is_better else "maximize"
 
     def __str__(self) -> str:
@@ -33,15 +33,17 @@ class Objective:
 
 
 def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
-    """Return the objective that a text such as `rewards/correct/mean` or `-kl` names; the name of one of the `rewards`
-    stands for its raw mean, as in `rlhf compare --on` and `stop`.
+    """Return the objective of a text such as `rewards/correct/mean` or `-kl`.
+
+    The name of one of the `rewards` means its raw mean, as in `rlhf compare --on` and `stop`.
     """
     return Objective(logged_name(text.removeprefix("-").strip(), rewards), text.startswith("-"))
 
 
 def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
-    """Return what a metric has come to by all that was `logged` of it: of the training its mean over the last tenth of
-    the log events in which it is a number, of what is held out the last value. None where there is no number.
+    """Return the value of a metric from the events `logged` so far, or None if there is no finite number.
+
+    For a training metric, this is the mean over the last tenth of its log events; for a held-out one, the last value.
     """
     values = [value for value in logged if math.isfinite(value)]
     if not values:
@@ -53,7 +55,7 @@ def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
 
 
 def refuse_unlogged(objectives: Sequence[Objective], logged: Iterable[str], *, where: str) -> None:
-    """Raise RunError for an objective that a run which has ended never logged, with the nearest name that it did."""
+    """Raise RunError if an ended run never logged an objective. Suggest the nearest logged name."""
     names = sorted(logged)
     for objective in objectives:
         if objective.metric in names:

@@ -1,4 +1,4 @@
-"""Says what came of a sweep: the comparison, the report that is written and logged beside its runs, the folder."""
+"""Show the result of a sweep: the comparison, the report (also logged beside its runs), and the folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PICTURE = "comparison.png"
 
 
 def show_outcome(console: Console, sweep: SweepFolder) -> None:
-    """Print the comparison of what has been run of a sweep, and where it and its report lie."""
+    """Print the comparison of a sweep's runs so far, and where the sweep and its report are."""
     folders = [run for job in sweep.jobs if (run := sweep.run_of(job)).config.is_file()]
     runs, problems = read_runs(folders, wanted=is_shown)
     comparison = compare(runs) if runs else None
@@ -42,10 +42,10 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
 
 
 def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
-    """Print how many runs came to what was expected of them, and what the others have missed."""
+    """Print how many runs met their expectations, and what the others missed."""
     verified = []
     for folder in folders:
-        with contextlib.suppress(RunError):  # it is among those that are left out above
+        with contextlib.suppress(RunError):  # already listed as left out above
             verified.append(verify(folder))
     if not any(run.outcomes for run in verified):
         return
@@ -57,8 +57,9 @@ def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
-    """Write the report of a sweep and a picture of its comparison, and log both beside its runs where wandb mirrors
-    them. Nothing of it raises: what was trained is no less trained for it.
+    """Write a sweep's report and comparison plot, and log both to wandb if its runs are mirrored there.
+
+    Never raise: the training itself has succeeded.
     """
     if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
         return
@@ -76,7 +77,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     if comparison is not None and can_draw():
         try:
             draw_comparison(comparison, picture)
-        except Exception as error:  # whatever a drawing library raises, the runs are trained
+        except Exception as error:  # a plotting error must not fail a trained sweep
             say(f"no {_PICTURE}: {error}")
     log_report(folder, [folder / NAME, picture], say=say)
     if any(unsent(place) for place in (folder, *(config.parent for config in folder.glob("*/config.yaml")))):
@@ -84,12 +85,12 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
 
 
 def say_folder(console: Console, folder: Path) -> None:
-    """Print where a sweep lies, the last line of every sweep."""
+    """Print the folder of a sweep; it is the last line of every sweep."""
     console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
 
 
 def way_on(sweep: SweepFolder) -> str:
-    """Return the line that says how to go on with a sweep that is not done."""
+    """Return the line that says how to resume an unfinished sweep."""
     left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
     return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
@@ -100,7 +101,7 @@ def _has_begun(run: RunFolder) -> bool:
 
 
 def _state(run: RunFolder) -> str:
-    """Return what state a run is in; an unreadable status.json is no reason not to say what came of the others."""
+    """Return the state of a run. An unreadable status.json must not prevent showing the others."""
     try:
         return read_status(run).state
     except RunError:

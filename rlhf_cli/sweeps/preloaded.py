@@ -1,6 +1,6 @@
-"""What the jobs of a sweep need, imported once: each job is a fork of the process that has imported this.
+"""Import once what the jobs of a sweep need; each job is a fork of the process that imported this.
 
-It imports and does nothing else: a device that is in use, and a thread, do not survive a fork.
+This module only imports, because an initialised device or a thread does not survive a fork.
 """
 
 import rlhf_cli.assemble.trainer

@@ -1,4 +1,4 @@
-"""A job that can start: frozen, checked, its processes planned."""
+"""A job that can start: frozen, checked, and with planned processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class ReadyJob:
-    """A run folder that is to be trained: from its newest checkpoint with `resume`, though another machine left it
-    with `take_over`.
+    """A run folder to be trained.
+
+    `resume` continues from its newest checkpoint; `take_over` does so even if another machine still holds it.
     """
 
     name: str
@@ -25,11 +26,11 @@ class ReadyJob:
 
     @property
     def launch(self) -> LaunchPlan:
-        """Return the processes that it would have, on the GPUs that this process sees."""
+        """Return the launch plan on the GPUs that this process sees."""
         env = self.plan.machine.accelerate_env
         return plan_launch(self.experiment, self.folder.path, resume=self.resume, accelerate_env=env)
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether the GPUs it has to have are named, so that no others will do."""
+        """Return whether it must run on specific GPUs."""
         return "CUDA_VISIBLE_DEVICES" in self.plan.machine.accelerate_env

@@ -1,4 +1,4 @@
-"""Runs the frozen jobs of a sweep, so many at a time, each in a process of its own."""
+"""Run the frozen jobs of a sweep, several at a time, each in its own process."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from rlhf_cli.sweeps.warm_processes import Began, JobEnded, WarmProcesses
 
 _LOOK_EVERY_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
-"""What the jobs get when the sweep is asked to stop once, twice, three times: save, end at once, be gone."""
+"""Signals sent to the jobs on the first, second and third request to stop: save, end at once, be killed."""
 
 
 class JobsToCome(Protocol):
-    """Jobs that are made while others run: the trials of a search, of which the next depends on what came of these."""
+    """Jobs that are created while others run: the trials of a search, where the next depends on earlier results."""
 
     @property
     def num_to_come(self) -> int:
         """Return how many there will be, as far as is known."""
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next one; None where there are no more."""
+        """Return the next one, or None if there are no more."""
 
     def should_stop(self, watch: JobWatch) -> bool:
-        """Return whether a job that runs is to be stopped, which is said once."""
+        """Return whether a running job should be stopped. It returns True once per job."""
 
     def ended(self, watch: JobWatch, status: Status) -> Status:
-        """Take note of how a job ended, and return what is to be said of it."""
+        """Record how a job ended, and return the status to show."""
 
 
 def run_jobs(
@@ -57,11 +57,11 @@ def run_jobs(
     expected_s: float | None = None,
     to_come: JobsToCome | None = None,
 ) -> int:
-    """Run the jobs and return the exit code of the sweep: 0 where all are done, 75 where it was stopped, 1 where any
-    crashed, 2 where all that failed were the user's mistakes.
+    """Run the jobs and return the exit code of the sweep.
 
-    `expected_s` is how long one takes, as far as is known; `to_come` are jobs beside these, made one by one. Raises
-    RlhfError where the process that jobs are started from is gone.
+    The code is 0 if all are done, 75 if the sweep was stopped, 1 if any job crashed, 2 if all failures were user
+    errors. `expected_s` is the expected time of one job, or None; `to_come` creates further jobs one by one. Raise
+    RlhfError if the process that forks the jobs has died.
     """
     runner = _Runner(console, jobs, options, expected_s, to_come)
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
@@ -73,7 +73,7 @@ def run_jobs(
 
 
 class _Runner:
-    """The jobs that wait, those that run, and how each ended."""
+    """The waiting and running jobs, and how each ended."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class _Runner:
         )
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
-        """Note that somebody wants the sweep to stop; what is to be done about it is done between two looks."""
+        """Record a request to stop. It is handled in the main loop."""
         self._asked.append(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
 
     def run(self) -> int:
-        """Run until nothing waits or runs any more."""
+        """Run until no job is waiting or running."""
         with self._display:
             while self._running or (not self._asked and self._has_next()):
                 self._stop_where_asked()
@@ -117,7 +117,7 @@ class _Runner:
                 for event in self._processes.events(_LOOK_EVERY_S):
                     if isinstance(event, Began):
                         self._pids[event.job] = event.pid
-                        self._watches[event.job].begins()  # the first has waited for what all of them import
+                        self._watches[event.job].begins()  # restart its clock after the shared imports
                         self._signal(event.job, times=self._heard)
                     else:
                         self._end(event)
@@ -131,13 +131,13 @@ class _Runner:
         return EXIT_OK
 
     def close(self) -> None:
-        """End what still runs, and let go of the GPUs."""
+        """End the running jobs and release the GPUs."""
         self._processes.close()
         for slot in self._running.values():
             slot.held.release()
 
     def _has_next(self) -> bool:
-        """Return whether a job waits, after asking for one that is to come."""
+        """Return whether a job is waiting, after trying to create one."""
         if not self._waiting and self._to_come is not None and (job := self._to_come.next_job()) is not None:
             self._watches.append(JobWatch(job, self._options.watch))
             self._waiting.append(len(self._watches) - 1)
@@ -145,7 +145,7 @@ class _Runner:
         return bool(self._waiting)
 
     def _prune(self) -> None:
-        """Stop what does worse than others did."""
+        """Stop trials that do worse than others did."""
         for number in self._running if self._to_come is not None else ():
             watch = self._watches[number]
             watch.look()
@@ -153,7 +153,7 @@ class _Runner:
                 self._signal(number, times=1)
 
     def _begin_next(self) -> bool:
-        """Begin the first of those that wait; return False where there is no GPU for it now."""
+        """Start the first waiting job. Return False if no GPU is free for it now."""
         number = self._waiting[0]
         watch = self._watches[number]
         slot = self._slots.slot_for(watch.job)
@@ -181,7 +181,7 @@ class _Runner:
         return True
 
     def _say_busy(self, job: ReadyJob) -> None:
-        """Say once who has the GPUs, where that is not this sweep; raise RunError where there never will be enough."""
+        """Print once who holds the GPUs if it is not this sweep. Raise RunError if there can never be enough."""
         needed, seen = len(gpus_of(job.launch)), visible_gpus()
         if needed > len(seen):
             raise RunError(
@@ -215,7 +215,10 @@ class _Runner:
         self._display.name_metrics(watch)
 
     def _concluded(self, job: ReadyJob, code: int) -> Status:
-        """Return the status of a job whose process has ended; one that could not say how has it said here."""
+        """Return the status of a job whose process has ended.
+
+        If the process could not write its status, write it here.
+        """
         folder = job.folder
         try:
             status = read_status(folder)

@@ -1,4 +1,4 @@
-"""Takes a search from its plan to its last table: trials that a memory proposes, run as the jobs of any sweep."""
+"""Run a search from its plan to its final table: a study proposes trials, which run as jobs of a sweep."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _SEEDS = "seed=range(1,6)"
 
 
 def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
-    """Run a new search, or say with --dry-run what it would be; returns how it ended.
+    """Run a new search, or describe it with --dry-run, and return how it ended.
 
-    Raises, before anything is written, what is wrong at any end of what may be searched, and ConfigError where Optuna
-    is missing or trials would go to Slurm.
+    Before anything is written, raise all problems at the corners of the space, and ConfigError if Optuna is missing or
+    trials would go to Slurm.
     """
     corners = checked(plan.corners(), adjust=without_section)
     if goes_to_slurm(corners[0].prepared.experiment.launch):
@@ -63,7 +63,7 @@ def is_search(folder: Path) -> bool:
 
 
 def search_of(folder: Path) -> SearchPlan:
-    """Return the search in a folder, as it was typed. Raises RunError where the words no longer say the same."""
+    """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
     plan = search_plan(typed_words(folder))
     if plan is None:
         raise RunError("the words of this search describe none any more", where=str(folder / SWEEP_FILE))
@@ -73,10 +73,10 @@ def search_of(folder: Path) -> SearchPlan:
 def go_on_with_search(
     console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
-    """Run the trials of a search that are left, with --dry-run none, show what was found, and return the exit code.
+    """Run the remaining trials of a search (none with --dry-run), show the results, and return the exit code.
 
-    Trials that were begun go on as `allowed` has it. Raises RunError where another process runs the search, and what
-    `resumed` raises for a trial that cannot go on.
+    Unfinished trials resume with the permissions in `allowed`. Raise RunError if another process runs the search, and
+    the errors of `resumed` for a trial that cannot resume.
     """
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
         memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
@@ -97,7 +97,7 @@ def go_on_with_search(
 
 
 def _show_left(console: Console, plan: SearchPlan, memory: Memory, folder: Path) -> None:
-    """Print how many trials are to come, nothing where none is."""
+    """Print how many trials are left, if any."""
     if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
         shown = shlex.quote(RunFolder(folder).shown)
         way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` goes on"
@@ -139,8 +139,9 @@ def _in_words(may_be: Numbers | Options) -> str:
 
 
 def rounded_words(words: Sequence[str], space: Space) -> list[str]:
-    """Return words with as many digits as one would type. A whole number and one of several values stay as they are:
-    `max_completion_length=1.235e+04` is no whole number, and another value than the one that was tried.
+    """Return words with the number of digits a user would type. Whole numbers and options are not changed.
+
+    `max_completion_length=1.235e+04` would not be a whole number, and not the value that was tried.
     """
     rounded = []
     for key, _, value in (word.partition("=") for word in words):

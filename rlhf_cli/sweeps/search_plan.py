@@ -1,4 +1,4 @@
-"""Says whether `rlhf train -m` makes a search, and what it may set: checked at its corners before the first trial."""
+"""Decide whether `rlhf train -m` starts a search, and check its space at the corners before the first trial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOTAL = "reward"
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """A search: what it is to find, what it may set, and the words that hold for every trial."""
+    """A search: its objectives, its space, and the words that apply to every trial."""
 
     sweep: Sweep
     objectives: tuple[Objective, ...]
@@ -33,14 +33,14 @@ class SearchPlan:
     seed: int
 
     def job(self, number: int, words: Sequence[str]) -> Job:
-        """Return the job that a trial is: called by its number, and by what it sets where a name has room for it."""
+        """Return the job of a trial, named by its number and its settings as far as they fit."""
         values = {key: value for key, _, value in (word.partition("=") for word in words)}
         shown = {"trial": str(number), **{key: few_digits(value) for key, value in values.items()}}
         (name,) = names_of([shown])
         return Job(name, values, (*self.fixed, *words))
 
     def corners(self) -> list[Job]:
-        """Return jobs that between them set every key to its ends, or to each of its options."""
+        """Return jobs that together set every key to its ends, or to each of its options."""
         first = {key: may_be.corners()[0] for key, may_be in self.space.items()}
         rows = [first]
         for key, may_be in self.space.items():
@@ -51,12 +51,12 @@ class SearchPlan:
 
 
 def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | None:
-    """Return the search that the words describe; None where they describe a grid: no `sweep` section says what to find.
+    """Return the search that the words describe, or None if they describe a grid because no `sweep` section sets a
+    goal.
 
-    What had to be composed to see that is put into `known`: of a grid it is the first job.
-
-    Raises what `prepare` raises where a search is asked for and something is wrong with it, and ConfigError for a
-    space that is empty, that holds the seed, or that the objective moves with.
+    The experiment composed to find out is put into `known`; for a grid it is the first job. Raise the errors of
+    `prepare` if a search is requested but invalid, and ConfigError for a space that is empty, contains the seed, or
+    changes the objective itself.
     """
     fixed, from_words = split_words(typed) if _is_typed(typed) else _of_a_grid(typed)
     words = _first_of_a_grid(typed) or [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
@@ -65,7 +65,7 @@ def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | No
     except UserError:
         if _is_typed(typed):
             raise
-        return None  # the grid says what is wrong with which of its jobs
+        return None  # the grid reports which of its jobs are wrong
     if known is not None:
         known[tuple(words)] = prepared
     experiment = prepared.experiment
@@ -80,13 +80,14 @@ def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | No
 
 
 def without_section(tree: JsonTree, origins: Origins) -> None:
-    """Take the section out of a trial's configuration, in place: a run of a search is no search."""
+    """Remove the section from a trial's configuration, in place, because a trial is not itself a search."""
     tree.pop(SECTION, None)
 
 
 def _of_a_grid(typed: list[str]) -> tuple[list[str], Space]:
-    """Return the words of what may still be a search by its experiment's own section; a space that cannot be read is
-    the grid's to complain of.
+    """Return the fixed words and the space of a command that may be a search through its experiment's `sweep` section.
+
+    If the space cannot be parsed, leave the error to the grid.
     """
     try:
         return split_words(typed)
@@ -95,7 +96,7 @@ def _of_a_grid(typed: list[str]) -> tuple[list[str], Space]:
 
 
 def _first_of_a_grid(typed: list[str]) -> list[str]:
-    """Return the words of the first job where these are a grid's; none where they are not, or not yet in order."""
+    """Return the words of the first job if these describe a valid grid, else none."""
     if _is_typed(typed):
         return []
     try:
@@ -135,7 +136,7 @@ def _is_of_section(word: str) -> bool:
 
 
 def few_digits(value: str) -> str:
-    """Return a number as a name has room for it; trials have numbers of their own to tell them apart."""
+    """Return a number with few digits, to fit in a name. Trial numbers keep names unique."""
     try:
         return f"{float(value):.3g}"
     except ValueError:

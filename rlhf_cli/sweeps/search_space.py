@@ -1,4 +1,4 @@
-"""Reads what a search may set: intervals, ranges and choices in Hydra's words, typed or in `sweep.space`."""
+"""Parse a search space: intervals, ranges and choices in Hydra's syntax, typed or in `sweep.space`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEEDS = ("seed",)
 
 @dataclass(frozen=True)
 class Numbers:
-    """All numbers from `low` to `high`, both included; `is_log` tries small ones as often as large ones."""
+    """All numbers from `low` to `high`, both included. `is_log` samples on a logarithmic scale."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class Numbers:
     is_whole: bool = False
 
     def corners(self) -> list[str]:
-        """Return the least and the greatest value, as they are typed."""
+        """Return the minimum and the maximum, as override values."""
         return [self.word(self.low), self.word(self.high)]
 
     def word(self, value: float) -> str:
@@ -50,11 +50,11 @@ class Options:
 
 
 Space = dict[str, Numbers | Options]
-"""Maps a key or a group -> what it may be."""
+"""Key or config group -> its possible values."""
 
 
 def split_words(words: Iterable[str]) -> tuple[list[str], Space]:
-    """Return the words that hold for every trial, and what the others say may be searched."""
+    """Return the words that apply to every trial, and the space of the others."""
     fixed: list[str] = []
     space: Space = {}
     for word in words:
@@ -67,9 +67,9 @@ def split_words(words: Iterable[str]) -> tuple[list[str], Space]:
 
 
 def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iterable[str]) -> Space:
-    """Return what `sweep.space` says may be searched, without the keys that were `typed`.
+    """Return the space in `sweep.space`, without the keys that were `typed`.
 
-    A `*` in a key stands for every one of the `rewards`. Raises ConfigError for one that stands for none.
+    A `*` in a key matches each of the `rewards`. Raise ConfigError for a pattern that matches none.
     """
     typed, names = set(typed), list(rewards)
     space: Space = {}
@@ -95,7 +95,7 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
 
 
 def refuse_seeds(space: Space) -> None:
-    """Raise ConfigError where the best seed would be searched for, which is luck and no setting."""
+    """Raise ConfigError if the space contains the seed: the best seed is luck, not a setting."""
     for key in _SEEDS:
         if key in space:
             raise ConfigError(
@@ -131,7 +131,7 @@ def _parse(word: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(word)
     except HydraException:
-        return None  # composing says what is wrong with it
+        return None  # composing reports the error
 
 
 def _may_be(override: Override, word: str) -> Numbers | Options:

@@ -1,7 +1,7 @@
-"""Asks Optuna for the next trial and tells it what came of the last; its memory is a file of the sweep's folder.
+"""Ask Optuna for the next trial and tell it the results. The study is stored in a file of the sweep's folder.
 
-Ask and tell (https://optuna.readthedocs.io, "Ask-and-Tell Interface"): the runs are ours, the proposals Optuna's. The
-memory is Optuna's journal, a JSON object a line, so a search that was stopped goes on where it was.
+This is Optuna's ask-and-tell interface (https://optuna.readthedocs.io, "Ask-and-Tell Interface"): we run the trials,
+Optuna proposes them. The storage is Optuna's journal, one JSON object per line, so a stopped search can resume.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ JOURNAL = "search.jsonl"
 _NAME = "search"
 _JOB = "job"
 _LEFT_AFTER_HALVING = 3
-"""One in so many goes on at every rung: arXiv 1810.05934 takes 4, and 3 wastes less of a search of some forty."""
+"""One trial in this many continues at each rung. arXiv 1810.05934 uses 4; 3 wastes less of a search of about forty."""
 _FIRST_RUNG_PERCENT = 11
-"""Before so much of a training nothing is stopped; halving looks again at 33 % and at 99 %."""
+"""Nothing is stopped before this percentage of a training. Halving checks again at 33 % and 99 %."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A trial: its number, and its settings as the words that a user would type."""
+    """A proposed trial: its number, and its settings as overrides."""
 
     number: int
     words: tuple[str, ...]
@@ -41,8 +41,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a trial. `values` are those of the objectives, empty where it has none; `state` is Optuna's word:
-    complete, pruned, fail, running.
+    """A trial and its result. `values` has one entry per objective, or is empty if there are none.
+
+    `state` is Optuna's name: complete, pruned, fail or running.
     """
 
     number: int
@@ -53,10 +54,10 @@ class Tried:
 
 
 class Memory:
-    """The trials of one search: those that have ended, those that run, and where to look next."""
+    """The stored trials of one search, finished and running, and the sampler that proposes new ones."""
 
     def __init__(self, folder: Path, sweep: Sweep, objectives: Sequence[Objective], space: Space, *, seed: int) -> None:
-        """Open the memory in a sweep's folder, empty or not. Raises ConfigError where Optuna is not installed."""
+        """Open the study in a sweep's folder, or create it. Raise ConfigError if Optuna is not installed."""
         _need_optuna()
         import optuna
         from optuna.storages import JournalStorage
@@ -72,8 +73,7 @@ class Memory:
             pruner=_pruner(sweep.prune),
             load_if_exists=True,
         )
-        # A search that goes on after a stop begins with other random numbers: with the same it would try its first
-        # trials once more.
+        # A resumed search needs other random numbers: with the same ones it would repeat its first trials.
         self._study.sampler = _sampler(sweep.sampler, seed + len(self._study.get_trials(deepcopy=False)))
         self._running: dict[int, Trial] = {}
 
@@ -84,12 +84,13 @@ class Memory:
         return Asked(trial.number, self._words(trial.params))
 
     def belongs_to(self, number: int, job: str) -> None:
-        """Note which job of the sweep a trial is."""
+        """Record which job of the sweep a trial is."""
         self._trial(number).set_user_attr(_JOB, job)
 
     def report(self, number: int, percent: int, value: float) -> bool:
-        """Tell how a trial of a single objective does when so much of its training is done, and return whether it
-        should be stopped. What was told of the same moment before stands.
+        """Report a trial's objective after `percent` of its training, and return whether it should be stopped.
+
+        Only for a single objective. A second value for the same percentage is ignored.
         """
         trial = self._trial(number)
         if percent not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
@@ -97,7 +98,7 @@ class Memory:
         return bool(trial.should_prune())
 
     def tell(self, number: int, values: Sequence[float] | None, *, is_pruned: bool = False) -> None:
-        """Tell what came of a trial; no values say that it failed."""
+        """Report the result of a trial. `values` is None if it failed."""
         from optuna.trial import TrialState
 
         state = TrialState.PRUNED if is_pruned else TrialState.COMPLETE if values is not None else TrialState.FAIL
@@ -105,16 +106,16 @@ class Memory:
         self._running.pop(number, None)
 
     def trials(self) -> list[Tried]:
-        """Return every trial that was asked for, in its order."""
+        """Return every proposed trial, in order."""
         return [self._tried(trial) for trial in self._study.get_trials(deepcopy=False)]
 
     def best(self) -> list[Tried]:
-        """Return the best trial, or those of the front where there are several objectives; none before one is done."""
+        """Return the best trial, or the Pareto front for several objectives; empty if no trial is complete."""
         complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
         return [self._tried(trial) for trial in self._study.best_trials] if complete else []
 
     def _trial(self, number: int) -> Trial:
-        """Return a trial that runs, also one that another process asked for."""
+        """Return a running trial, also one that another process asked for."""
         if number not in self._running:
             from optuna.trial import Trial
 

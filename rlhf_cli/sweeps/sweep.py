@@ -1,4 +1,4 @@
-"""Takes a sweep from what was typed to its last table: every job checked and frozen, then run."""
+"""Run a sweep from the typed words to its final table: check and freeze every job, then run them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ _WORTH_SHOWING_S = 1.0
 
 
 def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
-    """Run every combination of what the words `typed` sweep over, or the search that their `sweep` section
-    describes, or say with --dry-run what would be run; returns how it ended.
+    """Run every combination of the swept values in `typed`, or the search of their `sweep` section.
 
-    A job that fails does not stop the others. Raises, before anything is written, what `prepare` and `preflight` raise
-    for any of the jobs.
+    With --dry-run, only print what would run. Return how the sweep ended. A failing job does not stop the others.
+    Before anything is written, raise the errors of `prepare` and `preflight` for all jobs.
     """
     console = Screen()
     known: Known = {}
@@ -77,7 +76,7 @@ def run_ready(
     *,
     expected_s: float | None = None,
 ) -> int:
-    """Run jobs of a sweep, show what came of all of it, and return the exit code. The sweep is held by the caller."""
+    """Run jobs of a sweep, show the result of the whole sweep, and return the exit code. The caller holds the lock."""
     try:
         code = run_jobs(console, jobs, options, expected_s=expected_s)
     finally:
@@ -88,9 +87,9 @@ def run_ready(
 
 
 def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
-    """Return whether the jobs are left to Slurm, which is asked whether it would take them.
+    """Return whether the jobs go to Slurm, after checking that Slurm would accept them.
 
-    Raises ConfigError where some are and some are not.
+    Raise ConfigError if only some of them do.
     """
     launches = {job.prepared.experiment.launch.model_dump_json(): job for job in jobs}
     asked = {goes_to_slurm(job.prepared.experiment.launch) for job in launches.values()}
@@ -139,7 +138,7 @@ def _show_heading(
 
 @contextmanager
 def _progress(console: Console, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Open a context that shows how far something is, once it has taken a second and where somebody looks."""
+    """Return a context manager that shows a progress bar at a terminal once the work has taken a second."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = progress.add_task(doing, total=total)

@@ -1,4 +1,4 @@
-"""Tells a person how a sweep goes: a table that is redrawn at a terminal, lines where there is none."""
+"""Show the progress of a sweep: a live table at a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REDRAW_EVERY_S = 0.5
 
 
 class SweepDisplay:
-    """Shows the jobs of a sweep as they begin and end; a context, at whose end the table is taken away.
+    """Shows a sweep's jobs as they start and end. It is a context manager; leaving it removes the table.
 
-    `expected_s` is how long one job takes by what is known before, None for nothing. `num_to_come` is how many jobs are
-    yet to be made.
+    `expected_s` is the expected time of one job from earlier runs, or None. `num_to_come` is the number of jobs that
+    are not created yet.
     """
 
     num_to_come: int = 0
@@ -60,7 +60,7 @@ class SweepDisplay:
         self._live.stop()
 
     def look(self) -> None:
-        """Draw the table again, where there is one and it is time."""
+        """Redraw the table if there is one and it is due."""
         if not self._console.is_terminal or time.monotonic() < self._drawn_at + _REDRAW_EVERY_S:
             return
         for watch in self._running():
@@ -71,7 +71,7 @@ class SweepDisplay:
         self._drawn_at = time.monotonic()
 
     def began(self, watch: JobWatch) -> None:
-        """Say that a job begins."""
+        """Print that a job starts."""
         job = watch.job
         if self._verbose:
             show_start(self._console, job.experiment, job.plan, title=job.name, folder=job.folder.shown)
@@ -81,9 +81,9 @@ class SweepDisplay:
             self._say(f"[{begun}/{len(self._watches) + self.num_to_come}] {job.name} begins{again}")
 
     def ended(self, watch: JobWatch, status: Status) -> None:
-        """Say how a job ended; with panels, also what came out. What has failed says why in any case."""
+        """Print how a job ended; in verbose mode also its results. A failed job always prints its reason."""
         if self._verbose and status.state == FINISHED:
-            from rlhf_cli.screen.run_end import show_end  # loads the plotting library
+            from rlhf_cli.screen.run_end import show_end  # this import loads the plotting library
 
             self._say(f"{watch.job.name}:", "bold")
             show_end(self._console, watch.job.folder)
@@ -111,7 +111,7 @@ class SweepDisplay:
         self._say(line, style="yellow")
 
     def name_metrics(self, watch: JobWatch) -> None:
-        """Say once, when a job has ended without ever logging the metric that is watched, which is called like it."""
+        """When a job has ended without logging the watched metric, print the closest logged name, once."""
         metric = watch.metric
         if metric is None or self._has_named_metrics or metric in watch.logged() or not watch.logged():
             return
@@ -123,7 +123,7 @@ class SweepDisplay:
         )
 
     def rows(self) -> SweepRows:
-        """Return all jobs as they are now, and how long all that is left will take."""
+        """Return the current state of all jobs and the estimated remaining time."""
         metrics = [watch.shown_metric for watch in self._watches if watch.began_at is not None]
         return SweepRows(
             [watch.row() for watch in self._watches],
@@ -134,8 +134,10 @@ class SweepDisplay:
         )
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the last job ends: what the running ones have left and the others take, shared by
-        the places; None while nothing says how long one takes. Those that have finished say it best.
+        """Return the estimated seconds until the last job ends, or None if the time of a job is unknown.
+
+        This is the remaining time of all jobs divided by the number of places. The times of finished jobs are
+        preferred.
         """
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
         will_take = [watch.will_take_s for watch in self._running() if watch.will_take_s is not None]

@@ -1,4 +1,4 @@
-"""Says as JSON what came of a sweep: its runs, and what they say side by side."""
+"""Return the result of a sweep as JSON: its runs and their comparison."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlhf_cli.runs.run_result import run_result
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a sweep ended: the exit code, and where it lies. `is_dry` where nothing was started."""
+    """How a sweep ended: the exit code and its folder. `is_dry` is set if nothing was started."""
 
     code: int
     folder: Path
     is_dry: bool = False
 
     def as_json(self) -> dict[str, object]:
-        """Return the runs of the sweep that there are, and their comparison; null where none has logged anything."""
+        """Return the existing runs of the sweep and their comparison, null if no run could be read."""
         found = runs_below(self.folder) if self.folder.is_dir() else []
         runs, problems = read_runs(found, wanted=is_shown)
         return {

@@ -1,4 +1,4 @@
-"""Knows what lies in a sweep's folder: sweep.json, which says what was asked for, and a frozen run for every job."""
+"""Read and write a sweep's folder: sweep.json with the request, and one frozen run per job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SWEEP_FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """A sweep that lies in a folder, as its sweep.json has it. `jobs` is empty for one of an older version."""
+    """A sweep on disk, as read from its sweep.json. A sweep of an older version may list no jobs there."""
 
     path: Path
     jobs: tuple[Job, ...]
@@ -37,9 +37,9 @@ def write_sweep(
     jobs: Sequence[CheckedJob],
     progress: Callable[[int], object] = lambda done: None,
 ) -> SweepFolder:
-    """Make the folder, write sweep.json and freeze every job, which is then a run of state `created`.
+    """Create the folder, write sweep.json and freeze every job as a run in state `created`.
 
-    Raises RunError where the folder cannot be made.
+    Raise RunError if the folder cannot be created.
     """
     begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
     for done, job in enumerate(jobs, start=1):
@@ -49,7 +49,7 @@ def write_sweep(
 
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[Job]) -> None:
-    """Make the folder and write sweep.json into it. Raises RunError where the folder cannot be made."""
+    """Create the folder and write sweep.json into it. Raise RunError if the folder cannot be created."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -74,7 +74,7 @@ def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequ
 
 
 def add_job(folder: Path, job: Job) -> None:
-    """Add a job to sweep.json: a trial, of which nobody knew when the search began."""
+    """Add a trial's job to sweep.json. Trials are not known when the search starts."""
     content = read_json(folder / SWEEP_FILE)
     listed = content.get("jobs")
     jobs = [*(listed if isinstance(listed, list) else []), _entry(job)]
@@ -86,7 +86,7 @@ def _entry(job: Job) -> dict[str, object]:
 
 
 def freeze(folder: Path, job: CheckedJob) -> RunFolder:
-    """Freeze one job into the sweep's folder. Raises RunError where that cannot be written to."""
+    """Freeze one job into the sweep's folder. Raise RunError if that is not writable."""
     prepared = job.prepared
     return create_run(prepared.experiment, prepared.composed, files=job.plan.files, sweep_dir=folder, job=job.job.name)
 
@@ -97,20 +97,20 @@ def is_sweep(folder: Path) -> bool:
 
 
 def typed_words(folder: Path) -> list[str]:
-    """Return the words that a sweep was typed with, no flags among them. Raises RunError for an unreadable file."""
+    """Return the overrides that a sweep was typed with, without flags. Raise RunError for an unreadable file."""
     typed = read_json(folder / SWEEP_FILE).get("overrides")
     return [*map(str, typed)] if isinstance(typed, list) else []
 
 
 def open_sweep(folder: Path) -> SweepFolder:
-    """Return the sweep in a folder. Raises RunError where its sweep.json cannot be read."""
+    """Return the sweep in a folder. Raise RunError if its sweep.json cannot be read."""
     content = read_json(folder / SWEEP_FILE)
     listed = content.get("jobs")
     try:
         jobs = [_job(entry) for entry in listed] if isinstance(listed, list) else []
     except (KeyError, TypeError, AttributeError) as error:
         raise unreadable(folder / SWEEP_FILE, f"a job without {error}") from None
-    if not jobs:  # an older version's, whose jobs are called 0, 1, 2
+    if not jobs:  # an older version, whose jobs are named 0, 1, 2
         found = sorted((path.parent.name for path in folder.glob("*/config.yaml")), key=lambda name: (len(name), name))
         jobs = [Job(name, {}, ()) for name in found]
     return SweepFolder(folder.resolve(), tuple(jobs))

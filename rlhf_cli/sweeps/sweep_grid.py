@@ -1,4 +1,4 @@
-"""Makes the jobs of a sweep out of what was typed: Hydra's grammar of swept values, every combination one job."""
+"""Build the jobs of a sweep from the typed words: Hydra's grammar of swept values, one job per combination."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rlhf_cli.sweeps.job_names import names_of
 
 @dataclass(frozen=True)
 class Axis:
-    """A key that is swept over. `key` is as typed, without signs: `rewards.brevity.weight`, `exp`, `reward@rewards.x`.
+    """A swept key. `key` is as typed, without prefix signs: `rewards.brevity.weight`, `exp`, `reward@rewards.x`.
 
-    `words` are the overrides that set each value; `texts` the values as a reader wants them.
+    `words` are the overrides that set each value; `texts` are the values for display.
     """
 
     key: str
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a sweep: its name, its values by key, and all that would have to be typed for it alone."""
+    """One job of a sweep: its name, its values by key, and the overrides to run it alone."""
 
     name: str
     values: Mapping[str, str]
@@ -40,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is swept over, and the jobs, the last axis varying fastest."""
+    """The swept axes and the jobs. The last axis varies fastest."""
 
     axes: tuple[Axis, ...]
     jobs: tuple[Job, ...]
@@ -49,8 +49,8 @@ class Grid:
 def grid_of(typed: list[str]) -> Grid:
     """Return the grid that the overrides in `typed` describe.
 
-    Raises ConfigError, or Problems, for what is no override, a sampler's interval, a key that is swept and typed
-    again, a value that is there twice, a sweep without values, and Hydra's own settings.
+    Raise ConfigError, or Problems, for invalid values, a sampler's interval, a key that is swept and typed again, a
+    repeated value, a sweep without values, and Hydra's own settings.
     """
     problems: list[UserError] = []
     parsed: list[tuple[str, Override | None]] = []
@@ -98,8 +98,9 @@ def _words(
 
 
 def _parsed(text: str) -> Override | None:
-    """Return what Hydra makes of a word; None where it says that something is left out, or is no override at all,
-    which is for the front door to say.
+    """Return Hydra's parsed override. Return None for a deletion (`~`), or for a word that is not an override.
+
+    The command's own checks report the latter.
     """
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
@@ -163,7 +164,7 @@ def _axis(override: Override) -> Axis:
 
 
 def _elements(override: Override) -> list[tuple[object, str]]:
-    """Return (what Hydra read, how it is typed) of every value, shuffled once where that was asked for."""
+    """Return (parsed value, its typed form) of every value, in shuffled order if that was requested."""
     elements = list(override.sweep_iterator())
     if any(isinstance(element, Sweep | Glob) for element in elements):
         raise ConfigError(
@@ -176,7 +177,10 @@ def _elements(override: Override) -> list[tuple[object, str]]:
 
 
 def _typed(element: ParsedElementType) -> str:
-    """Return a value as it would be typed; `${oc.env:NAME}` stays a reference, which escaped it would not be."""
+    """Return a value as it would be typed.
+
+    `${oc.env:NAME}` is returned as is, because escaping would break the reference.
+    """
     if isinstance(element, str) and "${" in element:
         return element
     return Override._get_value_element_as_str(element)
@@ -206,14 +210,14 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
 
 
 def _kind(element: object) -> str:
-    """Return what may be equal to one another: 1 and 1.0 are the same weight, 1 and true are not."""
+    """Return a key that separates kinds of values: 1 and 1.0 are the same weight, 1 and true are not."""
     if isinstance(element, bool):
         return "bool"
     return "number" if isinstance(element, int | float) else "text"
 
 
 def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:
-    """Yield an error for every key that is swept over and was typed more than once."""
+    """Yield an error for every swept key that was typed more than once."""
     by_key: dict[str, list[Override]] = {}
     for override in parsed:
         by_key.setdefault(override.get_key_element().lstrip("+"), []).append(override)

@@ -1,4 +1,4 @@
-"""Says how a sweep runs: the options that `rlhf train -m` and `rlhf resume SWEEP` share."""
+"""The options that `rlhf train -m` and `rlhf resume SWEEP` share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.usage import Options
 
 OF_SWEEPS = ("-j", "--watch", "-v", "--failed")
-"""Flags that say nothing about a single run."""
+"""Flags that do not apply to a single run."""
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How a sweep runs: so many jobs at a time, which metric its table shows (None: reward, else loss), whether every
-    run's panels are shown, whether nothing is started, whether only failed jobs are gone on with.
+    """How a sweep runs.
+
+    `at_once` is the number of concurrent jobs. `watch` is the metric in the table (None: the reward, else the loss).
+    `verbose` shows every run's panels; `dry_run` starts nothing; `only_failed` resumes failed jobs only.
     """
 
     at_once: int = 1
@@ -25,7 +27,7 @@ class SweepOptions:
 
 
 def sweep_options(options: Options) -> SweepOptions:
-    """Return how a sweep runs, by what was typed. Raises ConfigError where -j is no number from 1 on."""
+    """Return the sweep options from the command line. Raise ConfigError if -j is not a number of at least 1."""
     return SweepOptions(
         at_once=options.number("-j") or 1,
         watch=options.text("--watch"),
@@ -36,7 +38,7 @@ def sweep_options(options: Options) -> SweepOptions:
 
 
 def refuse_of_sweeps(options: Options, hint: str) -> None:
-    """Raise ConfigError where an option of sweeps was typed for a single run; `hint` is what to type for a sweep."""
+    """Raise ConfigError if a sweep option was typed for a single run; `hint` is what to type for a sweep."""
     typed = [name for name in OF_SWEEPS if name in options.usage.flags and options.on(name)]
     if typed:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Makes the jobs of a search one by one, as its memory proposes them, and tells it what came of each."""
+"""Create the jobs of a search one by one as its study proposes them, and report each result to it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rlhf_cli.sweeps.study import Memory
 from rlhf_cli.sweeps.sweep_folder import add_job, freeze
 
 _MOST_REFUSED = 5
-"""So many proposals in a row that cannot be run mean that the space is wrong, and not the proposals."""
+"""After this many invalid proposals in a row, the space is wrong rather than the proposals."""
 
 
 class Trials:
-    """The jobs of a search. Those that an earlier command left unfinished come first, then new ones, up to so many as
-    were asked for.
+    """The jobs of a search: first those that an earlier command left unfinished, then new ones up to the requested
+    number.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Trials:
 
     @property
     def num_to_come(self) -> int:
-        """Return how many jobs there will be beside those that were made, as far as is known."""
+        """Return how many jobs are still to be created or resumed, as far as is known."""
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next trial, frozen; None where there are no more.
+        """Return the next trial, frozen, or None if there are no more.
 
-        Raises the UserError of a proposal that cannot be run where it is the last of several in a row.
+        Raise the UserError of an invalid proposal if it is the last of several in a row.
         """
         while self._left:
             trial = self._left.pop(0)
@@ -66,7 +66,7 @@ class Trials:
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 self._number_of[trial.job] = trial.number
                 return goes_on(begun, trial.job, take_over=self._allowed.take_over)
-            self._memory.tell(trial.number, None)  # it was asked for, and killed before it was frozen
+            self._memory.tell(trial.number, None)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
             trial_number, job, error = self._propose()
@@ -98,7 +98,7 @@ class Trials:
         return ReadyJob(job.job.name, folder, job.prepared.experiment, job.plan)
 
     def should_stop(self, watch: JobWatch) -> bool:
-        """Tell the memory how a job does, and return whether it does worse than others did at the same point."""
+        """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
         number = self._number_of[watch.job.name]
         if self._plan.sweep.prune == "off" or number in self._pruned or not watch.max_steps or not watch.step:
             return False
@@ -111,9 +111,9 @@ class Trials:
         return True
 
     def ended(self, watch: JobWatch, status: Status) -> Status:
-        """Tell the memory what came of a job, and return its status, `pruned` for one that was stopped here.
+        """Report a job's result to the study, and return its status: `pruned` if it was stopped here.
 
-        Raises RunError where it has finished and never logged an objective: no other will.
+        Raise RunError if it finished without ever logging an objective, because then no trial will.
         """
         number = self._number_of[watch.job.name]
         objectives = self._plan.objectives
@@ -122,7 +122,7 @@ class Trials:
             update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
             return replace(status, state=PRUNED, reason=None)
         if status.state == PREEMPTED:
-            return status  # it stays a trial that runs, and is gone on with
+            return status  # it stays a running trial, and is resumed later
         if status.state != FINISHED:
             self._memory.tell(number, None)
             return status

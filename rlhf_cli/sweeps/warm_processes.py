@@ -1,4 +1,4 @@
-"""Starts jobs as forks of a process that has imported torch and TRL already, and learns how each ended."""
+"""Start jobs as forks of a process that has already imported torch and TRL, and collect their exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLEARING_UP_S = 5.0
 
 @dataclass(frozen=True)
 class Began:
-    """A job is a process now."""
+    """A job's process has started."""
 
     job: int
     pid: int
@@ -31,16 +31,16 @@ class Began:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """A job's process has ended: its exit code, or the negative number of the signal that killed it."""
+    """A job's process has ended, with its exit code or the negative number of the signal that killed it."""
 
     job: int
     code: int
 
 
 class WarmServer:
-    """The process that jobs are forks of. It ends with this process, and its jobs with it.
+    """The process that forks the jobs. It ends with this process, and its jobs end with it.
 
-    `threads` is what OpenMP has in it, None for what the environment says.
+    `threads` is its number of OpenMP threads, None for the environment's setting.
     """
 
     def __init__(self, *, threads: int | None) -> None:
@@ -48,9 +48,9 @@ class WarmServer:
         self.answers, theirs_out = os.pipe()
         environment = {
             **os.environ,
-            # Whether there is a GPU is asked without touching it.
+            # Ask NVML whether there is a GPU, because a CUDA call would break forking.
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-            # pyarrow's allocator would begin a thread.
+            # Otherwise pyarrow's allocator would start a thread.
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
             "PYTHONPATH": python_path(),
         }
@@ -76,12 +76,12 @@ class WarmServer:
         return self._process.pid
 
     def last_words(self) -> str:
-        """Return how a server that is gone has ended, and what it printed last."""
+        """Return the exit code and the last output of a server that has ended."""
         lines = self._said.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         return "\n".join([f"exit code {self._process.wait()}", *lines])
 
     def close(self) -> None:
-        """End it, and with it every job that is still there."""
+        """End it and every remaining job."""
         os.close(self.requests)
         os.close(self.answers)
         try:
@@ -93,7 +93,7 @@ class WarmServer:
 
 
 class WarmProcesses:
-    """Jobs as processes that need not import anything. The first request starts the server that they are forks of."""
+    """Jobs as processes without import time. The first request starts the server that forks them."""
 
     def __init__(self, *, threads: int | None) -> None:
         self._threads = threads
@@ -101,20 +101,20 @@ class WarmProcesses:
         self._buffer = b""
 
     def begin(self, request: JobRequest) -> None:
-        """Ask for a job to begin."""
+        """Request the start of a job."""
         if self._server is None:
             self._server = WarmServer(threads=self._threads)
         left = memoryview(json.dumps(asdict(request)).encode() + b"\n")
-        with contextlib.suppress(BrokenPipeError):  # whoever waits for what happens learns why
+        with contextlib.suppress(BrokenPipeError):  # `events` then raises with the reason
             while left:
                 left = left[os.write(self._server.requests, left) :]
 
     def events(self, timeout_s: float) -> list[Began | JobEnded]:
-        """Return what has happened, after waiting for it for so long at most.
+        """Return new events, after waiting at most `timeout_s` seconds for one.
 
-        Raises RlhfError where the server is gone, and the jobs with it: what it had to say.
+        Raise RlhfError with the server's last output if it has died, and the jobs with it.
         """
-        if self._server is None:  # nothing has begun: all GPUs are somebody else's
+        if self._server is None:  # no job has started because all GPUs are taken
             time.sleep(timeout_s)
             return []
         if not select.select([self._server.answers], [], [], timeout_s)[0]:
@@ -137,7 +137,7 @@ class WarmProcesses:
         return events
 
     def close(self) -> None:
-        """End the server, and with it every job that is still there."""
+        """End the server and every remaining job."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,11 +1,11 @@
-"""The process that the jobs of a sweep are forks of: it has imported what they need, and has run none of it.
+"""The process that forks the jobs of a sweep. It has imported what they need, but does not run any of it.
 
-A fork leaves nothing behind: what a job changes, breaks or dies of is its own. multiprocessing's forkserver is not used
-for it: while a child lives it outlives the process that started it, even when that is killed, and a terminal's signals
-reach it. This one dies with the sweep, its children die with it, and only the sweep speaks to them.
+A fork is isolated: what a job changes or breaks does not affect the others. multiprocessing's forkserver is not used,
+because with a living child it outlives the process that started it, even if that is killed, and a terminal's signals
+reach it. This server dies with the sweep and its children die with it; only the sweep communicates with them.
 
-Lines of JSON come in on one pipe, `{"id": 0, "environment": {...}, ...}` for every job to begin, and go out on another:
-`{"ready": true}`, `{"id": 0, "pid": 4711}`, `{"id": 0, "code": 0}`, of which a negative code is a signal.
+Requests are lines of JSON on one pipe, `{"id": 0, "environment": {...}, ...}` for each job to start. Answers are lines
+on another: `{"ready": true}`, `{"id": 0, "pid": 4711}`, `{"id": 0, "code": 0}`. A negative code is a signal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main(argv: list[str]) -> None:
-    """Serve the sweep of process id `argv[0]`: requests come in at descriptor `argv[1]`, answers go to `argv[2]`."""
+    """Serve the sweep with process id `argv[0]`, reading requests from descriptor `argv[1]`, answering on `argv[2]`."""
     parent, requests, answers = (int(word) for word in argv)
     die_with(parent)
     for number in _NOT_FOR_US:
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
 
     _refuse_begun(rlhf_cli.sweeps.preloaded.__name__)
     gc.collect()
-    gc.freeze()  # else every child's first collection would write to all that was imported, and copy it
+    gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
     _Server(requests, answers).serve()
     leave(EXIT_OK)
 
@@ -53,18 +53,18 @@ def _refuse_begun(module: str) -> None:
 
 
 class _Server:
-    """Begins a job for every request, and says when each has ended."""
+    """Starts a job for every request, and reports when each has ended."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = requests, answers
         self._jobs: dict[int, int] = {}
-        """Maps process id -> the id of the job."""
+        """Process id -> job id."""
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         os.set_blocking(self._woken, False)
 
     def serve(self) -> None:
-        """Answer until the sweep closes its end."""
+        """Serve until the sweep closes its end of the pipe."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._say(ready=True)
@@ -87,7 +87,7 @@ class _Server:
 
     def _begin(self, request: JobRequest) -> None:
         server = os.getpid()
-        # What is sent to the child before it listens as any process does must wait, not be lost.
+        # Block signals, so that one sent to the child before its handlers are set waits instead of being lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
         pid = os.fork()
         if pid == 0:
@@ -104,7 +104,7 @@ class _Server:
         self._say(id=request.id, pid=pid)
 
     def _become_a_process(self, server: int) -> None:
-        """Undo in the child what makes the server one; a session of its own keeps a terminal's keys from it."""
+        """Undo the server's setup in the child. A new session keeps the terminal's signals away from it."""
         signal.set_wakeup_fd(-1)
         for number in (*_NOT_FOR_US, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -128,10 +128,10 @@ class _Server:
 
 
 def _forget_exits() -> None:
-    """Let the child's end clear up what is its own alone.
+    """Keep only the child's own exit handlers.
 
-    Libraries have made folders when they were imported, such as wandb's for tables, and would remove them at the end of
-    the first job, from under all others.
+    Imported libraries have created folders, such as wandb's for tables. The first job to end would remove them for all
+    the others.
     """
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
@@ -141,7 +141,7 @@ def _forget_exits() -> None:
 
 
 def _run(request: JobRequest) -> int:
-    """Be the process that a command would have started, and run the job in it; returns its exit code."""
+    """Become the process that a command would have started, run the job in it, and return the exit code."""
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.cwd)

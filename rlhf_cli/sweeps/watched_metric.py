@@ -1,4 +1,4 @@
-"""Refuses a `--watch` that no run of a sweep will ever log, before the first of them has run."""
+"""Reject a `--watch` metric that no run of a sweep will ever log, before the first one runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.errors import ConfigError
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:
-    """Raise ConfigError where none of the experiments can log the metric that is to be watched, None for no metric."""
+    """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
     if metric is None:
         return
     told = [not_logged(metric, experiment) for experiment in experiments]
