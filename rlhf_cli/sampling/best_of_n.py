@@ -127,7 +127,7 @@ def _reader(name: str) -> Callable[[SampledAnswer], float | None]:
 
 
 def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
-    """Return the mean of a value at the pick for k = 1 .. n, over the picks that have the value; NaN if no pick does."""
+    """Return the mean of a value at the pick for k = 1 .. n, over the picks that have it; NaN if no pick does."""
     known = np.array([value is not None for value in values])
     present = np.array([value for value in values if value is not None])
     mass = weights[:, known].sum(axis=1)

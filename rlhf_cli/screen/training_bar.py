@@ -31,7 +31,7 @@ _WORTH_A_LINE_S = 30.0
 
 
 def waited_for(running: Sequence[Running], now: float, *, least_s: float = _WORTH_NAMING_S) -> str:
-    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if all have run for less than `least_s` seconds.
+    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if all are below `least_s` seconds.
 
     `now` is on the clock of `Running`. The rank is named unless it is 0.
     """

@@ -28,7 +28,7 @@ def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str,
 
 
 def _winner(comparison: Comparison) -> Setting | None:
-    """Return the setting that won a verdict, else the only one on the Pareto front, else None."""
+    """Return the setting that a verdict names as the winner, or None."""
     key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
     for verdict in comparison.verdicts:
         settings = comparison.grouped.settings
