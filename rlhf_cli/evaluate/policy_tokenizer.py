@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
     """Return the policy's tokenizer, to count tokens or render prompts exactly like the policy.
 
-    `wanted_by` names the caller in error messages. Raise ModelError if no tokenizer is configured or it cannot be
+    `wanted_by` names what needs it in error messages. Raise ModelError if no tokenizer is configured or it cannot be
     loaded.
     """
     model = experiment.model

@@ -42,12 +42,11 @@ def sample(
     on_batch: Callable[[int], None],
     on_scoring: Callable[[], None],
 ) -> Sampled:
-    """Return `num_samples` scored answers per row, sampled with the trainer's settings and scored as at the run's
-    `end`.
+    """Return `num_samples` scored answers per row.
 
-    The same seed and batch size give the same answers. `on_batch` is called with the number of new completions,
-    `on_scoring` when scoring begins. Raise ModelError for a model that cannot be loaded, and any error that a reward
-    raises.
+    They are sampled with the trainer's settings and scored as at the run's `end`. The same seed and batch size give the
+    same answers. `on_batch` is called with the number of new completions, `on_scoring` when scoring begins. Raise
+    ModelError for a model that cannot be loaded, and any error that a reward raises.
     """
     transformers_logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"

@@ -210,8 +210,9 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
 
 
 def _not_counted(experiment: Experiment) -> dict[str, str]:
-    """Return the rewards to leave out for lack of a tokenizer; empty if that would be all, or if a gate reads one of
-    them.
+    """Return the rewards to leave out for lack of a tokenizer.
+
+    It is empty if that would be all of them, or if a gate reads one of them.
     """
     counting = rewards_without_tokenizer(experiment)
     read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}

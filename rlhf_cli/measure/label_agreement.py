@@ -1,5 +1,4 @@
-"""Measure how well scores separate good answers from bad ones, given a label column: ROC AUC, best threshold,
-agreement.
+"""Measure how well scores separate good answers from bad ones, given a label column.
 
 The area under the ROC curve is the probability that a good answer has the higher score, with ties counting a half: the
 Mann-Whitney statistic (1947) divided by the number of pairs (Hanley and McNeil 1982).

@@ -175,10 +175,10 @@ def _reward(part: Part, name: str) -> RewardEstimates:
 
 
 def _attempts(part: Part, names: Sequence[str]) -> dict[str, Attempts]:
-    """Return pass@k and maj@k of every reward whose scores are all 0 or 1. A missing score (a gate, a failure) counts
-    as wrong.
+    """Return pass@k and maj@k of every reward whose scores are all 0 or 1.
 
-    The answer that maj@k counts is the last number of a completion, or its whole text if it has none.
+    A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the last number of a
+    completion, or its whole text if it has none.
     """
     attempts = {}
     texts = [_answer(text_of(answer.completion)) for answer in part.answers]

@@ -50,10 +50,10 @@ class BestOfK:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """The curve for `prompts` prompts with n answers each. `by` is the score used to pick: a reward's raw score or the
-    total.
+    """The curve for `prompts` prompts with n answers each.
 
-    `left_out` counts prompts with an answer that has no such score; best of k is undefined for them.
+    `by` is the score used to pick: a reward's raw score or the total. `left_out` counts prompts with an answer that has
+    no such score; best of k is undefined for them.
     """
 
     by: str

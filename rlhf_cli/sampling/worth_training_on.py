@@ -28,11 +28,11 @@ class MadeRows:
 
 
 def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least_margin: float = 0.0) -> MadeRows:
-    """Return at most one row per prompt: prompt, chosen, rejected, margin (of the scores `by`), score_chosen,
-    score_rejected.
+    """Return at most one preference row per prompt.
 
-    The margin is above 0 and at least `least_margin`. Among equal scores, the first sampled answer is used. A repeated
-    pair is written once, even if its prompt occurs several times.
+    The columns are prompt, chosen, rejected, margin (of the scores `by`), score_chosen and score_rejected. The margin
+    is above 0 and at least `least_margin`. Among equal scores, the first sampled answer is used. A repeated pair is
+    written once, even if its prompt occurs several times.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()

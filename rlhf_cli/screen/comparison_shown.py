@@ -173,8 +173,9 @@ def _show_notes(console: Console, comparison: Comparison) -> None:
 
 
 def _starting_models(comparison: Comparison) -> str | None:
-    """Return a note if runs with the same model name started from different weights, else None. The configurations do
-    not show this.
+    """Return a note if runs with the same model name started from different weights, else None.
+
+    The configurations do not show this.
     """
     by_model: dict[str, list[LoggedRun]] = {}
     for run in comparison.runs:

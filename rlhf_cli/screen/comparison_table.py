@@ -69,8 +69,9 @@ def show_runs(console: Console, comparison: Comparison) -> None:
 
 
 def show_blocks(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
-    """Print columns as several tables below one another if they do not fit the width. Each table repeats the head
-    columns.
+    """Print columns as several tables below one another if they do not fit the width.
+
+    Each table repeats the head columns.
     """
     head = [column for column in columns if column.is_head]
     taken = sum(column.width + _GAP for column in head)

@@ -35,9 +35,7 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
 
 
 def show_why(console: Console, run: RunDiagnosis) -> None:
-    """Print how a run ended, its findings with the worst first, the checks that passed, and those that could not be
-    made.
-    """
+    """Print how a run ended, its findings (worst first), the checks that passed, and those that were not possible."""
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")

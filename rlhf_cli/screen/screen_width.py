@@ -47,8 +47,9 @@ class Screen(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Return a Text in which only our own tags are markup. Any other tag, or a closing tag without its start, is
-        text.
+        """Return a Text in which only our own tags are markup.
+
+        Any other tag, or a closing tag without its start, is text.
         """
         as_rich = functools.partial(
             super().render_str,

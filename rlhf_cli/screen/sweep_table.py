@@ -70,10 +70,10 @@ class SweepRows:
 
 
 def sweep_table(sweep: SweepRows, *, height: int, width: int) -> Group:
-    """Return the table of a sweep in at most `height` lines: running jobs first, then the latest to end, then waiting
-    ones.
+    """Return the table of a sweep in at most `height` lines.
 
-    A name that does not fit into `width` columns loses its middle, because names differ at both ends.
+    Running jobs are preferred, then the latest to end, then waiting ones. A name that does not fit into `width` columns
+    loses its middle, because names differ at both ends.
     """
     shown = shown_rows(sweep.rows, max(1, height - _AROUND))
     cells = [_cells(row) for row in shown]

@@ -94,10 +94,10 @@ def checked(
 
 
 def folder_of(jobs: Sequence[CheckedJob]) -> Path:
-    """Return the folder for a sweep of these jobs: below its experiment's folder, or below `sweep` for several
-    experiments.
+    """Return the folder for a sweep of these jobs.
 
-    Raise RunError if it exists already.
+    It is below the folder of their experiment, or below `sweep` for several experiments. Raise RunError if it exists
+    already.
     """
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}

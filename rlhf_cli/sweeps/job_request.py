@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to start. `run` is its folder, `console` the file for its output; `resume` and `take_over` say how it
-    resumes.
+    """A job to start.
 
-    The other fields are the environment, folder and arguments that its own command would have had.
+    `run` is its folder, `console` the file for its output; `resume` and `take_over` say how it resumes. The other
+    fields are the environment, folder and arguments that its own command would have had.
     """
 
     id: int

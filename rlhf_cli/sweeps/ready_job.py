@@ -14,7 +14,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 class ReadyJob:
     """A run folder to be trained.
 
-    `resume` continues from its newest checkpoint; `take_over` does so even if another machine still holds it.
+    `resume` continues from its newest checkpoint; `take_over` says that its last process, on another machine, is dead.
     """
 
     name: str

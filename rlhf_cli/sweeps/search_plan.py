@@ -51,12 +51,11 @@ class SearchPlan:
 
 
 def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | None:
-    """Return the search that the words describe, or None if they describe a grid because no `sweep` section sets a
-    goal.
+    """Return the search that the words describe, or None if they describe a grid.
 
-    The experiment composed to find out is put into `known`; for a grid it is the first job. Raise the errors of
-    `prepare` if a search is requested but invalid, and ConfigError for a space that is empty, contains the seed, or
-    changes the objective itself.
+    A search needs a `sweep` section that sets a goal. The experiment composed to find out is put into `known`; for a
+    grid it is the first job. Raise the errors of `prepare` if a search is requested but invalid, and ConfigError for a
+    space that is empty, contains the seed, or changes the objective itself.
     """
     fixed, from_words = split_words(typed) if _is_typed(typed) else _of_a_grid(typed)
     words = _first_of_a_grid(typed) or [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]

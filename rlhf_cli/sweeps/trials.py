@@ -27,8 +27,9 @@ _MOST_REFUSED = 5
 
 
 class Trials:
-    """The jobs of a search: first those that an earlier command left unfinished, then new ones up to the requested
-    number.
+    """The jobs of a search.
+
+    Those that an earlier command left unfinished come first, then new ones up to the requested number.
     """
 
     def __init__(

@@ -119,10 +119,10 @@ def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
-    """Return the mean and interval over the seeds at each step. There is no interval at a step with one seed or equal
-    seeds.
+    """Return the mean and interval over the seeds at each step.
 
-    Two seeds have no interval either: t with one degree of freedom is 12.7, and such bands would hide every curve.
+    There is no interval at a step with one seed or equal seeds. Two seeds have no interval either: t with one degree of
+    freedom is 12.7, and such bands would hide every curve.
     """
     found = [estimate(column.tolist()) for column in rows.T]
     of: Sequence[Callable[[int], float | None]] = (

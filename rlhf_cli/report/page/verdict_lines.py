@@ -29,10 +29,10 @@ class VerdictLine:
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
-    """Return one line per measure. If several keys differ, judge each key as its own family, or say why it cannot be
-    judged.
+    """Return one line per measure.
 
-    Return no line if every setting has one seed: `comparison.no_verdict` then explains it once for all.
+    If several keys differ, judge each key as its own family, or say why it cannot be judged. Return no line if every
+    setting has one seed: `comparison.no_verdict` then explains it once for all.
     """
     grouped = comparison.grouped
     if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
