@@ -154,7 +154,7 @@ def _samples(folder: RunFolder, most: int) -> Table | None:
 
 
 def _next(folder: RunFolder) -> dict[str, str]:
-    """Return the one command to type next. A failed reward comes first, then results that are not uploaded yet."""
+    """Return the one command to type next: for a failed reward, else for the tracker, else `rlhf why`."""
     commands = {
         **failures_again(folder),
         **where_to_look(folder),

@@ -51,8 +51,9 @@ def tables_of(run: LoggedRun) -> dict[int, Path]:
 
 
 def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
-    """Return at most `most` steps, evenly spaced and including both ends, from the steps for which the most runs have
-    tables.
+    """Return at most `most` evenly spaced steps, including both ends.
+
+    They are chosen from the steps for which the most runs have tables.
     """
     counts = Counter(step for steps in tables for step in steps)
     if not counts:
