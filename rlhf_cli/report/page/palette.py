@@ -12,8 +12,8 @@ _FIRST_HUE, _LAST_HUE = 0.66, 0.0
 def colours(count: int) -> list[tuple[str, str]]:
     """Return one (colour on light background, colour on dark background) per setting.
 
-    Up to eight settings have distinct colours. More get a ramp from blue to red in their order: nobody can distinguish
-    twenty colours, but everyone can see high and low.
+    Up to eight settings have distinct colours. More get a ramp from blue to red in their order: twenty colours are hard
+    to tell apart, but high and low are easy.
     """
     if count <= len(_LIGHT):
         return list(zip(_LIGHT[:count], _DARK[:count], strict=True))
