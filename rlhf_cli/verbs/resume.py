@@ -8,6 +8,7 @@ hangs on them, when to save, log and evaluate, track, guards, launch's times. Wh
                    have changed since the run was begun
   --take-over      go on with a run that another machine left without a word, where its process is gone
   --trust          run the reward files and other code that the run names, though somebody else made it
+  --dry-run        show what would be run, and run nothing
   --json           what came of it as one object, at the end; what is shown meanwhile goes to stderr
 
 of a sweep
@@ -15,7 +16,6 @@ of a sweep
   -j, --jobs N     so many runs at a time
   --watch METRIC   the metric that the table shows
   -v, --verbose    the panels of every run
-  --dry-run        say what would be run, and run nothing
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.foreign_code import refuse_foreign_code
-from rlhf_cli.jobs.one_run import resume_once, say_finished
+from rlhf_cli.jobs.one_run import resume_once, say_finished, show_plan
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resume_options import ResumeOptions, resume_options
 from rlhf_cli.jobs.resuming import resumed
@@ -87,7 +87,11 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
             hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
         )
     refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
-    resume_once(console, resumed(folder, prepare_from(folder, words), how.allowed), take_over=how.take_over)
+    going_on = resumed(folder, prepare_from(folder, words), how.allowed)
+    if options.on("--dry-run") and going_on.plan is not None:
+        show_plan(console, going_on.prepared, going_on.plan, earlier=folder)
+    else:
+        resume_once(console, going_on, take_over=how.take_over)
     return folder
 
 

@@ -9,6 +9,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
+from tests.support.begun_runs import begun
 from tests.support.machines import have_gpus
 
 TWO = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
@@ -100,3 +101,14 @@ def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str
     assert main(words) == 2
     assert "try:      rlhf train -m ... sweep=weights" in capsys.readouterr().err
     assert main([words[0], "-m", *words[1:]]) == 0
+
+
+def test_a_run_that_would_be_resumed(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun("launch=cpu", "track=none")
+    monkeypatch.setattr("rlhf_cli.jobs.one_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
+    before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    assert main(["resume", run.shown, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing was started or written"
+    assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
