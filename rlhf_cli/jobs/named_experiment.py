@@ -1,4 +1,4 @@
-"""Finds the experiment that words mean: overrides, or a run, and which keys of it are asked for."""
+"""Find the experiment that typed words mean (overrides or a run) and the keys typed beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.suggest import nearest
 
 @dataclass(frozen=True)
 class NamedExperiment:
-    """An experiment that was named, by words or by a run of it, and the keys that were named beside it."""
+    """An experiment, given by overrides or by a run, and the keys typed beside it."""
 
     label: str
     prepared: Prepared
@@ -28,7 +28,7 @@ class NamedExperiment:
 def named_experiment(words: list[str]) -> NamedExperiment:
     """Return the experiment that words mean. A word without `=` is a run or a key of the configuration.
 
-    Raises ConfigError for a word that is neither, and where no experiment is named; else as `prepare` does.
+    Raises ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
     """
     overrides, others = _overrides(words)
     runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
@@ -76,7 +76,7 @@ def _of_which(keys: list[str]) -> ConfigError:
 
 
 def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
-    """Raise ConfigError for a word that is no key of this configuration."""
+    """Raise ConfigError for a word that is not a key of this configuration."""
     known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
     for key in keys:
         if key in known:

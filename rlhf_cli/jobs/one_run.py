@@ -1,4 +1,4 @@
-"""Takes one run from a checked experiment to its last screen: freezes, shows the plan, trains, shows the outcome."""
+"""Run one checked experiment: freeze it, show the plan, train, show the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
 
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
-    """Show what `run_once` would start, and start nothing: the panel, the processes, their commands."""
+    """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
     launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
@@ -54,10 +54,9 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
 
 
 def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
-    """Go on with a run from its newest checkpoint to its end, with what was typed frozen into it.
+    """Resume a run from its newest checkpoint, after freezing the typed changes into it.
 
-    Where it has finished that is said and nothing is touched. Raises what `only_writer` raises, and whatever ends the
-    run.
+    A finished run is reported and left untouched. Raises what `only_writer` raises, and whatever ends the run.
     """
     folder, status = run.folder, run.status
     if run.is_done or run.plan is None:
@@ -85,14 +84,14 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
 
 
 def was_in_words(status: Status) -> str:
-    """Return what became of a run that goes on: `was stopped by Ctrl-C at step 40`, else with why."""
+    """Return how the earlier part of a resumed run ended, for example `was stopped by Ctrl-C at step 40`."""
     was = told_state(status.state, status.reason)
     reason = f": {status.reason}" if status.reason and was in (KILLED, PREEMPTED) else ""
     return f"was {was} at step {status.step}{reason}"
 
 
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
-    """Train what is frozen in `folder`, from its newest checkpoint where `resume` says so, and show what came out.
+    """Train the run frozen in `folder` and show its result; with `resume`, start from its newest checkpoint.
 
     Raises whatever ends the run, with a note that names the run folder.
     """
@@ -104,21 +103,21 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
 
 
 def train_frozen(console: Console, folder: RunFolder, *, resume: bool) -> None:
-    """Train what is frozen in `folder`, as `go_on` does, without a word of what came out."""
+    """Train the run frozen in `folder` as `go_on` does, but do not show the result."""
     try:
         if section(folder.read_config(), "launch").get("nodes", 1) != 1:
             run_on_several(folder, console, resume=resume)
         else:
             local.run(folder, console, resume=resume)
     except BaseException as error:
-        if not isinstance(error, Preempted | UserError | GuardStopped):  # these say it themselves, or it is no help
+        if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
             error.add_note(way_on(folder))
         error.add_note(_run_folder_line(folder))
         raise
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:
-    """Print that there is nothing to do, and where the run lies; of one that a rule ended how to go on without it."""
+    """Print that the run has finished and where it is. If a rule ended it, also print how to continue without the rule."""
     status = read_status(folder)
     console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
     if reason := stopped_by_rule(status):
@@ -134,5 +133,5 @@ def show_run_folder(console: Console, folder: RunFolder) -> None:
 
 
 def _run_folder_line(folder: RunFolder) -> str:
-    """Return `run folder: runs/quickstart/...`, which also stands under the message of a run that failed."""
+    """Return the line `run folder: runs/quickstart/...`, which also follows the message of a failed run."""
     return f"run folder: {folder.shown}"

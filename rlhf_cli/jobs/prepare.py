@@ -1,8 +1,7 @@
-"""Leads from words, or from a run and words, to a checked experiment. It is the front door: there is no other.
+"""Turn typed words, or a run and typed words, into a checked experiment.
 
-In this order: compose, judge, write `primary` out as gates and the truncation policy's mode in words, put model folders
-in the place of `run:NAME`. Whatever a verb does with an experiment, it has come through here, so every verb accepts and
-refuses the same.
+In this order: compose, validate, expand `primary` into gates, spell out the truncation policy's mode, replace
+`run:NAME` by model folders. Every verb prepares its experiment here, so all verbs accept and refuse the same input.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from rlhf_cli.runs.run_folder import RunFolder
 
 Adjust = Callable[[JsonTree, Origins], None]
-"""Changes a composed tree in place before it is judged: what an option such as `--data` means for the configuration."""
+"""Changes a composed tree in place before it is validated, as an option such as `--data` does."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment that still knows how it was composed: where each of its values came from.
+    """A checked experiment together with the origin of each of its values.
 
-    `as_written` is the same with `run:NAME` and `auto` as they were written.
+    `as_written` is the same experiment with `run:NAME` and `auto` unresolved.
     """
 
     experiment: Experiment
@@ -42,9 +41,8 @@ class Prepared:
 def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
     """Return the experiment that the overrides in `words` describe, checked.
 
-    `adjust` changes the composed tree before it is judged, None for no change. `keep_run_names` leaves `run:NAME` as it
-    was written, to show it. Raises ConfigError, or Problems with everything that is wrong, and RunError where no run of
-    a name has finished.
+    `adjust` changes the composed tree before it is validated. `keep_run_names` leaves `run:NAME` unresolved, for
+    display. Raises ConfigError, Problems with all mistakes at once, and RunError if no run of a name has finished.
     """
     return _checked(compose(words), adjust, keep_run_names=keep_run_names)
 
@@ -60,6 +58,6 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     experiment = with_truncation_mode(expand_primary(judge(composed)))
     if keep_run_names:
         return Prepared(experiment, composed, experiment)
-    from rlhf_cli.jobs.run_names import resolve_runs  # a mistake is told before what knows of runs is imported
+    from rlhf_cli.jobs.run_names import resolve_runs  # imported late, so that a mistake is reported sooner
 
     return Prepared(resolve_runs(experiment), composed, experiment)

@@ -1,4 +1,4 @@
-"""Says of a change whether it leaves the result alone where that hangs on the rest of the experiment."""
+"""Decide whether a change leaves the result alone when that depends on the rest of the experiment."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rlhf_cli.config.schema.reward_section import Weight
 from rlhf_cli.plan.devices import planned_processes
 
 _ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
-"""Of these schedules of transformers no step's learning rate depends on how many steps there will be."""
+"""Schedules of transformers in which no learning rate depends on the total number of steps."""
 
 Condition = Callable[[Experiment, int | None], str | None]
-"""Takes the frozen experiment and the number of processes it ran as (None where it never began); returns why a change
-does change the result, None where it does not.
+"""Takes the frozen experiment and the number of processes it ran as (None if it never started). Returns why a change
+changes the result, or None if it does not.
 """
 
 
 def argument(experiment: Experiment, name: str) -> object:
-    """Return the value that an argument of TRL's has, its default where nobody set it."""
+    """Return the value of a TRL argument, or its default if it is not set."""
     default = trl_args.trainer(experiment.trainer.trl).fields.get(name)
     return experiment.trainer.args.get(name, default.default if default is not None else None)
 
 
 def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
-    """Return what is spread over all steps, so that another number of them changes every step to come."""
+    """Return which setting is spread over all steps, so that another number of steps changes every later one."""
     schedule = str(argument(experiment, "lr_scheduler_type"))
     if schedule not in _ANY_LENGTH:
         return f"lr_scheduler_type={schedule} spreads the learning rate over all steps: those to come get another one"
@@ -40,7 +40,7 @@ def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
 
 
 def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None:
-    """Return why another number of processes would not go on exactly."""
+    """Return why another number of processes would not continue exactly."""
     now = planned_processes(experiment.launch)
     if ran_as is None or now == ran_as:
         return None
@@ -48,7 +48,7 @@ def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None
 
 
 def _no_best_is_chosen(experiment: Experiment, _: int | None) -> str | None:
-    """Return what of the result hangs on when the run is evaluated and saved."""
+    """Return how the result depends on when the run is evaluated and saved."""
     if argument(experiment, "load_best_model_at_end"):
         return "load_best_model_at_end: which checkpoint is the best hangs on when there is one and how it is evaluated"
     if argument(experiment, "lr_scheduler_type") == "reduce_lr_on_plateau":
@@ -61,4 +61,4 @@ CONDITIONS: dict[str, Condition] = {
     "no best is chosen": _no_best_is_chosen,
     "as many processes": _as_many_processes,
 }
-"""The names by which tables/resume_keys.py asks."""
+"""The names that tables/resume_keys.py uses."""

@@ -1,4 +1,4 @@
-"""Says how a run may go on: the options that `rlhf train`, `rlhf check` and `rlhf resume` share."""
+"""Read the resume options that `rlhf train`, `rlhf check` and `rlhf resume` share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _TRUST = "--trust"
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What a user lets happen: changes of these keys, sections or kinds of files; a run of another machine, code
-    that somebody else named."""
+    """What the user allows: changes of these keys, sections or kinds of files; taking over a run of another machine;
+    code from a run folder that somebody else made.
+    """
 
     allowed: tuple[str, ...] = ()
     take_over: bool = False
@@ -20,6 +21,6 @@ class ResumeOptions:
 
 
 def resume_options(options: Options) -> ResumeOptions:
-    """Return how a run may go on, by what was typed; a verb without `--trust` trusts nobody."""
+    """Return the typed resume options. Without a `--trust` flag, a verb trusts no foreign code."""
     trust = _TRUST in options.usage.flags and options.on(_TRUST)
     return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)

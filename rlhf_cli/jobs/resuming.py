@@ -1,4 +1,4 @@
-"""Prepares a run that goes on: what was typed is taken, or refused all at once, before anything is loaded."""
+"""Prepare a run for resuming: accept the typed changes, or refuse all bad ones at once, before loading anything."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run that is to go on, with what was typed in it.
+    """A run to be resumed, with the typed changes applied.
 
-    `taken` are the changes, `files` those that are other ones now and were allowed, `notices` are lines for the user.
-    `is_done` says that it has finished and nothing that was typed makes it longer.
+    `taken` are the accepted changes, `files` the changed files that were allowed, `notices` lines for the user.
+    `is_done`: the run has finished and no typed change makes it longer.
     """
 
     folder: RunFolder
@@ -50,16 +50,17 @@ class Resumed:
 
 
 def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
-    """Return the run in `folder` with what was typed: taken where it leaves the result alone or `allowed` names it.
+    """Return the run in `folder` with the typed changes. A change is accepted if it cannot change the result or
+    `allowed` names it.
 
-    Raises RunError that names every key and file that is refused, with both values; and whatever `prepare_from` and
-    `preflight` raise, and RunError for a file of the folder that cannot be read.
+    Raises RunError naming every refused key and file with both values, RunError for an unreadable file of the folder,
+    and what `prepare_from` and `preflight` raise.
     """
     refuse_links(folder.path)
     status = read_status(folder)
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     provenance = read_json(folder.provenance)
-    read_metrics(folder.metrics)  # a damaged one is told before anything is loaded
+    read_metrics(folder.metrics)  # reports a damaged file before anything is loaded
     changes = changes_between(frozen, typed.experiment, typed.as_written)
     ran_as = provenance.get("world_size")
     verdicts = judged(changes, allowed, typed.experiment, ran_as if isinstance(ran_as, int) else None)
@@ -74,7 +75,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         _refuse(folder, verdicts, [], allowed, step)
         return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
-    # A file that was imported while it trained is not found by reading the source.
+    # Reading the source does not find files that were imported during training.
     plan = replace(plan, files={**noted_code(section(provenance, "sha256")), **plan.files})
     other = [file for file in changed_files(folder, provenance, plan.files) if not _is_meant(file, taken)]
     _refuse(folder, verdicts, other, allowed, step)
@@ -95,13 +96,13 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
 
 
 def shown_changes(run: Resumed) -> list[str]:
-    """Return a line for every change that is taken, old and new and why, and for every file that is another one."""
+    """Return a line for every accepted change (old value, new value, reason) and every changed file."""
     lines = [f"{verdict.change.describe()}  ({verdict.reason})" for verdict in run.taken if is_shown(verdict.change)]
     return [*lines, *(f"{file.describe()}  (allowed)" for file in run.files), *run.notices]
 
 
 def noted(run: Resumed) -> JsonTree:
-    """Return what the provenance keeps of this: the step, what changed, which files are others now."""
+    """Return the entry for provenance.json: the step, the changes, the changed files."""
     return {
         "step": _newest_step(run.folder),
         "changes": {verdict.change.key: verdict.change.describe() for verdict in run.taken if is_shown(verdict.change)},

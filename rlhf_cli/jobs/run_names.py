@@ -1,7 +1,7 @@
-"""Puts models in the place of `run:NAME`: the newest finished run of that experiment, or the run at that path.
+"""Replace `run:NAME` by a model folder: of the newest finished run of that experiment, or of the run at that path.
 
-For a critic it is that run's critic, where it had one: a PPO run's critic goes on, a reward model begins one. Beside it
-`offset: auto` of a reward model becomes the mean that was measured of it, and `with_eos: auto` how it was trained.
+A critic starts from that run's critic if it has one (a PPO run), else from its model (a reward model). `offset: auto`
+of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """Return the same experiment with model folders in place of `run:NAME`, and numbers in place of `auto` offsets.
+    """Return the experiment with model folders instead of `run:NAME`, and numbers instead of `auto` offsets.
 
-    Raises RunError, with the command that makes what is missing, when no run of a name has finished or none was
-    evaluated.
+    Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated.
     """
     root = Path(experiment.run.root).expanduser()
     rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
@@ -39,12 +38,12 @@ def resolve_runs(experiment: Experiment) -> Experiment:
 
 
 def find_run(named: str, root: str, *, where: str) -> RunFolder:
-    """Return the run that `run:NAME` means. Raises RunError when no run of that name has finished."""
+    """Return the run that `run:NAME` means. Raises RunError if no run of that name has finished."""
     return _run(named, Path(root).expanduser(), where)
 
 
 def is_run_name(named: str) -> bool:
-    """Return whether what was typed is `run:NAME`."""
+    """Return whether a word has the form `run:NAME`."""
     return named.startswith(_PREFIX)
 
 
@@ -71,7 +70,7 @@ def _critic(named: str, root: Path) -> str:
     if named == "policy":
         return named
     if not named.startswith(_PREFIX):
-        # Freezing makes the paths absolute that stand under `path` or `model`; a critic's has to be made so here.
+        # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
         local = Path(named).expanduser()
         return str(local.resolve()) if local.exists() else named
     run = _run(named, root, "critic.init")
@@ -98,7 +97,7 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
 
 
 def _instead(name: str, root: Path) -> str:
-    """Return the name of runs that are there and called nearly so, else the experiment to train first."""
+    """Return the nearest existing run name, else the command that trains the experiment."""
     there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
     known = groups().get("exp", {})
     experiment, slash, run = name.partition("/")
@@ -114,13 +113,13 @@ def _instead(name: str, root: Path) -> str:
 
 
 def _but_sweeps(folder: Path) -> str:
-    """Return that there are sweeps in a folder, whose runs are named by their paths alone."""
+    """Return a clause that points at the sweeps in a folder; their runs are named by path only."""
     sweeps = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
     return f" but those of sweeps, such as {folder / sweeps[-1]}" if sweeps else ""
 
 
 def _state(run: RunFolder) -> str:
-    """Return what state a run is in; one whose status cannot be read is no reason not to find another."""
+    """Return the state of a run, also if its status.json is unreadable: another run may still be found."""
     try:
         return read_status(run).state
     except RunError:
