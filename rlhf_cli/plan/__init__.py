@@ -1,5 +1,5 @@
-"""Works out what a run will do before anything is paid for: columns, rewards, batch arithmetic. It imports no torch.
+"""Plans a run before it starts: columns, rewards, batch arithmetic, memory. It does not import torch.
 
-This is the one place beside `assemble` that knows both the configuration and the rooms; it uses only their torch-free
+Besides `assemble`, only this package knows both the configuration and the other packages. It uses only their torch-free
 parts.
 """

@@ -1,7 +1,7 @@
-"""Translates a file of `accelerate config` into the environment of the ranks, with accelerate's own functions.
+"""Translates an `accelerate config` file into the environment of the ranks, with accelerate's own functions.
 
-They import torch, so they run in a process of their own, once a run; what it prints are the variables that
-`accelerate launch --config_file FILE` would set for its processes.
+These functions import torch, so they run once per run in a separate process. It prints the variables that `accelerate
+launch --config_file FILE` would set for its processes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _OURS = (
     *("PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
     *("LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE"),
 )
-"""Names what the plan of the launch says itself."""
+"""Variables that the launch plan sets itself."""
 
 
 def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
     """Return the variables that accelerate sets for `file`, without those that place a rank.
 
-    Raises ConfigError with accelerate's own words where it refuses the file.
+    Raise ConfigError with accelerate's own message if accelerate rejects the file.
     """
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
@@ -51,9 +51,9 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
 
 
 def set_by_accelerate(file: str) -> dict[str, str]:
-    """Return what accelerate's launcher would put into the environment of its processes, or change in it.
+    """Return the variables that accelerate's launcher would add to, or change in, the environment of its processes.
 
-    It goes the way of `accelerate.commands.launch.launch_command` (accelerate 1.15) up to where processes are started.
+    Follows `accelerate.commands.launch.launch_command` (accelerate 1.15) up to the point where it starts processes.
     """
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import (
@@ -64,7 +64,7 @@ def set_by_accelerate(file: str) -> dict[str, str]:
 
     args: argparse.Namespace = launch_command_parser().parse_args(["--config_file", file, "-m", "rlhf_cli"])
     args, defaults, has_precision = _validate_launch_command(args)
-    args.main_process_port = 0  # ours to choose: accelerate would look whether its own is free
+    args.main_process_port = 0  # we choose the port: accelerate would check that its own is free
     if args.use_deepspeed and not args.cpu:
         fields = [*defaults.deepspeed_config, *(["mixed_precision"] if has_precision else [])]
         args.deepspeed_fields_from_accelerate_config = ",".join(fields)
@@ -78,7 +78,7 @@ def set_by_accelerate(file: str) -> dict[str, str]:
 
 
 def changed(environment: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are new or other than before, without those that place a rank."""
+    """Return the variables that are new or changed, without those that place a rank."""
     return {
         name: value for name, value in sorted(environment.items()) if before.get(name) != value and name not in _OURS
     }

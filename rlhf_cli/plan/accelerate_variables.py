@@ -1,7 +1,7 @@
-"""Holds what accelerate reads besides our keys, its variables and its default file, against what `launch` says.
+"""Compares accelerate's environment variables and its default file with the section `launch`.
 
-Without `launch.accelerate_config` no variable of accelerate's is ours to honour. Those that would make another run of
-it than was asked for are refused by name; those that would only change it are warned of.
+Without `launch.accelerate_config`, accelerate's variables are not applied. Variables that contradict `launch` are
+refused by name; variables that only change the run cause a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEANS = {
 
 
 def contradicting_variables(launch: Launch, origins: Origins) -> Iterator[UserError]:
-    """Yield every variable of accelerate's in the environment that asks for another run than `launch`."""
+    """Yield an error for every accelerate variable in the environment that contradicts `launch`."""
     row, has_file = STRATEGIES[launch.strategy], launch.accelerate_config is not None
     fits = {"ACCELERATE_USE_FSDP": launch.strategy == "fsdp2", "ACCELERATE_USE_DEEPSPEED": row.zero_stage is not None}
     for name, means in _MEANS.items():
@@ -43,7 +43,7 @@ def contradicting_variables(launch: Launch, origins: Origins) -> Iterator[UserEr
         yield _contradiction("ACCELERATE_USE_CPU", "means the CPU", "launch.device", launch.device, origins)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
     meant = _PRECISION.get(str(precision).lower(), precision)
-    # bf16 and fp16 are TRL's arguments and win over it; that neither was asked for has no argument.
+    # TRL's arguments bf16 and fp16 override this variable, but no argument says "neither".
     fits_auto = launch.precision == "auto" and meant == "bf16" and launch.device != "cpu" and num_gpus() > 0
     is_other = meant not in (launch.precision, "float32") and not fits_auto
     if precision is not None and not has_file and is_other:
@@ -52,7 +52,7 @@ def contradicting_variables(launch: Launch, origins: Origins) -> Iterator[UserEr
 
 
 def variable_warnings(launch: Launch) -> list[str]:
-    """Return a line for what changes the run, and one for a default file that asks for another run and is not read."""
+    """Return a line for each variable that changes the run, and one for a default file that is ignored but differs."""
     lines = []
     backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no")
     if backend.lower() != "no" and launch.accelerate_config is None:
@@ -66,7 +66,7 @@ def variable_warnings(launch: Launch) -> list[str]:
 
 
 def _asks_for(launch: Launch) -> str:
-    """Return what the default file wants otherwise than `launch`, '' where it is nothing that has a key."""
+    """Return where the default file differs from `launch`, or '' if no key differs."""
     file = default_accelerate_file()
     assert file is not None
     try:

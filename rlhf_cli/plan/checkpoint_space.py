@@ -1,7 +1,7 @@
-"""Estimates without torch what a run will write, and holds it against the room there is where its folder lies.
+"""Estimates without torch how many bytes a run will write, and compares them with the free disk space.
 
-The estimate leaves out what is small beside the weights (tokenizer, rollouts, logs), so it is what will certainly be
-written: where not even one checkpoint and the model fit, the run could only end in the middle, and is refused.
+The estimate leaves out what is small beside the weights (tokenizer, rollouts, logs), so it is a lower bound. If not
+even one checkpoint and the model fit, the run would fail midway, so it is refused.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rlhf_cli.models.weight_shapes import WeightShape, stored_shapes, tiny_shape
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
 _ADAMS_STATES = 2
-"""Adam keeps two numbers beside every weight it trains, in the weight's dtype (arXiv 1412.6980, m and v)."""
+"""Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v)."""
 _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
 _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
 _ADAPTER_BYTES = 4
-"""peft trains adapters in float32, whatever the model's dtype is."""
+"""PEFT trains adapters in float32, whatever the model's dtype is."""
 _WAYS_OUT = "run.root=A_LARGER_DISK; trainer.args.save_total_limit=1; trainer.args.save_only_model=true (not exact)"
 
 
 @dataclass(frozen=True)
 class CheckpointSpace:
-    """What a run writes, in bytes: one `checkpoint`, at most so many `copies` at a time, and the trained `model`."""
+    """What a run writes, in bytes: one `checkpoint`, at most `copies` of it at a time, and the trained `model`."""
 
     checkpoint: int
     copies: int
@@ -38,14 +38,14 @@ class CheckpointSpace:
 
     @property
     def total(self) -> int:
-        """Return the bytes of all that lies there at the same time."""
+        """Return the bytes of everything that is on disk at the same time."""
         return self.checkpoint * self.copies + self.model
 
 
 def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpace | None:
-    """Return what a run of so many optimizer steps (None where the data decides) will write.
+    """Return what a run of `steps` optimizer steps (None if the data decides) will write.
 
-    None where nothing here says how large the model is: a hub id that is not on this machine.
+    Return None if the size of the model is unknown: it is a hub id that is not on this machine.
     """
     shapes = _policy(experiment)
     if shapes is None:
@@ -58,7 +58,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
     critic = experiment.critic
     if critic is not None and critic.share == "none":
         body = weights if critic.init == "policy" else _bytes_of(critic.init) or weights
-        checkpoint += body * (1 + _optimizer_states(experiment))  # its state is written whatever is saved of the policy
+        checkpoint += body * (1 + _optimizer_states(experiment))  # the critic's optimizer state is always written
         model += body
     if _argument(experiment, "sync_ref_model"):
         checkpoint += weights
@@ -66,9 +66,9 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
 
 
 def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> tuple[list[UserError], str | None]:
-    """Return what is wrong where the run cannot end well, and a notice where it will only if room is made.
+    """Return an error if the disk is too small, and a notice if the run fits only after freeing space.
 
-    `run` is the folder of a run that goes on, whose checkpoints make room for its next ones; None for a new run.
+    `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
     """
     space = checkpoint_space(experiment, steps)
     if space is None:
@@ -106,7 +106,7 @@ def _policy(experiment: Experiment) -> list[WeightShape] | None:
 
 
 def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
-    """Return the bytes of a LoRA adapter: two matrices a layer, (r, in) and (out, r) (arXiv 2106.09685)."""
+    """Return the bytes of a LoRA adapter: two matrices per layer, (r, in) and (out, r) (arXiv 2106.09685)."""
     targets = lora.target_modules
     sizes = 0
     for shape in shapes:
@@ -123,12 +123,12 @@ def _bytes_of(folder: str) -> float | None:
 
 
 def _optimizer_states(experiment: Experiment) -> int:
-    """Return how many numbers the optimizer keeps beside a weight; 0 for one that is not known here."""
+    """Return how many numbers the optimizer keeps per weight; 0 for an optimizer not listed here."""
     return _ADAMS_STATES if str(_argument(experiment, "optim")) in _ADAMS else 0
 
 
 def _copies(experiment: Experiment, steps: int | None) -> int:
-    """Return how many checkpoints lie there at once: those that are kept, and the one that is being written."""
+    """Return how many checkpoints exist at once: the kept ones and the one being written."""
     strategy = str(_argument(experiment, "save_strategy"))
     if strategy == "no":
         return 0

@@ -1,4 +1,4 @@
-"""Turns the section `data` into plain sources, which the data room reads."""
+"""Turns the section `data` into the `Source` objects that rlhf_cli.data reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rlhf_cli.data.source import Source
 
 
 def training_sources(data: schema.Data) -> list[Source]:
-    """Return the sources of the training rows: a single source, or one for each member of the mix."""
+    """Return the sources of the training rows: a single source, or one per member of the mix."""
     if data.mix is not None:
         return [_source(member, f"data.mix.{name}") for name, member in data.mix.items()]
     return [_source(data, "data")]
@@ -16,7 +16,7 @@ def training_sources(data: schema.Data) -> list[Source]:
 def eval_sources(data: schema.Data) -> list[Source]:
     """Return the held-out source in a list.
 
-    The list is empty where held-out rows are a fraction of the training rows, or there are none.
+    The list is empty if held-out rows are a fraction of the training rows, or if there are no held-out rows.
     """
     if data.eval is None or data.eval.fraction is not None:
         return []

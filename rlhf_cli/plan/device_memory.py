@@ -1,4 +1,4 @@
-"""Finds out without torch how much memory the devices of this machine have."""
+"""Detects the memory of this machine and of its GPUs, without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEBIBYTE = 2**20
 
 
 def host_bytes() -> int | None:
-    """Return the memory of this machine, less where a container gives less; None where nobody says."""
+    """Return the memory of this machine, or the container's limit if that is lower; None if unknown."""
     try:
         all_of_it = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -28,7 +28,7 @@ def host_bytes() -> int | None:
 
 
 def gpu_bytes() -> int | None:
-    """Return the memory of the smallest visible NVIDIA GPU as nvidia-smi has it; None where there is none."""
+    """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
     return _smallest(shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 

@@ -1,4 +1,4 @@
-"""Finds out without torch which GPUs this machine has, and how many processes `auto` means on it."""
+"""Detects this machine's GPUs without torch, and how many processes `auto` means here."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rlhf_cli.config.schema.launch_section import Launch
 _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
 ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
-"""Is in the environment of what trains in a job of Slurm's: there the devices are those that the run will have."""
+"""Set in the environment of a training process inside a Slurm job: its devices are the run's devices."""
 _NO_NVIDIA = Path("/dev/kfd")
-"""Is there where the GPUs are AMD's: nvidia-smi does not count those."""
+"""Exists on machines with AMD GPUs, which nvidia-smi does not count."""
 
 
 def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: int = 0) -> int:
-    """Return the number of processes that train on this machine: one a GPU that no vLLM server has (`rollout_gpus`),
-    or one where there is none or the device is the CPU.
+    """Return the number of training processes on this machine: one per GPU not used by a vLLM server (`rollout_gpus`),
+    or one if the machine has no GPU or the device is the CPU.
 
-    A number in `asked` is returned as it is.
+    Return `asked` unchanged if it is a number.
     """
     if asked != "auto":
         return asked
@@ -32,7 +32,7 @@ def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: 
 
 
 def planned_processes(launch: Launch) -> int:
-    """Return the number of processes that a run will have: on these machines, or on the nodes that Slurm gives it."""
+    """Return the number of processes of a run: on these machines, or on the nodes that Slurm allocates."""
     if launch.slurm is None:
         here = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
         return launch.nodes * here
@@ -42,7 +42,7 @@ def planned_processes(launch: Launch) -> int:
 
 
 def is_left_to_a_node(launch: Launch) -> bool:
-    """Return whether a run will compute on another machine than this: it is to be a job of Slurm's and is not yet."""
+    """Return whether the run will compute on another machine: it is a Slurm job that has not started yet."""
     return launch.slurm is not None and ON_SLURM_NODE not in os.environ
 
 
@@ -54,8 +54,8 @@ def num_gpus() -> int:
 def visible_gpus() -> tuple[str, ...]:
     """Return the ids of the GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES names them.
 
-    Those of CUDA_VISIBLE_DEVICES where it is set, as far as they exist: CUDA ignores what comes after the first that
-    does not. Else what nvidia-smi lists; none where it is not there or does not answer in time.
+    If CUDA_VISIBLE_DEVICES is set, return its entries up to the first that does not exist: CUDA ignores the rest.
+    Otherwise return what nvidia-smi lists. Return an empty tuple if nvidia-smi is missing or does not answer in time.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -72,26 +72,26 @@ def visible_gpus() -> tuple[str, ...]:
 
 @cache
 def listed_gpus(nvidia_smi: str | None) -> tuple[str, ...]:
-    """Return the number of every GPU that `nvidia_smi` (its path) lists, none for None."""
+    """Return the number of every GPU that `nvidia_smi` (its path) lists; empty for None."""
     return tuple(str(number) for number in range(len(_listed(nvidia_smi))))
 
 
 def gpu_identity(gpu: str) -> str:
-    """Return by what a GPU of CUDA_VISIBLE_DEVICES or nvidia-smi is the same one for every process of this machine.
+    """Return an id of a GPU that is the same for every process of this machine.
 
-    That is the UUID that nvidia-smi lists under its number: what is GPU 0 in one job of Slurm's is another in the next.
-    Where nothing is listed, it is what it was called.
+    It is the UUID that nvidia-smi lists under the GPU's number, because GPU 0 of one Slurm job is another GPU in the
+    next. If nvidia-smi lists no such GPU, return `gpu` unchanged.
     """
     listed = _listed(shutil.which("nvidia-smi"))
     if gpu.isdigit() and int(gpu) < len(listed):
         return listed[int(gpu)]
-    # CUDA takes the beginning of a UUID for the whole.
+    # CUDA accepts a prefix of a UUID.
     return next((uuid for uuid in listed if gpu.startswith("GPU-") and uuid.startswith(gpu)), gpu)
 
 
 @cache
 def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
-    """Return the UUID of every GPU that is listed, its line where that tells none."""
+    """Return the UUID of every listed GPU, or its whole line if that has no UUID."""
     if nvidia_smi is None:
         return ()
     try:
@@ -106,7 +106,7 @@ def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
 
 @cache
 def compute_capabilities(nvidia_smi: str | None) -> tuple[float, ...]:
-    """Return what each GPU can, as NVIDIA counts it (8.0 is an A100), by `nvidia_smi` (its path); none for None."""
+    """Return each GPU's compute capability (8.0 is an A100), from `nvidia_smi` (its path); empty for None."""
     if nvidia_smi is None:
         return ()
     asked = [nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
@@ -118,5 +118,5 @@ def compute_capabilities(nvidia_smi: str | None) -> tuple[float, ...]:
 
 
 def may_have_other_gpus() -> bool:
-    """Return whether there may be GPUs that nvidia-smi does not count."""
+    """Return whether this machine may have GPUs that nvidia-smi does not count."""
     return _NO_NVIDIA.exists()

@@ -1,4 +1,4 @@
-"""Checks that an adaptive KL coefficient can be steered: its horizon against the size of a round."""
+"""Checks that the horizon of an adaptive KL coefficient is long enough for the size of a round."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 
 
 def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Origins) -> list[ConfigError]:
-    """Return a problem where one round could change the coefficient by more than all of it, and so turn its sign.
+    """Return an error if one round could change the coefficient by more than 100%, and so make it negative.
 
-    The list is empty where nothing is wrong or the coefficient is fixed.
+    The list is empty if the horizon is long enough or the coefficient is fixed.
     """
     kl = experiment.kl
     if kl is None or kl.controller == "fixed":

@@ -1,7 +1,7 @@
-"""Plans a run's processes on a machine, without torch: what `rlhf train --dry-run` shows and the launcher starts.
+"""Plans a run's processes on a machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
-A rank is `python -m rlhf_cli.launch.worker RUN`; all it knows of the others is in its environment, in the words of
-torch.distributed. Every rank sees the GPUs of all that train, and takes the one of its LOCAL_RANK, as accelerate does.
+A rank is `python -m rlhf_cli.launch.worker RUN`. It learns about the other ranks from torch.distributed's environment
+variables. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from rlhf_cli.tables.strategies import STRATEGIES
 WORKER = "rlhf_cli.launch.worker"
 _LOOPBACK = "127.0.0.1"
 _FIRST_NODE = "FIRST_NODE"
-"""Stands for a machine that Slurm will choose."""
+"""Placeholder for a machine that Slurm will choose."""
 NODE = "GROUP_RANK"
 """The variable that tells a rank which machine it is on, counted from 0."""
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One process that trains. `gpu` is its id as nvidia-smi or CUDA_VISIBLE_DEVICES has it, None on a CPU; `env` is
-    what it has beside the environment of the command.
+    """A training process. `gpu` is its id in nvidia-smi or CUDA_VISIBLE_DEVICES, None on a CPU. `env` holds the
+    variables that are added to the environment of the command.
     """
 
     rank: int
@@ -44,11 +44,12 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is started on one machine. `num_nodes` machines together have `world_size` ranks, of which these are
-    `ranks`; `node` counts the machines from 0. `meets_at` is HOST:PORT of the first, None for a machine alone.
+    """The processes to start on one machine. `num_nodes` machines together have `world_size` ranks; `ranks` are those
+    of this machine. `node` is its index, from 0. `meets_at` is HOST:PORT of the first machine, None for a single
+    machine.
 
-    `in_this_process`: the only rank is the command itself, and nothing is started. `log` is what all ranks write to.
-    `shared` of a rank's environment is the same for all.
+    `in_this_process`: the only rank is the command itself, so no process is started. All ranks write to `log`. `shared`
+    is the part of the environment that is the same for all ranks.
     """
 
     ranks: tuple[RankPlan, ...]
@@ -64,11 +65,11 @@ class LaunchPlan:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Return the GPUs that train."""
+        """Return the GPUs used for training."""
         return tuple(rank.gpu for rank in self.ranks if rank.gpu is not None)
 
     def at_ports(self, master_port: int, server_port: int = 0, group_port: int = 0) -> LaunchPlan:
-        """Return the plan with the ports that were chosen in place of each 0."""
+        """Return the plan with every port 0 replaced by the given port."""
         server = self.server
         if server is not None:
             port, group = server.port or server_port, server.group_port or group_port
@@ -79,7 +80,7 @@ class LaunchPlan:
         return replace(self.having(own), server=server)
 
     def on_machine(self, node: int) -> LaunchPlan:
-        """Return what another machine starts that is like this one, counted from 0."""
+        """Return the same plan for machine `node`, counted from 0."""
         first = node * len(self.ranks)
         ranks = tuple(
             replace(one, rank=first + place, env=one.env | {"RANK": str(first + place), NODE: str(node)})
@@ -103,12 +104,12 @@ def plan_launch(
     node: int = 0,
     meets_at: str | None = None,
 ) -> LaunchPlan:
-    """Plan the ranks of the run in folder `run` on machine `node`, and its vLLM server where it has one of its own.
+    """Plan the ranks of the run in folder `run` on machine `node`, and its vLLM server if it starts its own.
 
-    `meets_at` is where several machines meet, None for what `launch.rdzv` says.
+    `meets_at` is the address where several machines meet; None means `launch.rdzv`.
 
-    `accelerate_env` is what accelerate makes of the file of `launch.accelerate_config`. The first GPUs train, the last
-    serve. Whether there are as many as are asked for is judged by plan/launch_problems.py.
+    `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. The first GPUs
+    train, the last serve. plan/launch_problems.py checks that there are enough GPUs.
     """
     launch = experiment.launch
     own = dict(accelerate_env or {})
@@ -157,15 +158,15 @@ def plan_launch(
 
 
 def log_name(node: int) -> str:
-    """Return the name of the log of a machine: two that append to one file of a network's file system lose lines."""
+    """Return the name of a machine's log. Each has its own: appending to one file over a network loses lines."""
     return "log.txt" if node == 0 else f"log-machine{node + 1}.txt"
 
 
 def _where_ranks_meet(nodes: int, node: int, meets_at: str | None) -> dict[str, str]:
     """Return the variables by which torch's ranks find one another.
 
-    Those of several machines meet in the store that the command on the first machine has opened, as torchrun's do: its
-    port is the only one that somebody has to know. GROUP_RANK is torchrun's word for the place of a machine.
+    Ranks on several machines meet in the store that the command on the first machine has opened, as in torchrun. Only
+    its port has to be known. GROUP_RANK is torchrun's name for the index of a machine.
     """
     if nodes == 1:
         return {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
@@ -175,10 +176,10 @@ def _where_ranks_meet(nodes: int, node: int, meets_at: str | None) -> dict[str, 
 
 
 def _on_loopback(launch: Launch) -> dict[str, str]:
-    """Return the variables that keep ranks which share a machine from listening on its other interfaces.
+    """Return the variables that stop the ranks of one machine from listening on its other interfaces.
 
-    They overrule the user's own, which are for runs of several machines. NCCL and vLLM look further where the run talks
-    to a vLLM server of somebody else's, which may be on another machine.
+    They override the user's own, which are for runs on several machines. NCCL and vLLM are not restricted if the run
+    uses an external vLLM server, which may be on another machine.
     """
     name = interface_of(_LOOPBACK)
     if name is None:
@@ -189,8 +190,8 @@ def _on_loopback(launch: Launch) -> dict[str, str]:
 
 
 def python_path() -> str:
-    """Return where a child finds what this process imports, without what every Python has: a run from a checkout has
-    the package on sys.path only because of the folder it was started in.
+    """Return the PYTHONPATH a child needs to import what this process imports, without Python's standard folders: in a
+    checkout, the package is on sys.path only because of the working folder.
     """
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
@@ -202,7 +203,7 @@ def python_path() -> str:
 
 
 def as_shell(env: Mapping[str, str], argv: tuple[str, ...] = ()) -> str:
-    """Return a command with its variables as a shell runs it."""
+    """Return a shell command line that sets the variables and runs the command."""
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), *map(shlex.quote, argv)])
 
 

@@ -1,4 +1,4 @@
-"""Checks what `launch` asks of this machine before anything starts: GPUs, packages, a server that answers."""
+"""Checks before the start that this machine has what `launch` needs: GPUs, packages, a vLLM server that answers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _VLLM_PORT = 8000
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found on this machine: what keeps the run from being started as it is asked for, what somebody should
-    know before, a line each, what accelerate makes of its file (variables of the ranks), and that file.
+    """The result of checking this machine: problems that prevent the start, one line per warning, the variables that
+    accelerate makes of its file (for the ranks), and that file.
     """
 
     problems: tuple[UserError, ...]
@@ -40,7 +40,9 @@ class Machine:
 
 
 def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
-    """Hold `launch` against this machine. A file of accelerate's costs the seconds that accelerate takes to load."""
+    """Check `launch` against this machine. With an accelerate file, this takes the seconds that accelerate needs to
+    load.
+    """
     launch, problems = experiment.launch, _problems(experiment, origins)
     files, variables = dict[str, Path](), dict[str, str]()
     if launch.accelerate_config is not None:
@@ -72,7 +74,7 @@ def _problems(experiment: Experiment, origins: Origins) -> list[UserError]:
 def runs_on_cpu(experiment: Experiment) -> bool:
     """Return whether the ranks will train on a CPU, as far as that is known without torch.
 
-    Which devices the node of a Slurm job has is not known before the job begins.
+    The devices of a Slurm job's node are unknown until the job starts.
     """
     launch = experiment.launch
     if launch.device != "auto" or is_left_to_a_node(launch):
@@ -81,7 +83,7 @@ def runs_on_cpu(experiment: Experiment) -> bool:
 
 
 def _left_to_the_node(experiment: Experiment) -> Iterator[str]:
-    """Say that this machine was not asked for the GPUs that a job of Slurm's needs, where it has none."""
+    """Warn that a Slurm job needs GPUs and that this machine, having none, could not check them."""
     launch = experiment.launch
     asks = [
         *["launch.device=cuda"] * (launch.device == "cuda"),
@@ -96,7 +98,7 @@ def _left_to_the_node(experiment: Experiment) -> Iterator[str]:
 
 
 def _open_ports(launch: Launch) -> Iterator[str]:
-    """Say that several machines need a network that can be trusted."""
+    """Warn that several machines need a trusted network."""
     if launch.nodes > 1:
         yield (
             f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
@@ -175,7 +177,7 @@ def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[Us
         return
     key = next((f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if key is None:
-        return  # the rules say that there is no server
+        return  # rollout_rules reports that no server is named
     url = args.get("vllm_server_base_url")
     if isinstance(url, str):
         parts = urlsplit(url if "//" in url else f"//{url}")
@@ -195,7 +197,7 @@ def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[Us
 
 
 def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield why the machines of a run cannot meet at this one; the place is left free again."""
+    """Yield an error if the machines of a run cannot meet at this one. The port is free again afterwards."""
     launch = experiment.launch
     place = meeting_place(launch.rdzv) if launch.rdzv is not None else None
     if launch.nodes == 1 or launch.slurm is not None or place is None:
@@ -233,7 +235,7 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
 
 
 def why_not_reached(host: str, port: int) -> str | None:
-    """Return why nothing can be reached there within two seconds, None where something listens."""
+    """Return why the port does not accept a connection within two seconds, or None if it does."""
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
             return None

@@ -1,7 +1,7 @@
-"""Counts the tokens of the longest rows of the data: what a run's memory and its tokens at most are worked out from.
+"""Counts the tokens of the longest rows of the data, for estimates of memory and of the maximum number of tokens.
 
-Counted are the rows of most characters, by the policy's own tokenizer, without torch. A chat template is not rendered:
-a message counts a few tokens more than its text.
+Only the rows with the most characters are counted, with the policy's own tokenizer and without torch. The chat template
+is not rendered: a message counts a few more tokens than its text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from rlhf_cli.memory.run_load import Lengths
 from rlhf_cli.plan.checks.known import Known
 
 _AROUND_A_MESSAGE = 8
-"""Tokens of a chat template around a message: role, marks of beginning and end; more than most have."""
+"""Tokens that a chat template puts around a message (role, start and end markers); more than most templates use."""
 _COUNTED = 64
-"""How many rows are counted, those of most characters: of a hundred thousand a tokenizer would make seconds."""
+"""How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
 _ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = ("messages", "conversations", "text")
 _IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_ids_rejected")
@@ -26,7 +26,7 @@ Count = Callable[[str], int]
 def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
     """Return the longest prompt and row of all sources, in tokens.
 
-    None where no row, or not the policy's tokenizer, is on this machine.
+    Return None if the rows or the policy's tokenizer are not on this machine.
     """
     count = _counter(known)
     tables = [seen.rows for seen in known.sources if seen.rows is not None]
@@ -47,7 +47,7 @@ def _of_the_longest(values: list[object], count: Count) -> list[int]:
 
 
 def _whole(row: Mapping[str, object], count: Count) -> int:
-    """Return the tokens of a row that is learned from: the prompt with its longest answer, or all that is in it."""
+    """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
     prompt = _tokens(row.get("prompt"), count)
     ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
     wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]

@@ -1,4 +1,4 @@
-"""Knows the address at which the machines of a run meet: the first machine's own, with a port that it listens at."""
+"""Defines the address at which the machines of a run meet: a host name or address of the first machine, and a port."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ipaddress import ip_address
 _WAITING_CONNECTIONS = 512
 _HIGHEST_PORT = 65535
 _OUTSIDE = "192.0.2.1"
-"""An address that nobody has (RFC 5737), which the way to the outside leads to."""
+"""An unassigned address (RFC 5737), reached over the default route."""
 
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """A host, by name or number, and a port; `HOST:PORT` where it is written down."""
+    """A host (name or address) and a port, written `HOST:PORT`."""
 
     host: str
     port: int
@@ -24,14 +24,14 @@ class MeetingPlace:
         return f"{self.host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens there, and at no other address of this machine.
+        """Return a socket that listens at this address only.
 
-        Raises OSError where the host is no name that is known, is another machine, or somebody listens there already.
+        Raise OSError if the host is unknown or is another machine, or if the port is taken.
         """
         family, address = self._addresses()[0]
         one = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # What a run that ended a moment ago leaves behind is in nobody's way.
+            # Sockets that a run which just ended left in TIME_WAIT do not block the port.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(address)
             one.listen(_WAITING_CONNECTIONS)
@@ -41,8 +41,8 @@ class MeetingPlace:
         return one
 
     def is_own_alone(self) -> bool:
-        """Return whether the host is a name that leads this machine to itself, and nobody else here: on Debian a host's
-        own name is 127.0.1.1 to itself. Whoever types `localhost` or such a number means it.
+        """Return whether the host is a name that only this machine resolves to itself: on Debian, a host's own name is
+        127.0.1.1. False for `localhost` or a typed loopback address, which are deliberate.
         """
         try:
             address = ip_address(str(self._addresses()[0][1][0]))
@@ -51,7 +51,7 @@ class MeetingPlace:
         return address.is_loopback and self.host not in ("localhost", str(address))
 
     def is_known(self) -> bool:
-        """Return whether the host is an address, or a name that this machine has an address for."""
+        """Return whether the host is an address, or a name that this machine can resolve."""
         try:
             return bool(self._addresses())
         except OSError:
@@ -63,8 +63,8 @@ class MeetingPlace:
 
 
 def own_host() -> str:
-    """Return by which name or address others reach this machine: its name, or where it is nothing to others the address
-    that packets to the outside would bear.
+    """Return the name or address by which others reach this machine: its name, or the source address of packets to the
+    outside if others cannot resolve that name.
     """
     name = socket.gethostname()
     place = MeetingPlace(name, 1)
@@ -72,7 +72,7 @@ def own_host() -> str:
 
 
 def own_address(towards: str) -> str | None:
-    """Return this machine's address in what it would send to a host, None where there is no way; nothing is sent."""
+    """Return this machine's source address for packets to a host, or None without a route. Sends no packet."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.connect((towards, 9))
         return str(one.getsockname()[0])
@@ -80,7 +80,7 @@ def own_address(towards: str) -> str | None:
 
 
 def meeting_place(text: str) -> MeetingPlace | None:
-    """Return what `HOST:PORT` stands for, None where it is no such thing."""
+    """Parse `HOST:PORT`; return None if `text` has another form."""
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) <= _HIGHEST_PORT):
         return None

@@ -1,7 +1,7 @@
-"""Name the network interface by which this machine reaches another.
+"""Finds the network interface by which this machine reaches another.
 
-gloo, which joins the ranks of a CPU, else takes the one that the host's own name resolves to: on Debian that is
-127.0.1.1, which no other machine can answer to. NCCL looks for itself.
+gloo, which connects ranks on CPUs, would otherwise take the interface that the host's own name resolves to. On Debian
+that is 127.0.1.1, which other machines cannot reach. NCCL chooses an interface itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from rlhf_cli.plan.meeting_place import own_address
 
 GLOO = "GLOO_SOCKET_IFNAME"
-"""The variable that names the interface gloo listens on, and no other."""
+"""The variable that names the only interface gloo listens on."""
 _SIOCGIFADDR = 0x8915
 """Linux's request for an interface's IPv4 address, netdevice(7)."""
 _REQUEST_BYTES, _NAME_BYTES = 40, 15
@@ -23,7 +23,7 @@ _ADDRESS = slice(20, 24)
 
 
 def towards(host: str) -> dict[str, str]:
-    """Return the variable that names the interface towards `host`; none where it is set, or nothing is found."""
+    """Return the variable that names the interface towards `host`; empty if it is already set or no interface matches."""
     if GLOO in os.environ:
         return {}
     name = interface_of(own_address(host))
@@ -31,7 +31,7 @@ def towards(host: str) -> dict[str, str]:
 
 
 def interface_of(address: str | None) -> str | None:
-    """Return the interface that has this IPv4 address, None where none has or the system does not tell."""
+    """Return the interface that has this IPv4 address, or None if there is none or this is not Linux."""
     if address is None or sys.platform != "linux":
         return None
     import fcntl

@@ -1,4 +1,4 @@
-"""Translates the section `reward_model` into what the data room calls rules for pairs."""
+"""Translates the section `reward_model` into the rules for preference pairs in rlhf_cli.data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.errors import UserError
 
 
 def preference_rules(experiment: Experiment) -> PreferenceRules:
-    """Return the rules for the pairs of an experiment; the defaults where it has no such section."""
+    """Return the rules for the pairs of an experiment; the defaults if it has no section `reward_model`."""
     section = experiment.reward_model or RewardModel()
     margin = None
     if section.margin is not None:
@@ -23,9 +23,9 @@ def preference_rules(experiment: Experiment) -> PreferenceRules:
 
 
 def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[UserError]:
-    """Return a problem for each column that a margin is made of and the data lacks.
+    """Return an error for each column that a margin is computed from and the data lacks.
 
-    The list is empty where the columns are not known yet.
+    The list is empty if the columns are not known yet.
     """
     rules = preference_rules(experiment)
     if not columns or rules.margin is None:

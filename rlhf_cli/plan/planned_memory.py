@@ -1,4 +1,4 @@
-"""Plans the memory of one device of a run: what the experiment and its data say, given to the estimate."""
+"""Plans the memory of one device of a run, by passing facts about the experiment and its data to the estimate."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rlhf_cli.tables.pass_modes import Passes
 
 
 def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None, passes: Passes | None) -> MemoryPlan:
-    """Return what a process needs of its device, after the data and the batches were looked at.
+    """Return how much device memory a process needs, given the data and the batches.
 
-    `passes` is how rows will go through the models, None where nobody can say: then it is what needs most, TRL's way.
+    `passes` is how rows will go through the models. If it is None (unknown), assume TRL's way, which needs the most.
     """
     batches = known.batches
     completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
@@ -54,7 +54,7 @@ def _cheapest(experiment: Experiment, peak: Moment, processes: int, *, on_gpu: b
 
 
 def uses_gpu(experiment: Experiment) -> bool:
-    """Return whether a run computes on GPUs: those of this machine, or those that Slurm is asked for."""
+    """Return whether a run computes on GPUs: those of this machine, or those requested from Slurm."""
     launch = experiment.launch
     if launch.device != "auto":
         return launch.device == "cuda"

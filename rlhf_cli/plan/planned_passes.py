@@ -1,6 +1,6 @@
-"""Says before a run how its rows will go through the models, by what config.json says of policy and critic.
+"""Predicts how a run's rows will go through the models, from the config.json of policy and critic.
 
-The run itself asks the loaded model (trainers/passes/chosen_passes.py); both go by tables/packable_models.py.
+The run itself decides from the loaded model (trainers/passes/chosen_passes.py). Both use tables/packable_models.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.tables.pass_modes import Passes
 
 _ATTENTION = ATTENTIONS[0]
-"""What transformers takes where nothing is said, and no key of an experiment says anything."""
+"""The default of transformers; no key of an experiment changes it."""
 
 
 def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
     """Return how rows go through the models of a trainer that generates.
 
-    None for one that does not, and where that is only known when the model is loaded: its config.json is not on this
-    machine, or is of a family that was not looked at.
+    Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
+    this machine, or is of a model family that is not in the table.
     """
     trainer = experiment.trainer
     if not trainer.row.generates:
@@ -45,7 +45,7 @@ def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
 
 
 def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
-    """Return why rows are not packed in the model of a config.json. Raises KeyError where that is not known of it."""
+    """Return why rows are not packed in the model of a config.json. Raise KeyError if its family is unknown."""
     if language_part(config) is not config:
         return "it reads more than text"
     why = why_config_not_packed(config, _ATTENTION)
@@ -55,8 +55,8 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
 
 
 def _drops(experiment: Experiment, config: JsonTree) -> bool:
-    """Return whether a pass in training drops anything: TRL's `disable_dropout` passes over the attention's share,
-    ours under PPO does not (trainers/dropout.py).
+    """Return whether a forward pass in training applies dropout. TRL's `disable_dropout` does not disable dropout in
+    the attention; ours under PPO does (trainers/dropout.py).
     """
     trainer, lora = experiment.trainer, experiment.model.lora
     if trainer.disables_dropout and trainer.baseline == "critic":
@@ -67,7 +67,7 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
 
 
 def _config_of(path: str, known: Known) -> JsonTree:
-    """Return a model's config.json, that of an adapter's base; nothing where it is not on this machine."""
+    """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
     folder = known.folder_of(path)
     if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         return known.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))

@@ -1,4 +1,4 @@
-"""Checks the section `model` before torch is imported: is there a model, of the right kind, for this run?"""
+"""Checks the section `model` before torch is imported: does the model exist, and is it of the right kind?"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlhf_cli.models.tokenizer_files import read_json
 def describe_policy(experiment: Experiment, composed: Composed) -> str:
     """Describe the model that is trained, in words.
 
-    Raises ModelError where there is none, it is of another kind than the trainer trains, or it cannot be quantised
-    here, and DataError for a warm start on a world without demonstrations.
+    Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
+    here. Raise DataError for a warm start on a world without demonstrations.
     """
     model = experiment.model
     more = (f" + LoRA r={model.lora.r}" if model.lora else "") + (f", {model.quantize}" if model.quantize else "")
@@ -44,12 +44,14 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
                 expected="a causal language model",
                 hint="the model it was trained from; a reward model belongs to rewards.NAME.model",
             )
-        describe_reward_model(model.path, where=where)  # of several labels it is none to go on with
+        describe_reward_model(
+            model.path, where=where
+        )  # raises for several labels: such a model cannot be trained further
     return described + more
 
 
 def _is_classifier(folder: Path) -> bool:
-    """Return whether a model folder says so, of itself or of the adapter in it."""
+    """Return whether the config of a model folder, or of the adapter in it, declares a classifier."""
     for name, field in (("config.json", "architectures"), ("adapter_config.json", "task_type")):
         if (folder / name).is_file():
             stated = read_json(folder / name).get(field) or ""

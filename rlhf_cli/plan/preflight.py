@@ -1,4 +1,4 @@
-"""Checks everything about an experiment that can be known before torch is imported, and reports it all together."""
+"""Checks everything about an experiment that can be known before torch is imported, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ CHECKS: tuple[Check, ...] = (
     precision_notice,
     machine_problems,
 )
-"""What is asked of every experiment, in this order: a check finds what those above it have noted."""
+"""The checks of every experiment, in order: each check can use what earlier checks have noted."""
 
 
 def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None) -> Plan:
-    """Check an experiment as far as that is possible without torch, and return what it would do.
+    """Check an experiment as far as possible without torch, and return its plan.
 
-    `folder` is that of a run that goes on, None for a new one, which will lie somewhere in `run.root`.
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
 
-    Raises Problems, or the single UserError where there is only one: a data file, a column, a reward function, a model
-    folder, batch sizes that do not divide, a run folder that cannot be written to.
+    Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
+    function or model folder, batch sizes that do not divide, and a run folder that is not writable.
     """
     known = nothing_known(experiment, folder)
     found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, known)]
-    problems = list({str(problem): problem for problem in found}.values())  # two checks may read one bad file
+    problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -115,13 +115,13 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
 
 
 def _imported(experiment: Experiment, known: Known) -> dict[str, Path]:
-    """Return the user's files that the named code imports; a named file has its hash under its own name."""
+    """Return the user's files that the configured code imports, except files that already have their own entry."""
     files = imported_code(experiment) | imported_since(known.modules, experiment)
     return {name: file for name, file in files.items() if file not in known.files.values()}
 
 
 def _found_by(check: Check, experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what a check yields and, last, what it raises."""
+    """Yield the problems that a check yields, then those that it raises."""
     try:
         yield from check(experiment, composed, known)
     except Problems as error:

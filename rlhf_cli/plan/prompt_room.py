@@ -1,4 +1,4 @@
-"""Says how many tokens a prompt may have: what the model reads less what it is to write."""
+"""Computes how many tokens a prompt may have: the model's context minus the length of the completion."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rlhf_cli.errors import ConfigError
 
 
 def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
-    """Return how many tokens a prompt may have, None where nobody says how many the model reads.
+    """Return how many tokens a prompt may have, or None if the model's context is unknown.
 
-    `read` is the model's own limit, `served` the one of the server that generates, `completion` the most tokens of an
-    answer, each None where there is none. Raises ConfigError, naming `where`, if nothing is left for a prompt.
+    `read` is the model's own limit, `served` the limit of the server that generates, `completion` the most tokens of an
+    answer; each may be None. Raise ConfigError, naming `where`, if no token is left for a prompt.
     """
     context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
     if context is None:

@@ -1,4 +1,4 @@
-"""Turns the section `rewards` into components of a stack: gates and schedules in the rewards room's own terms."""
+"""Turns the section `rewards` into the components of a stack, with their gates and schedules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.weight_schedule import Schedule
 
 A_CALL_S, A_ROW_S = 900.0, 60.0
-"""How long a function may take where nobody said: on a batch, and isolated on a row."""
+"""Default time limits in seconds: for a call on a batch, and for an isolated call on a row."""
 KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge:", "rlhf_cli.rewards.code:")
-"""Ready-made functions that have an argument `timeout_s` for each row: how long a batch takes depends on its size."""
+"""Ready-made functions with their own `timeout_s` per row: the time of a batch depends on its size."""
 
 
 def component(name: str, reward: schema.Reward, score: Callable[..., object]) -> Component:
-    """Return a component of the stack: `score` with the rules the experiment puts around it."""
+    """Return a component of the stack: `score` with the experiment's rules for it."""
     weight = reward.weight
     assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
     return Component(
@@ -30,7 +30,7 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
         clip=reward.clip,
         normalize=reward.normalize,
         on_error=reward.on_error,
-        # An isolated function keeps its own time, a row at a time, and kills.
+        # An isolated function has its own limit per row, and is killed when it exceeds it.
         timeout_s=None if reward.isolate else timeout_of(reward),
         eager=reward.eager,
         spread=reward.spread,
@@ -38,7 +38,7 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
 
 
 def timeout_of(reward: schema.Reward) -> float | None:
-    """Return how long a call may take in seconds, where it is isolated a row of it; None for no limit."""
+    """Return how long a call may take in seconds (per row if it is isolated); None for no limit."""
     if reward.timeout_s != "auto":
         return reward.timeout_s if isinstance(reward.timeout_s, float) else None
     if reward.isolate:
@@ -47,7 +47,7 @@ def timeout_of(reward: schema.Reward) -> float | None:
 
 
 def scored_by(reward: schema.Reward) -> str:
-    """Return what scores, in the words of the start panel: a function, or a reward model and how its texts end."""
+    """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos."""
     if reward.model is None:
         return function_from_here(str(reward.fn))
     text, was = from_here(f"reward model {reward.model}"), trained_with_eos(reward.model)

@@ -1,9 +1,9 @@
 """Does the batch arithmetic of TRL's on-policy trainers: prompts, completions, steps, and whether they divide.
 
-In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions; all
-processes together must hold whole groups of `num_generations` completions of one prompt. A round feeds
-`steps_per_generation x num_iterations` micro-batches, of which `gradient_accumulation_steps` make an optimizer step.
-With a critic in place of the group (PPO) one completion of a prompt is enough.
+In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions. All
+processes together must hold whole groups of `num_generations` completions of one prompt. A round consists of
+`steps_per_generation x num_iterations` micro-batches; an optimizer step uses `gradient_accumulation_steps` of them.
+With a critic instead of the group baseline (PPO), one completion per prompt is enough.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rlhf_cli.errors import ConfigError, UserError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The numbers that describe one run of a trainer that generates.
+    """The batch sizes and step counts of a run whose trainer generates.
 
-    `completions_a_round` counts all processes; `steps` are optimizer steps, None where the data decides.
+    `completions_a_round` counts all processes; `steps` are optimizer steps, None if the data decides.
     """
 
     per_device: int
@@ -38,8 +38,8 @@ class BatchPlan:
     def describe(self) -> str:
         """Describe one generation round in a line.
 
-        `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, and where a
-        round is learned from more than once also ` x 4 epochs`.
+        Example: `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, with `
+        x 4 epochs` appended if a round is trained on more than once.
         """
         return (
             f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"
@@ -61,9 +61,9 @@ def plan_batches(
     origins: Origins,
     baseline: str = "group",
 ) -> BatchPlan:
-    """Work out the numbers for a trainer that generates. `num_rows` is None where the dataset is not known yet.
+    """Compute the numbers for a trainer that generates. `num_rows` is None if the dataset is not known yet.
 
-    `baseline` is `group` or `critic`. Raises ConfigError when the numbers do not divide (with the nearest values that
+    `baseline` is `group` or `critic`. Raise ConfigError if the numbers do not divide (naming the nearest values that
     do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
     """
     least = 1 if baseline == "critic" else 2
@@ -144,7 +144,7 @@ def _steps(
 
 
 def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_generations: int, num_rows: int) -> str:
-    """Hint at the largest batch size whose round is whole groups and takes no more prompts than there are."""
+    """Suggest the largest batch size whose round has whole groups and no more prompts than the dataset."""
     for per_device in range(global_batch // processes - 1, 0, -1):
         prompts, rest = divmod(per_device * processes * micro_batches, num_generations)
         if not rest and prompts <= num_rows:
@@ -166,7 +166,7 @@ def _require_at_least(least: int, name: str, value: int, origins: Origins) -> No
 
 
 def _round_of_one(origins: Origins) -> UserError:
-    """Return a problem of PPO's alone: TRL insists on a group of two that divides the round; PPO has no use for it."""
+    """Return an error that only PPO can have: TRL needs two completions per round, and PPO has no group to ensure that."""
     key = "trainer.args.per_device_train_batch_size"
     return ConfigError(
         "one completion a round is too few",
@@ -192,7 +192,7 @@ def _does_not_divide(name: str, value: int, divisor: int, meaning: str, origins:
 def _no_whole_groups(
     per_device: int, processes: int, micro_batches: int, num_generations: int, least: int, origins: Origins
 ) -> UserError:
-    """Return a problem with both ways out: the nearest batch size of whole groups, and the nearest group size."""
+    """Return an error that suggests both the nearest batch size with whole groups and the nearest group size."""
     round_size = per_device * processes * micro_batches
     batch = next(
         size

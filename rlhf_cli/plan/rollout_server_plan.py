@@ -1,8 +1,8 @@
-"""Plans the vLLM server of a run: the command, its environment, its GPUs, where it answers.
+"""Plans the vLLM server of a run: the command, its environment, its GPUs, its address.
 
-The command is what `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py, `build_command`), which is itself
-deprecated: the development mode and the NCCL engine take new weights, the log-probabilities are those after temperature
-and cuts, and of as many tokens as are asked for.
+The command is the one that `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py, `build_command`); `trl
+vllm-serve` itself is deprecated. Development mode and the NCCL engine allow weight updates. Log-probabilities are those
+after temperature and top-k/top-p, for any number of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
-"""Bound the versions of vLLM that fit torch 2.13 and transformers 5.23 by what they require, and TRL 1.16."""
+"""Bounds of the vLLM versions whose requirements fit torch 2.13, transformers 5.23 and TRL 1.16."""
 
 INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
 URL_VARIABLE = "RLHF_VLLM_URL"
@@ -31,8 +31,8 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """A vLLM server of a run's own. `port` and `group_port` (for new weights) are 0 where they are chosen at the start,
-    and `argv` then has `--port 0`; `log` is what it writes to.
+    """The vLLM server that a run starts itself. `port` and `group_port` (for weight updates) are 0 if they are chosen
+    at the start, and `argv` then has `--port 0`. The server writes to `log`.
     """
 
     argv: tuple[str, ...]
@@ -44,19 +44,19 @@ class ServerPlan:
 
     @property
     def url(self) -> str:
-        """Return where it answers."""
+        """Return the URL of the server."""
         return f"http://{_HOST}:{self.port}"
 
     def for_ranks(self) -> dict[str, str]:
-        """Return what the ranks have in their environment to find it."""
+        """Return the variables by which the ranks find the server."""
         return {URL_VARIABLE: self.url, GROUP_PORT_VARIABLE: str(self.group_port)}
 
 
 def plan_server(
     experiment: Experiment, run: Path, gpus: tuple[str, ...], *, port: int = 0, group_port: int = 0
 ) -> ServerPlan:
-    """Plan the server of the run in folder `run` on `gpus`. A port of 0 stands for one that is chosen at the start;
-    `trainer.args.vllm_server_port` and `vllm_group_port` go before both.
+    """Plan the server of the run in folder `run` on `gpus`. A port of 0 means that it is chosen at the start.
+    `trainer.args.vllm_server_port` and `vllm_group_port` take precedence over both.
     """
     args, model = experiment.trainer.args, experiment.model
     given, group = args.get("vllm_server_port"), args.get("vllm_group_port")
@@ -83,7 +83,7 @@ def plan_server(
 
 
 def installed_vllm() -> tuple[int, int] | None:
-    """Return (major, minor) of the vLLM that is installed, None where there is none."""
+    """Return (major, minor) of the installed vLLM, or None if it is not installed."""
     try:
         version = importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -93,8 +93,8 @@ def installed_vllm() -> tuple[int, int] | None:
 
 
 def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
-    """Return what keeps vLLM from generating here: it is not installed, of a version that does not fit, or has no
-    folder that it could serve.
+    """Return what prevents vLLM from generating here: it is not installed, its version does not fit, or the model
+    cannot be served.
     """
     launch = experiment.launch
     if not launch.rollout.startswith("vllm"):

@@ -1,4 +1,4 @@
-"""Works out what a run will do that learns from rows as they are: its columns and its number of steps."""
+"""Plans a run that trains on its rows as they are: its columns and its number of steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlhf_cli.errors import ConfigError, DataError, UserError
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The numbers that describe one run that learns from rows.
+    """The batch sizes and step counts of a run that trains on its rows.
 
-    `steps` and `epochs` are None where the data decides when it is read. `rows` are those learned from in all: an
-    epoch ends with a step of what is left, or without it where `dataloader_drop_last` is set.
+    `steps` and `epochs` are None if they depend on data that is not read yet. `rows` is the total number of rows
+    trained on. The last step of an epoch has the remaining rows, or is dropped if `dataloader_drop_last` is set.
     """
 
     per_device: int
@@ -53,10 +53,10 @@ def check_stage(
     num_rows: int | None,
     origins: Origins,
 ) -> tuple[StagePlan | None, list[UserError]]:
-    """Return the numbers of a run that learns from its rows, and every problem with it.
+    """Return the plan of a run that trains on its rows, and every problem with it.
 
-    `columns` is empty and `num_rows` None where a hub dataset decides. The numbers are None where a problem forbids
-    them; any other trainer gets (None, []).
+    `columns` is empty and `num_rows` None if a hub dataset decides. The plan is None if a problem prevents it. For
+    other trainers return (None, []).
     """
     row = experiment.trainer.row
     if not row.learns_from:
@@ -95,7 +95,7 @@ def _plan(
     max_steps = whole_number(trainer, args, "max_steps")
     epochs = real_number(trainer, args, "num_train_epochs")
     a_batch = per_device * processes
-    if num_rows is None or setting(trainer, args, "packing"):  # how many rows are packed into one is seen then
+    if num_rows is None or setting(trainer, args, "packing"):  # the number of packed rows is known only after packing
         steps = max_steps if max_steps > 0 else None
         return StagePlan(
             per_device, processes, accumulation, None, steps, steps * a_batch * accumulation if steps else None

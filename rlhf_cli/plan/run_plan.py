@@ -1,4 +1,4 @@
-"""Defines what is known of a run before it starts: the plan that the start panel shows and the run is begun with."""
+"""Defines the plan of a run: what the start panel shows and the launcher uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.tracking.tracking_plan import TrackingPlan
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that is no mistake and should be known before a run starts; `subject` is one word."""
+    """A remark worth showing before a run starts that is not an error; `subject` is one word."""
 
     subject: str
     text: str
@@ -24,9 +24,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan that says what a run will do.
+    """What a run will do.
 
-    `columns` is empty and `num_rows` None where a hub dataset decides. `batches` is None for a trainer that does not
+    `columns` is empty and `num_rows` None if a hub dataset decides. `batches` is None for a trainer that does not
     generate, `stage` for one that does.
     """
 
@@ -35,29 +35,29 @@ class Plan:
     columns: tuple[str, ...]
     num_rows: int | None
     rewards: dict[str, str]
-    """Maps each reward's name to what scores it."""
+    """Maps each reward's name to its function or model."""
     processes: int
     batches: BatchPlan | None
     stage: StagePlan | None
-    """Holds the numbers of a trainer that learns from its rows and does not generate."""
+    """Set for a trainer that trains on its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
-    """Names the reward code, the data files and accelerate's, for the hashes in the provenance."""
+    """Reward code, data files and accelerate's file, whose hashes go into the provenance."""
     machine: Machine
     notices: tuple[Notice, ...] = ()
     memory: MemoryPlan = field(default_factory=MemoryPlan)
-    """Says what a process needs of its device's memory."""
+    """The device memory a process needs."""
     workload: Workload = field(default_factory=Workload)
-    """Counts rounds, prompts, completions and tokens of the whole run."""
+    """Rounds, prompts, completions and tokens of the whole run."""
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
     num_held_out: int | None = None
-    """Counts the rows that are kept from training; None for none, and where the data decides."""
+    """Number of rows held out of training; None if there are none, or if the data decides."""
     passes: Passes | None = None
-    """Says how rows go through the models of a trainer that generates; None where only the loaded model says it."""
+    """How rows go through the models of a trainer that generates; None if only the loaded model can tell."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the plan as JSON has it; a part is null where the run has none, a number where the data decides."""
+        """Return the plan as JSON values: a part is null if the run does not have it, a number if the data decides."""
         return {
             "model": self.model,
             "data": self.data,

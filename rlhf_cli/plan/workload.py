@@ -1,4 +1,4 @@
-"""Counts what a run will do in all: rounds, prompts, completions, tokens at most, evaluations, checkpoints."""
+"""Counts the totals of a run: rounds, prompts, completions, maximum tokens, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
 
 
 def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> Workload:
-    """Return what a run learns from in all. A round whose last steps are not taken is generated whole."""
+    """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
     batches, stage, num_rows = known.batches, known.stage, known.num_rows
     longest = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
     if batches is None:
@@ -53,7 +53,7 @@ def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> W
 
 
 def evaluations(experiment: Experiment, known: Known) -> Evaluations | None:
-    """Return how often and on how much a run is evaluated; None where it is not."""
+    """Return how often and on how many rows a run is evaluated; None if it is not evaluated."""
     strategy, on_start = _value(experiment, known, "eval_strategy"), _value(experiment, known, "eval_on_start")
     if strategy in (None, "no", False):
         return None
@@ -66,12 +66,12 @@ def evaluations(experiment: Experiment, known: Known) -> Evaluations | None:
     rows, completions = known.num_held_out, None
     if rows is not None and experiment.trainer.row.generates:
         sampled = _whole(experiment, known, "num_generations_eval") or _whole(experiment, known, "num_generations") or 1
-        completions = rows * (1 + sampled)  # once greedily, and as it samples in training
+        completions = rows * (1 + sampled)  # one greedy, the others sampled as in training
     return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions)
 
 
 def checkpoints(experiment: Experiment, known: Known) -> Checkpoints | None:
-    """Return how often a run is saved and in how many bytes; None where only the model at the end is."""
+    """Return how often checkpoints are saved and their size; None if only the final model is saved."""
     strategy = str(_value(experiment, known, "save_strategy"))
     if strategy == "no":
         return None
@@ -103,13 +103,13 @@ def _how_often(experiment: Experiment, known: Known, strategy: str, key: str) ->
         return every, None
     delay = _value(experiment, known, "eval_delay") if key == "eval_steps" else 0
     least = delay if isinstance(delay, int | float) else 0
-    # The last step is one of them whichever it is (transformers' DefaultFlowCallback.on_step_end).
+    # The last step always counts (transformers' DefaultFlowCallback.on_step_end).
     at = {*range(interval, steps + 1, interval), steps}
     return every, sum(step >= least for step in at)
 
 
 def _epochs_of_rounds(experiment: Experiment, known: Known) -> float | None:
-    """Return how many epochs a trainer that generates was asked for, None where `max_steps` ends it."""
+    """Return the configured epochs of a trainer that generates, or None if `max_steps` ends the run."""
     max_steps, epochs = _whole(experiment, known, "max_steps"), _value(experiment, known, "num_train_epochs")
     return float(epochs) if not (max_steps and max_steps > 0) and isinstance(epochs, int | float) else None
 

@@ -1,4 +1,4 @@
-"""Holds what a run will do in all as values: rounds, prompts, completions, tokens, evaluations, checkpoints."""
+"""Defines the totals of a run as data classes: workload, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from rlhf_cli.plan.checkpoint_space import CheckpointSpace
 
 @dataclass(frozen=True)
 class Workload:
-    """The counts of a run over all its processes; None where the data decides when it is read.
-    `rounds` of generation are a fraction where the run ends within one, which is generated whole all the same.
-    `steps_a_round`: optimizer steps that learn from one round. `rows` are those learned from as they are, with `epochs`
-    of the data either way. `max_tokens` are those generated, or learned from. `longest_prompt` and `longest_row` are in
-    tokens.
+    """The totals of a run over all its processes; None if they depend on data that is not read yet.
+
+    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full.
+    `steps_a_round` is the number of optimizer steps per round. `rows` counts rows trained on as they are. `epochs` are
+    passes over the data in both cases. `max_tokens` are generated, or trained on. `longest_prompt` and `longest_row`
+    are in tokens.
     """
 
     steps: int | None = None
@@ -28,15 +29,15 @@ class Workload:
     longest_row: int | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return the counts by name."""
+        """Return a dict of the counts."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Evaluations:
-    """How often a run is evaluated on how many `rows`, each of them with so many `completions` in all.
+    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation.
 
-    `times` and `rows` are None where the data decides; `every` says when, in words.
+    `times` and `rows` are None if the data decides; `every` says when, in words.
     """
 
     every: str
@@ -45,20 +46,20 @@ class Evaluations:
     completions: int | None
 
     def as_json(self) -> dict[str, object]:
-        """Return the counts by name."""
+        """Return a dict of the counts."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How often a run is saved: `times` is None where the data decides. `space` says in how many bytes, where known."""
+    """How often a checkpoint is saved (`times` is None if the data decides), and the `space` needed, if known."""
 
     every: str
     times: int | None
     space: CheckpointSpace | None
 
     def as_json(self) -> dict[str, object]:
-        """Return the counts by name, sizes in bytes."""
+        """Return a dict of the counts, with sizes in bytes."""
         space = self.space
         return {
             "every": self.every,

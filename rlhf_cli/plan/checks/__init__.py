@@ -1,5 +1,5 @@
-"""Holds the checks of `plan/preflight.py`: a file a subject, a function a question.
+"""The checks of `plan/preflight.py`: one file per subject, one function per question.
 
-A check takes the experiment, how it was composed, and what the checks before it have found out. It yields what is
-wrong, or raises it where it can say nothing more, and notes what it found for those that come after.
+A check takes the experiment, its composition, and the results of earlier checks. It yields its errors, or raises one if
+it cannot continue, and notes its results for later checks.
 """

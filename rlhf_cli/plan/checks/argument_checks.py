@@ -1,4 +1,4 @@
-"""Checks values of TRL's arguments that its own types let through and a library below it, or nobody, would refuse."""
+"""Checks values of TRL's arguments that TRL's types accept but that are out of range or contradictory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARGS = "trainer.args."
 
 
 def range_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every argument that was given a value outside its bounds."""
+    """Yield an error for every argument whose value is out of range."""
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
     for bounds in RANGES:
         value, key = args.get(bounds.name), _ARGS + bounds.name
@@ -27,7 +27,7 @@ def range_problems(experiment: Experiment, composed: Composed, known: Known) -> 
         if bounds.strategy is not None and setting(known.trainer, args, bounds.strategy) != "steps":
             continue
         if bounds.name == "top_k" and value == -1 and experiment.launch.rollout.startswith("vllm"):
-            continue  # vLLM's word for all
+            continue  # -1 means all tokens in vLLM
         if bounds.name in known.trainer.fields and (generates or bounds.name != "temperature"):
             default = known.trainer.fields[bounds.name].default
             fits = isinstance(default, int | float) and bounds.holds(default)
@@ -41,7 +41,7 @@ def range_problems(experiment: Experiment, composed: Composed, known: Known) -> 
 
 
 def repeated_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note every key that was typed with two values, of which the last counts."""
+    """Note every key that was typed with two different values; the last one counts."""
     yield from ()
     values: dict[str, list[str]] = {}
     for override in composed.overrides:
@@ -55,7 +55,7 @@ def repeated_notice(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that a run would be over before its first step."""
+    """Yield an error if the run would have no step."""
     if known.steps is not None and known.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
@@ -68,7 +68,7 @@ def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def best_model_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what keeps the best checkpoint from being found: it is saved at other steps than it is evaluated at."""
+    """Yield an error if the best checkpoint cannot be determined because saves and evaluations differ in their steps."""
     args, origins = experiment.trainer.args, composed.origins
 
     def of(name: str) -> object:
@@ -91,7 +91,7 @@ def best_model_problems(experiment: Experiment, composed: Composed, known: Known
         return
     every, save_every = of("eval_steps") or of("logging_steps"), of("save_steps")
     if saved != "steps" or not isinstance(every, int) or not isinstance(save_every, int) or every < 1:
-        return  # shares of all steps are transformers' to compare
+        return  # transformers checks fractions of all steps
     if save_every % every:
         key = f"{_ARGS}save_steps"
         yield ConfigError(

@@ -1,4 +1,4 @@
-"""Check the arithmetic of batches: what a round of completions or a step of rows is made of."""
+"""Checks the batch arithmetic: the completions of a round, or the rows of a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlhf_cli.plan.run_plan import Notice
 
 
 def round_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Plan the rounds of a trainer that generates, and note where their split depends on the number of processes.
+    """Plan the rounds of a trainer that generates, and note if their split depends on the number of processes.
 
-    Raises what `plan_batches` raises.
+    Raises the errors of `plan_batches`.
     """
     if not experiment.trainer.row.generates:
         return
@@ -39,7 +39,7 @@ def round_problems(experiment: Experiment, composed: Composed, known: Known) -> 
 
 
 def stage_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Plan the steps of a trainer that learns from its rows, and yield what is wrong with them."""
+    """Plan the steps of a trainer that trains on its rows, and yield what is wrong with them."""
     known.stage, problems = check_stage(
         experiment,
         known.trainer,

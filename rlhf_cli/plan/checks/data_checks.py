@@ -1,4 +1,4 @@
-"""Checks the data of a run, training and held-out rows alike: files, columns, how many rows there are."""
+"""Checks the training and held-out data of a run: files, columns, number of rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.suggest import nearest
 
 _LOOKED_AT = 50_000
-"""So many rows of a source are looked through: a table of millions keeps nobody waiting, and fits into memory."""
+"""How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
 
 
 def source_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Look at every source, and note the columns that the trainer will see and the number of training rows."""
+    """Check every source, and note the columns that the trainer will see and the number of training rows."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     training = training_sources(data)
@@ -56,14 +56,14 @@ def source_problems(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def class_file_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note the file of a trainer of the user's own."""
+    """Note the file of a trainer class that the user wrote."""
     yield from ()
     if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
         known.files["trainer.class"] = file.resolve()
 
 
 def column_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every column that the trainer or a reward reads and the data lacks, the held-out rows among it."""
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks."""
     if not experiment.trainer.row.generates:
         return
     wanted = {
@@ -82,7 +82,7 @@ def column_problems(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
-    """Hold the same rows out as the run, and count both sides; unknown where not all rows could be looked at."""
+    """Hold out the same rows as the run will, and count both parts. The counts stay None if not all rows were read."""
     count, known.num_rows = known.num_rows, None
     table = known.sources[0].rows
     if count is None or table is None or len(table) != count:
@@ -109,7 +109,7 @@ def _check_selection(source: Source, rows: int | None) -> None:
 
 def _selected(rows: int, source: Source) -> int | None:
     if source.split is not None and "[" in source.split:
-        return None  # a slice of a split: the datasets library counts it
+        return None  # the datasets library counts a slice of a split
     if source.select is None:
         return rows
     return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]

@@ -1,4 +1,4 @@
-"""Says what evaluations cost beside the training, and whether their prompts are also trained on."""
+"""Reports how much evaluations cost compared to training, and whether their prompts are also trained on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.plan.workload import evaluations
 
 
 def shared_prompt_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note how many evaluation rows have a prompt that is also trained on, among the rows that were looked at."""
+    """Note how many evaluation rows have a prompt that is also trained on, among the rows that were read."""
     yield from ()
     training = [seen.rows for seen in known.sources if seen not in known.held_out and seen.rows is not None]
     for seen in known.held_out:
@@ -30,7 +30,7 @@ def shared_prompt_notice(experiment: Experiment, composed: Composed, known: Know
 
 
 def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note that evaluations generate more completions than training does. It is no mistake, and may be one."""
+    """Note if evaluations generate more completions than training does. That is allowed, but may be a mistake."""
     yield from ()
     batches, rows = known.batches, known.num_held_out
     if batches is None or batches.steps is None or rows is None:
@@ -41,7 +41,7 @@ def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) ->
     times = planned.times
     args = experiment.trainer.args
     sampled = whole_number_or_none(known.trainer, args, "num_generations_eval") or batches.num_generations
-    evaluated = times * rows * (1 + sampled)  # once greedily, and as it samples in training
+    evaluated = times * rows * (1 + sampled)  # one greedy, the others sampled as in training
     micro_batches = batches.steps_per_generation * batches.num_iterations
     rounds = math.ceil(batches.steps * batches.accumulation / micro_batches)
     trained = rounds * batches.completions_a_round
@@ -57,8 +57,8 @@ def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def _every(experiment: Experiment, known: Known, steps: int) -> int:
-    """Return after how many steps an evaluation comes; a number below 1 is a share of all steps, as transformers has
-    it, and where none is given it is `logging_steps`.
+    """Return the number of steps between evaluations. As in transformers, a number below 1 is a fraction of all steps,
+    and the default is `logging_steps`.
     """
     args = experiment.trainer.args
     name = "logging_steps" if setting(known.trainer, args, "eval_steps") is None else "eval_steps"

@@ -1,4 +1,4 @@
-"""Checks the place a run writes to: may anything be written there, and is there room?"""
+"""Checks that the run's folder is writable and has enough free space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_cli.plan.run_plan import Notice
 
 
 def unwritable_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that the run's folder cannot be made or written to."""
+    """Yield an error if the run's folder cannot be made or written to."""
     run = known.folder
     folder = run or Path(experiment.run.root).expanduser().resolve()
     while not folder.exists():
@@ -32,7 +32,7 @@ def unwritable_problems(experiment: Experiment, composed: Composed, known: Known
 
 
 def room_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that not even one checkpoint fits on the disk, or note that not all of them will."""
+    """Yield an error if not even one checkpoint fits on the disk, or note that not all of them will fit."""
     problems, notice = space_problems(experiment, known.steps, known.folder)
     yield from problems
     if notice is not None:

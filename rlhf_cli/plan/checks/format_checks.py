@@ -1,4 +1,4 @@
-"""Notices models that are shown texts of another format than they were trained on: bare prompts, or conversations."""
+"""Notes models that would see a text format they were not trained on: bare prompts instead of chats, or the reverse."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 
 
 def format_notices(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note a chat model that gets bare prompts, and a reward model that scores another format than it was trained on.
+    """Note a chat model that gets bare prompts, and a reward model that scores a format it was not trained on.
 
-    A chat template alone makes no chat model, so a model of one of our runs counts as one only if that run made
-    messages of its prompts. Where nobody can say yet what the rows are, nothing is noted.
+    A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
+    prompts were messages. If the format of the rows is not known yet, note nothing.
     """
     yield from ()
     if experiment.data.prompt is None and not any(seen.rows for seen in known.sources):
@@ -48,13 +48,13 @@ def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
     try:
         return read_tokenizer(folder, where="rewards")
     except UserError:
-        return None  # the run says what is wrong with it
+        return None  # the run reports what is wrong with it
 
 
 def _is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
-        return False  # the embedded models have one, and were trained on bare text
+        return False  # the embedded models have a template, but were trained on bare text
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
 
@@ -74,5 +74,5 @@ def _as_text(experiment: Experiment) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as Hydra's grammar takes it between quotes."""
+    """Return a text quoted for Hydra's grammar."""
     return '"' + text.replace('"', '\\"') + '"'

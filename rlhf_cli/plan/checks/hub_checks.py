@@ -1,4 +1,4 @@
-"""Checks that what an experiment names on the Hugging Face hub can be had: in the cache, or from the hub itself."""
+"""Checks that the experiment's models and datasets on the Hugging Face hub are available, in the cache or online."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf_cli.remote.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_
 
 
 def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every model and dataset that the hub does not give, or that nobody can fetch from here.
+    """Yield an error for every model and dataset that the hub does not have or that cannot be downloaded here.
 
-    Notes the folders of the cache that hold models.
+    Notes the cache folders of models.
     """
     asked = {**_models(experiment), **_datasets(experiment)}
     if not asked:
@@ -32,10 +32,10 @@ def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> It
 
 
 def require_on_hub(question: Question, *, where: str, local: str) -> None:
-    """Raise DataError or ModelError where the hub does not give what was named, and it is not in the cache.
+    """Raise DataError or ModelError if the hub does not have the repository and it is not in the cache.
 
-    `local` is what is typed to name a file or folder instead. Nothing large is imported, and the wait is short: the
-    libraries that load it would try for a minute.
+    `local` is what to type for a local file or folder instead. This imports no large library and waits only briefly;
+    the libraries that load the repository would retry for a minute.
     """
     answer = look_up([question])[0]
     if answer.state not in ("there", "cached"):

@@ -1,4 +1,4 @@
-"""Holds what the checks of an experiment have found out so far: each reads what it needs, and notes what it finds."""
+"""Holds facts about an experiment that the checks share: each check reads what it needs and adds its results."""
 
 from __future__ import annotations
 
@@ -30,72 +30,72 @@ HELD_OUT = "data.eval"
 
 @dataclass
 class Known:
-    """What is known of a run. A part that no check has come to, or of which it could not say anything, is empty.
+    """Facts about a run. A field stays empty if its check has not run yet or has no result.
 
-    `folder` is that of a run that goes on, None for a new one, which will lie somewhere in `run.root`.
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
     """
 
     trainer: TrainerFields
     processes: int
     folder: Path | None = None
     cached: dict[str, Path] = field(default_factory=dict)
-    """Maps a model of the hub to its folder in the cache."""
+    """Maps a hub model to its folder in the cache."""
     tokenizer: TokenizerFiles | None = None
-    """The policy's, where its files are on this machine."""
+    """The policy's tokenizer, if its files are on this machine."""
     model: str = ""
     data: str = ""
     columns: tuple[str, ...] = ()
     num_rows: int | None = None
     num_held_out: int | None = None
-    """Rows that evaluations run on; None where there are none, or nobody can say yet."""
+    """Rows that evaluations run on; None if there are none, or if that is not known yet."""
     sources: list[Seen] = field(default_factory=list)
-    """The training sources, then the held-out one, as far as they could be looked at."""
+    """The training sources, then the held-out one, as far as they could be read."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
-    """Maps a reward's name to the columns it cannot do without."""
+    """Maps a reward's name to the columns it requires."""
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
-    """Maps a reward's name to those of these columns that are arguments, by their annotation, which nobody gave."""
+    """Maps a reward's name to those of its columns that, by their annotation, are arguments without a value."""
     batches: BatchPlan | None = None
     stage: StagePlan | None = None
     machine: Machine | None = None
     files: dict[str, Path] = field(default_factory=dict)
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-    """The modules that were imported before any code of the user's was."""
+    """The modules that were imported before any user code."""
     notices: list[Notice] = field(default_factory=list)
     most_prompt_tokens: int | None = None
-    """No prompt has more that is trained on: longer ones are left out or cut. None where they stay as they are."""
+    """Upper bound on the tokens of a training prompt, if longer ones are dropped or cut; None if they are kept."""
 
     def folder_of(self, path: str | None) -> Path | None:
-        """Return where the files of a model are on this machine; None for one of the hub that is not in the cache."""
+        """Return the local folder of a model; None for a hub model that is not in the cache."""
         if path is None:
             return None
         place = Path(path).expanduser()
         return place if place.is_dir() else self.cached.get(path)
 
     def config_of(self, path: str | None) -> JsonTree:
-        """Return what a model's config.json says; nothing where there is none, or where it is no JSON."""
+        """Return a model's config.json; empty if it does not exist or is not JSON."""
         folder = self.folder_of(path)
         try:
             return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
         except UserError:
-            return {}  # whoever describes the model says so
+            return {}  # the check that describes the model reports it
 
     @property
     def held_out(self) -> list[Seen]:
-        """Return the held-out source in a list, empty where there is none or it could not be looked at."""
+        """Return the held-out source in a list; empty if there is none or it could not be read."""
         return [seen for seen in self.sources if seen.source.name == HELD_OUT]
 
     @property
     def steps(self) -> int | None:
-        """Return the optimizer steps of the run; None where the data decides when it is read."""
+        """Return the optimizer steps of the run; None if the data decides."""
         of = self.stage or self.batches
         return of.steps if of is not None else None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A source that was looked at, and the columns it has once they are renamed and the prompt is made.
+    """A source that was read, and its columns after renaming and building the prompt.
 
-    `rows` are its rows in that form, the first of them where they are very many; None where they cannot be had yet.
+    `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
     """
 
     source: Source
@@ -108,7 +108,7 @@ Check: TypeAlias = Callable[[Experiment, Composed, Known], Iterable[UserError]]
 
 
 def nothing_known(experiment: Experiment, folder: Path | None = None) -> Known:
-    """Return what is known of an experiment before anything was looked at."""
+    """Return the initial facts about an experiment, before any check."""
     return Known(
         trainer=trl_args.trainer(experiment.trainer.trl),
         processes=planned_processes(experiment.launch),

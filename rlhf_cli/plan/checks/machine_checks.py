@@ -1,4 +1,4 @@
-"""Checks what a run asks of the machine it is started on: devices, packages, servers, trackers."""
+"""Checks that the machine has what a run needs: devices, packages, servers, trackers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUNS_CODE = "rlhf_cli.rewards.code:"
 
 
 def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that the tracker is not installed."""
+    """Yield an error if the tracker is not installed."""
     track = experiment.track
     missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
     if missing is not None:
@@ -30,16 +30,17 @@ def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def sandbox_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that model-written code cannot be run here, or not as safely as its reward insists on.
+    """Yield an error if model-written code cannot run here, or not as safely as its reward requires.
 
-    A node of Slurm's is another machine. Trying it out takes half a second, where there is such a reward.
+    Skipped for Slurm, whose node is another machine. Trying the sandbox takes half a second, only if such a reward
+    exists.
     """
     for name, reward in experiment.rewards.items():
         if not str(reward.fn).startswith(_RUNS_CODE) or experiment.launch.slurm is not None:
             continue
         isolation = reward.args.get("isolation", "auto")
         if isolation not in get_args(Isolation):
-            continue  # which its signature says
+            continue  # the check of its signature reports this
         try:
             protections(cast(Isolation, isolation))
         except RewardError as error:
@@ -47,7 +48,7 @@ def sandbox_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def precision_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Note that bf16 was asked for on a GPU that has no such arithmetic, and does it slowly by other means."""
+    """Note that bf16 was requested on a GPU that emulates it slowly."""
     yield from ()
     launch = experiment.launch
     if launch.precision != "bf16" or launch.slurm is not None or runs_on_cpu(experiment):
@@ -59,7 +60,7 @@ def precision_notice(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def machine_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Hold `launch` against this machine, and note what was found on it."""
+    """Check `launch` against this machine, and note the result."""
     known.machine = look_at_machine(experiment, composed.origins)
     known.files |= known.machine.files
     yield from known.machine.problems

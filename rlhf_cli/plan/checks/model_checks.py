@@ -1,4 +1,4 @@
-"""Checks the models a run starts from: the policy, and the critic beside it."""
+"""Checks the models a run starts from: the policy and the critic."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rlhf_cli.plan.policy_model import describe_policy
 
 
 def policy_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Look at the model that is trained, and note what it is. Raises what `describe_policy` raises."""
+    """Check the model that is trained, and note its description. Raises the errors of `describe_policy`."""
     yield from ()
     known.model = describe_policy(experiment, composed)
 
 
 def passes_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Refuse packed rows where a model's config.json says that they cannot be packed, as the run would."""
+    """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
     found = planned_passes(experiment, known) if experiment.trainer.passes == "packed" else None
     if found is not None and found.mode != "packed":
         yield refused_packing(found, where=composed.origins.where("trainer.passes"))
 
 
 def critic_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Look at what the critic is to start from. Raises ModelError where it is no critic, or not one for this policy."""
+    """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
     yield from ()
     critic, model = experiment.critic, experiment.model
     if critic is None or critic.init == "policy":

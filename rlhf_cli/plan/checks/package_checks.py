@@ -1,4 +1,4 @@
-"""Checks that what arguments of TRL's name is installed, so that a run does not end where it would be imported."""
+"""Checks that the packages which TRL's arguments require are installed, so that a run does not fail at their import."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OPTIMIZERS = (
     (re.compile(r"_torch_(4|8)bit$"), "torchao"),
     (re.compile(r"apex"), "apex"),
 )
-"""What transformers' Trainer imports for an optimizer of such a name; of several the last."""
+"""The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
 _REWARDS = (("trl.rewards.accuracy_rewards:", "math_verify", "pip install 'rlhf-cli[math]'"),)
 
 
 def package_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every package that the experiment needs by what it names, and that is not installed."""
+    """Yield an error for every required package that is not installed."""
     args, origins = experiment.trainer.args, composed.origins
     optimizer = str(args.get("optim", ""))
     packages = [package for pattern, package in _OPTIMIZERS if pattern.search(optimizer)]

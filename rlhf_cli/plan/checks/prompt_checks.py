@@ -1,4 +1,4 @@
-"""Checks that the policy can read the rows and has room to answer them, by the files of its tokenizer alone."""
+"""Checks that the policy can read the rows and has room to answer them, using only its tokenizer's files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rlhf_cli.plan.run_plan import Notice
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ADDED = 8
-"""More tokens than are put around a plain text."""
+"""Upper bound on the special tokens added to a plain text."""
 
 
 def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what the tokenizer lacks: its end of a text, a template for conversations, a place in the vocabulary."""
+    """Yield what the tokenizer lacks: an end-of-text token, a chat template, or ids within the model's vocabulary."""
     model = experiment.model
     key = "model.tokenizer" if model.tokenizer else "model.path"
     where = composed.origins.where(key)
@@ -46,7 +46,7 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
             expected="eos_token in its tokenizer_config.json",
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
-    # TRL puts the template of `chat_template_path` in the place of the tokenizer's.
+    # TRL replaces the tokenizer's template with that of `chat_template_path`.
     has_template = tokenizer.chat_template is not None or experiment.trainer.args.get("chat_template_path") is not None
     if not has_template and has_conversations(experiment, known):
         yield ModelError(
@@ -58,12 +58,12 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
         )
     if experiment.trainer.args.get("chat_template_path") is None:
         yield from _failing_template(tokenizer, known, where)
-    tokenizer.lengths([""], special_tokens=False)  # raises what is wrong with its file
+    tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, known.config_of(experiment.model.path), where)
 
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that prompts leave no room to answer them, or note how many `data.overlong_prompts` leaves out or cuts."""
+    """Yield an error if prompts leave no room for an answer, or note how many `data.overlong_prompts` drops or cuts."""
     if not experiment.trainer.row.generates:
         return
     model, args = experiment.model, experiment.trainer.args
@@ -98,7 +98,7 @@ def room_for_answers_problems(experiment: Experiment, composed: Composed, known:
 
 
 def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:
-    """Return the tokens of every prompt that has more than `limit` of them; empty where they cannot be counted here."""
+    """Map each row whose prompt has more than `limit` tokens to its length; empty if they cannot be counted here."""
     texts, is_chat = dict[int, str](), False
     for row, prompt in enumerate(values_of(rows, "prompt")):
         if isinstance(prompt, list):
@@ -106,7 +106,7 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
             prompt = _written_out(cast("Sequence[Mapping[str, object]]", prompt), tokenizer, settings)
             if prompt is None:
                 return {}
-        # A token is at least a byte: most prompts need not be counted.
+        # A token is at least a byte, so most prompts need no count.
         if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
             texts[row] = prompt
     lengths = tokenizer.lengths(list(texts.values()), special_tokens=not is_chat) if texts else []
@@ -123,7 +123,7 @@ def _written_out(
     try:
         return _rendered(messages, tokenizer, settings)
     except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError):
-        return None  # what a template makes of such a conversation is for the run to say
+        return None  # the run reports a template that fails on this conversation
 
 
 def _rendered(
@@ -136,7 +136,7 @@ def _rendered(
 
 
 def _failing_template(tokenizer: TokenizerFiles, known: Known, where: str) -> Iterator[UserError]:
-    """Yield that the chat template is malformed, or does with a first prompt what its sandbox forbids."""
+    """Yield an error if the chat template is malformed, or does something forbidden by its sandbox on the first prompt."""
     seen = next((seen for seen in known.sources if seen.rows and "prompt" in seen.columns), None)
     prompt = next(iter(values_of(seen.rows, "prompt")), None) if seen is not None and seen.rows is not None else None
     if not isinstance(prompt, list) or tokenizer.chat_template is None:
@@ -148,11 +148,11 @@ def _failing_template(tokenizer: TokenizerFiles, known: Known, where: str) -> It
     except (jinja2.TemplateSyntaxError, jinja2.exceptions.SecurityError, ArithmeticError) as error:
         yield failing_template(in_a_line(error), where=f"{where}: {tokenizer.folder}")
     except (jinja2.TemplateError, TypeError, ValueError):
-        return  # perhaps the settings that the run gives it mend this
+        return  # the settings of the run may fix this
 
 
 def has_conversations(experiment: Experiment, known: Known) -> bool:
-    """Return whether the rows are conversations, by the template of the prompt, else by the first of them."""
+    """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
     return any(_has_messages(seen, experiment) for seen in known.sources)
@@ -167,10 +167,10 @@ def _has_messages(seen: Seen, experiment: Experiment) -> bool:
 
 
 def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) -> Iterator[UserError]:
-    """Yield that the tokenizer writes tokens the model has no row for.
+    """Yield an error if the tokenizer produces token ids beyond the model's embedding.
 
-    Some list spare tokens beyond the vocabulary that no text is made of (Gemma 3's, for pictures): what counts is the
-    vocabulary itself, and the tokens that every text is given.
+    Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So only
+    the vocabulary itself and the special tokens count.
     """
     size, tokens = vocab_size_of(config), tokenizer.tokens
     if size is None or not tokens:

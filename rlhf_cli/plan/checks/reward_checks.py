@@ -1,4 +1,4 @@
-"""Checks what scores: reward functions, reward models, and what makes one total of them."""
+"""Checks the reward functions, the reward models, and the function that combines them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.stack.reward_functions import import_function, required_columns, r
 
 
 def reward_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what is wrong with each reward, and note the columns it reads and the file it is written in."""
+    """Yield what is wrong with each reward, and note the columns it reads and its source file."""
     for name, reward in experiment.rewards.items():
         try:
             if reward.model is not None:
@@ -29,7 +29,7 @@ def reward_problems(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def missing_argument_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield the arguments that a reward function needs, were not given, and are no columns of the data either."""
+    """Yield an error for each argument of a reward function that has neither a value nor a data column."""
     for name, missing in known.missing_arguments.items():
         for argument in missing:
             if argument not in known.columns:
@@ -47,7 +47,7 @@ def missing_argument_problems(experiment: Experiment, composed: Composed, known:
 def aggregate_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
     """Import the user's aggregate and note its file.
 
-    Raises RewardError when that fails or it does not take `rewards` and `weights`.
+    Raise RewardError if that fails or it does not take `rewards` and `weights`.
     """
     yield from ()
     if experiment.aggregate in AGGREGATES:

@@ -1,4 +1,4 @@
-"""Looks through the rows, training and held-out alike, with the very functions that look through them in a run."""
+"""Checks the training and held-out rows with the same functions that check them in a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf_cli.tables.trl_trainers import TEXT
 
 
 def row_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield what is wrong with the rows of each source: empty prompts, text where numbers belong, unsound pairs."""
+    """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
     row = experiment.trainer.row
     yield from margin_problems(experiment, known.columns)
     text_field = str(setting(known.trainer, experiment.trainer.args, "dataset_text_field") or TEXT)
@@ -39,13 +39,13 @@ def row_problems(experiment: Experiment, composed: Composed, known: Known) -> It
 
 
 def _look_through_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
-    """Judge the pairs of a reward model. Columns that are not there have been told of."""
+    """Check the pairs of a reward model. Missing columns were already reported."""
     rules = preference_rules(experiment)
     try:
         check_pair_columns(rows.column_names, rules, name=name)
     except UserError:
         return
-    if not is_tokenised(rows.column_names):  # token ids get TRL's names first
+    if not is_tokenised(rows.column_names):  # token ids are first renamed to TRL's column names
         left_out, _ = sound_pairs(rows, rules, name=name)
         sound = rows.select([row for row in range(len(rows)) if row not in left_out])
         if len(sound) == 0:
@@ -57,5 +57,5 @@ def _is_complete(experiment: Experiment, columns: tuple[str, ...], text_field: s
     try:
         learnt_columns(experiment.trainer.row, columns, text_field=text_field)
     except UserError:
-        return False  # which the plan of the steps says of training rows
+        return False  # the plan of the steps reports this for training rows
     return True

@@ -1,4 +1,4 @@
-"""Checks a model's weights by the headers of their files: are they there, are they whole, is anything trained?"""
+"""Checks a model's weights by their file headers: do they exist, are they complete, does the adapter train anything?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*
 
 
 def weight_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield every model folder of the experiment without weights, or with weights that were cut or are pointers."""
+    """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
     named = {"model.path": experiment.model.path} | {
         f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()
     }
@@ -27,7 +27,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
     for key, path in named.items():
         folder = known.folder_of(path)
         if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-            continue  # whoever describes the model says what is wrong with it
+            continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             yield ModelError(
                 "the model folder has no weights in it",
@@ -47,7 +47,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
 
 
 def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield that LoRA has no layer to sit on, or no library to come from; note which targets name none."""
+    """Yield an error if no layer matches LoRA's targets or peft is missing; note targets that match no layer."""
     lora = experiment.model.lora
     if lora is None:
         return
@@ -83,7 +83,7 @@ def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def _modules(experiment: Experiment, known: Known) -> list[str]:
-    """Return the names of the modules that hold a matrix, as the files of the weights have them; empty if unknown."""
+    """Return the names of the modules that hold a matrix, as named in the weight files; empty if unknown."""
     build = experiment.model.build
     shapes: list[WeightShape] | None = None
     if build is not None:
