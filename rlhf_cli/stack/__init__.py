@@ -1,1 +1,1 @@
-"""Turn the rewards of an experiment into one total a row: call, gate, settle, log."""
+"""Turn an experiment's rewards into one total per row: call, gate, settle, log."""

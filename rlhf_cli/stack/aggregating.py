@@ -1,4 +1,4 @@
-"""Say how the components of a row become one total, and call the user's function where it is one. No torch."""
+"""Combine a row's components into one total, calling the user's function if there is one. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.stack.returned_scores import LARGEST
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How the components become one total; a function gets name -> effective values, None where the reward does not apply
-to the row, and the weights by name.
+"""How components become one total. A function gets the effective values by name (None if the reward does not apply to
+the row) and the weights by name.
 """
 
 
@@ -19,17 +19,17 @@ def aggregated(
     rewards: Mapping[str, list[float | None]],
     weights: Mapping[str, float],
 ) -> list[float | None]:
-    """Return the totals that the user's function makes of the rows' rewards; None where it gave none.
+    """Return the totals that the user's function computes, with None for rows it gives no total.
 
-    rewards: name -> one effective value a row, None where the reward does not apply. Raises RewardFailed when the
-    function raises, RewardError when it does not return one finite number or None a row.
+    `rewards` maps each name to one effective value per row, None if the reward does not apply. Raise RewardFailed if
+    the function raises, RewardError if it does not return one finite number or None per row.
     """
     num_rows = len(next(iter(rewards.values())))
     has_none = any(None in column for column in rewards.values())
     try:
         returned: Iterable[object] = function(rewards=dict(rewards), weights=dict(weights))
-        given = [one.item() if hasattr(one, "item") else one for one in returned]  # of an array, or of numpy's numbers
-    except Exception as error:  # the user's code: named, and its traceback shown
+        given = [one.item() if hasattr(one, "item") else one for one in returned]  # array items or numpy numbers
+    except Exception as error:  # user code: name it and show its traceback
         raise RewardFailed(
             "the aggregate failed",
             where="aggregate",

@@ -1,4 +1,4 @@
-"""Says in words what the annotation of an argument accepts, and judges a value of a configuration by it."""
+"""Describe the values that an argument's annotation accepts, and check configuration values against it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIMITS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), 
 
 
 def annotations_of(target: Callable[..., object]) -> dict[str, object]:
-    """Return the resolved annotation of each parameter; one that names what cannot be found is left out."""
+    """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -42,7 +42,7 @@ def annotations_of(target: Callable[..., object]) -> dict[str, object]:
 
 
 def is_judged(annotation: object) -> bool:
-    """Return whether the annotation is made of what YAML can write, so that a value can be held against it."""
+    """Return whether the annotation consists only of types that YAML can express, so that values can be checked."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return is_judged(get_args(annotation)[0])
@@ -54,7 +54,7 @@ def is_judged(annotation: object) -> bool:
 
 
 def is_scalar(annotation: object) -> bool:
-    """Return whether the annotation wants one value and no column of them."""
+    """Return whether the annotation wants a single value instead of a column."""
     if get_origin(annotation) is Annotated:
         return is_scalar(get_args(annotation)[0])
     if get_origin(annotation) in _UNIONS:
@@ -63,9 +63,9 @@ def is_scalar(annotation: object) -> bool:
 
 
 def complaint(annotation: object, value: object) -> str | None:
-    """Return what is expected in the place of `value`, None where it fits or nobody can say.
+    """Return a description of the expected value, or None if `value` fits or cannot be checked.
 
-    Values are judged as JSON is, strictly: a list is a tuple, a whole number is a number, "3" is none.
+    Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
     """
     if not is_judged(annotation):
         return None
@@ -76,12 +76,12 @@ def complaint(annotation: object, value: object) -> str | None:
         first = error.errors(include_url=False)[0]
         return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else in_words(annotation)
     except (PydanticUserError, TypeError, ValueError):
-        return None  # no annotation for pydantic, or no value of JSON's
+        return None  # pydantic cannot use the annotation, or JSON cannot express the value
     return None
 
 
 def fitting(annotation: object, value: object) -> object | None:
-    """Return what may have been meant by a value that does not fit, None where nothing is near."""
+    """Return the value that was probably meant by one that does not fit, or None."""
     candidates: list[object] = []
     if isinstance(value, str):
         candidates += [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
@@ -93,7 +93,7 @@ def fitting(annotation: object, value: object) -> object | None:
 
 
 def in_words(annotation: object) -> str:
-    """Return `a number above 0`, `tokens, characters or words`, `a list of text`: what to type."""
+    """Return what to type, for example `a number above 0`, `tokens, characters or words` or `a list of text`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return in_words(parts[0]) + _limits(parts[1:])
@@ -132,7 +132,7 @@ def _number(kind: Callable[[str], float], text: str) -> float | None:
 
 
 def literals(annotation: object) -> list[str]:
-    """Return the texts that an annotation has a choice of; empty where it is no choice."""
+    """Return the text options of an annotation; empty if it is not a choice."""
     if get_origin(annotation) is Literal:
         return [part for part in get_args(annotation) if isinstance(part, str)]
     if get_origin(annotation) in (*_UNIONS, Annotated):

@@ -1,7 +1,7 @@
-"""Holds the `args` of a reward against its signature: names, types, choices, ranges, all mistakes at once.
+"""Check a reward's `args` against its signature: names, types, choices and ranges, reporting all mistakes at once.
 
-What an annotation cannot say a reward says itself: a factory by what it raises when it is called, a function by what
-`rewards/checked_arguments.refused_by` names.
+Rewards check themselves for what an annotation cannot express: a factory raises when it is called, and a function uses
+`rewards/checked_arguments.refused_by`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 Place = Callable[[str], str]
 _BEGINNING = 3
-"""So many letters that two words have in common at their beginning make one a shorter form of the other."""
+"""Two words that share this many first letters count as long and short forms of each other."""
 
 
 def argument_problems(
@@ -29,9 +29,9 @@ def argument_problems(
     args_key: str,
     place: Place,
 ) -> Iterator[RewardError]:
-    """Yield what is wrong with `args`: unknown, given by the trainer, of a wrong value, missing.
+    """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
 
-    `args_key` is the key of `args`, and `place` makes of a key where it was written.
+    `args_key` is the key of `args`; `place` turns a key into the location where it was written.
     """
     named, takes_any = _named(target, is_factory=is_factory)
     annotations = annotations_of(target)
@@ -62,11 +62,10 @@ def argument_problems(
 
 
 def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:
-    """Return the parameters of a reward function that have no default and want one value by their annotation, where
-    the trainer would give a column of them.
+    """Return a reward function's parameters without default whose annotation wants one value.
 
-    With `only_by_keyword` those that stand behind a `*`, as arguments do: of `answer: str` before it somebody may have
-    meant that each answer is a text.
+    The trainer would pass a column for these. With `only_by_keyword`, return only keyword-only parameters: the author
+    of a positional `answer: str` may have meant that each answer is a text.
     """
     annotations = annotations_of(getattr(reward, "func", reward))
     return [
@@ -81,7 +80,7 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
 
 
 def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:
-    """Return what a reward raised about `args.NAME` as an error about that key of the configuration."""
+    """Return an error that a reward raised about `args.NAME` as an error about that configuration key."""
     where, hint = error.where or "args", error.hint
     if where == "args" or where.startswith("args."):
         error.where = place(args_key + where.removeprefix("args"))
@@ -90,9 +89,9 @@ def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:
 
 
 def _named(target: Callable[..., object], *, is_factory: bool) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Return the parameters that have a name, and whether any other name is taken too.
+    """Return the named parameters, and whether other names are accepted too.
 
-    The **kwargs of a function take the dataset's columns: a misspelt argument would vanish in them.
+    The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
     """
     parameters = inspect.signature(target).parameters.values()
     named = {
@@ -123,7 +122,7 @@ def _missing(
     unknown = [name for name in args if name not in named]
     for name, parameter in named.items():
         if name in args or parameter.default is not parameter.empty or nearest(name, unknown):
-            continue  # of a misspelt one it was said what is meant
+            continue  # the error for the misspelt argument already suggests this name
         yield RewardError(
             f"{fn} needs the argument {name!r}",
             where=place(args_key),

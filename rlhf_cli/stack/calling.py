@@ -1,6 +1,6 @@
-"""Run one component on the rows its gates leave: sync or async, within its time, with its failures contained.
+"""Run one component on the rows that its gates leave open, sync or async, with a deadline and contained failures.
 
-"Called" is counted in rows: a row that a gate closed and nobody computed is a call saved.
+Calls are counted in rows: a row that a gate closed and that was not computed is a saved call.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ from rlhf_cli.stack.token_values import Offset, TokenValues, as_token_values, na
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
-"""Arguments that are one for the whole batch; every other one has an entry a row."""
+"""Arguments with one value for the whole batch; all others have one entry per row."""
 
 RunAsync = Callable[[Awaitable[object], float | None], object]
-"""Runs an awaitable on the stack's event loop and returns its result; (awaitable, seconds until it is given up)."""
+"""Run an awaitable on the stack's event loop and return its result; the float is the timeout in seconds."""
 
 _GRACE_S = 1.0
-"""So long after a deadline of its own an event loop that says nothing is taken to be blocked."""
+"""An event loop that gives no answer for this long after a deadline counts as blocked."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Hold what running a component needs of the stack: a loop, the characters of sampled tokens, Ctrl-C, and who keeps
-    failed calls.
-    """
+    """The parts of the stack that a component needs: event loop, token offsets, Ctrl-C state, failure recorder."""
 
     run_async: RunAsync
     offsets: Callable[[Sequence[int]], Sequence[Offset]]
@@ -48,10 +46,10 @@ class Tools:
 
 
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
-    """Return the outcome of `component` on the whole batch; only `rows` are computed, the others are left empty.
+    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
 
-    Raises RewardError, naming the reward, the row and its prompt, when a row fails and `on_error` is `raise`, and
-    RewardFailed when the function would leave the process, whatever its `on_error`.
+    Raise RewardError, naming the reward, the row and its prompt, if a row fails and `on_error` is `raise`. Raise
+    RewardFailed if the function tries to leave the process, whatever its `on_error`.
     """
     outcome = Outcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
@@ -59,7 +57,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
         outcome.calls = len(rows)
         try:
             _compute(component, batch, rows, outcome, tools)
-        except LEAVING as error:  # on_error is for rows that fail; this was meant to end everything
+        except LEAVING as error:  # on_error is for failing rows; this was meant to end the process
             if tools.was_interrupted() or isinstance(error, Interrupted):
                 raise
             failed = left(component.name, error)
@@ -73,20 +71,21 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
 def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools) -> None:
     try:
         returned = _call(component, batch, rows, outcome, tools)
-    except Exception as error:  # whatever a user's reward raises is for the reward's own policy
+    except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
         failed = error
     else:
         _store(component, batch, rows, outcome, returned, rows, tools.keep)
         return
-    # Out here, so that what a row alone raises is not told as having happened while another error was handled.
+    # Outside of the handler, so that errors of single rows are not chained to this one.
     _settle_blame(component, batch, rows, outcome, failed, tools)
 
 
 def _call(
     component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools
 ) -> Sequence[Score | TokenValues | BaseException]:
-    """Return the checked scores of `rows`. Raises whatever the function raises, RewardTimeout, or RewardError for
-    nonsense.
+    """Return the checked scores of `rows`.
+
+    Raise any error of the function, RewardTimeout if it is late, or RewardError if its result is invalid.
     """
     subset = _rows_of(batch, rows, outcome)
     returned = _within(component, with_own_arguments(subset), outcome, tools.run_async)
@@ -96,7 +95,7 @@ def _call(
         if "completion_ids" in subset:
             ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
-        # Scored outside of training, without tokens: a character is one.
+        # Scored outside of training, without tokens: each character counts as one.
         text = text_of(as_completion(by_row(subset, "completions")[row]))
         is_spans = bool(value) and isinstance(value[0], list | tuple)
         num_tokens = len(text) if is_spans else len(value)
@@ -106,10 +105,10 @@ def _call(
 
 
 def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
-    """Return the batch as if it held only `rows`; what the function logs for them lands on their places in the
-    whole.
+    """Return the batch reduced to `rows`.
 
-    All rows at once log there as well: where the batch fails and each row is tried alone, a column is written anew.
+    What the function logs is stored at the rows' places in the whole batch. If the batch fails and each row is tried
+    alone, the columns that the whole batch logged are overwritten.
     """
     num_rows = len(by_row(batch, "completions"))
     subset = dict(batch)
@@ -129,7 +128,7 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
 
 
 def _within(component: Component, batch: Batch, outcome: Outcome, run_async: RunAsync) -> object:
-    """Call the function, for at most `timeout_s`."""
+    """Call the function for at most `timeout_s`."""
 
     def score() -> object:
         began_s = busy_s()
@@ -157,8 +156,9 @@ def _with_deadline(name: str, score: Callable[[], object], run_async: RunAsync, 
 
 
 async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:
-    """Await the result. Unlike asyncio.wait_for this waits for no cancellation and leaves its own TimeoutErrors
-    alone.
+    """Await the result for at most `left_s`.
+
+    Unlike asyncio.wait_for, do not wait for the cancellation, and leave TimeoutErrors of the function alone.
     """
     task = asyncio.ensure_future(awaitable)
     if not (await asyncio.wait({task}, timeout=left_s))[0]:
@@ -176,7 +176,7 @@ def _store(
     asked: Sequence[int],
     keep: KeepFailure,
 ) -> None:
-    """Put the scores of `rows` where they belong; `asked` are all rows that the function had been given at first."""
+    """Store the scores of `rows`; `asked` are all rows that the function was first given."""
     if isinstance(scores, PlainScores) and len(rows) == len(outcome.raw):
         outcome.raw = list(scores)
         return
@@ -193,8 +193,9 @@ def _store(
 def _settle_blame(
     component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: Exception, tools: Tools
 ) -> None:
-    """Settle the blame of a failed batch: a single row takes it; of several each is tried alone, so that one costs no
-    other.
+    """Find the row to blame for a failed batch.
+
+    A single row takes the blame. Several rows are tried one by one, so that one bad row does not cost the others.
     """
     is_last = component.on_error == "raise"
     if isinstance(error, RewardError) and is_last:
@@ -212,7 +213,7 @@ def _settle_blame(
         else:
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
     if not outcome.num_errors:
-        # Every row does alone what the batch did not: still a failure, and not one to hide.
+        # Each row succeeds alone although the batch failed: that is still a failure, and must not be hidden.
         found = _first_with_others(component, batch, rows, tools) if is_last else None
         call = FailedCall(component, batch, rows, found, error, is_together=found is not None)
         if is_last:
@@ -221,8 +222,9 @@ def _settle_blame(
 
 
 def _first_with_others(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> int | None:
-    """Return the last row of the shortest beginning of a batch that fails, found by halving; None where the whole does
-    not fail a second time. A beginning of one row does not: it was tried.
+    """Return the last row of the shortest prefix of the batch that fails, found by bisection.
+
+    Return None if the whole batch does not fail a second time. A prefix of one row passes: it was tried before.
     """
 
     def fails(count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Hold one named reward as the stack runs it, and its outcome for a batch."""
+"""A named reward as the stack runs it, and its outcome for a batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OnError = Literal["raise", "exclude"] | float
 
 @dataclass(frozen=True)
 class Component:
-    """Hold a reward function and the rules around it. The order is raw, offset, clip, normalize, gate, weight.
+    """A reward function and its rules, applied in the order raw, offset, clip, normalize, gate, weight.
 
-    `timeout_s` bounds one call on a batch (one row where the function is isolated). `eager` computes rows whose gate is
-    closed as well, to look at them; they count as closed all the same.
+    `timeout_s` limits one call on a batch, or on one row if the function is isolated. `eager` also computes rows whose
+    gate is closed, for inspection; they still count as closed.
     """
 
     name: str
@@ -37,13 +37,12 @@ class Component:
 
 @dataclass
 class Outcome:
-    """Hold what one component gave a batch of rows (this rank's).
+    """The result of one component for this rank's rows of a batch.
 
-    `raw[i]` is the score, None where there is none. `fixed[i]` is a number that takes the place of everything the score
-    would have gone through: a closed gate's or a failure's. Where both are None the row is excluded: the component
-    does not apply to it. `tokens[i]` are the values a dense reward gave, None for a plain score;
-    `spans[i]` the parts that it named, None where it gave a value a token. Of the `seconds` that it took it
-    was computing for `busy_s`; the rest it waited.
+    `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
+    failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
+    dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
+    Of the elapsed `seconds`, it computed for `busy_s` and waited for the rest.
     """
 
     raw: list[float | None]
@@ -61,7 +60,7 @@ class Outcome:
 
     @classmethod
     def empty(cls, num_rows: int) -> Outcome:
-        """Return the outcome of `num_rows` rows of which none has been computed."""
+        """Return an outcome for `num_rows` rows that are not computed yet."""
         nothing: list[None] = [None] * num_rows
         return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
 

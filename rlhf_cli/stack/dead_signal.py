@@ -1,9 +1,8 @@
-"""Tell a round of rewards that teaches nothing from one that does, and say of several such rounds what the cause is.
+"""Detect rounds whose rewards give no learning signal, and explain the cause over several such rounds.
 
-A round teaches nothing where within every group all totals are the same: each is its own baseline, and every advantage
-is 0 (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). What float32 makes of equal totals by rounding is no difference: a
-mean of equal numbers is off by some units in their last place, and dividing by a deviation of nearly 0 would blow it
-up to a gradient.
+A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
+(arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Rounding differences of float32 do not count. A mean of equal numbers is
+off by some units in the last place, and dividing by a deviation near 0 would turn that into a gradient.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.settling import Rules, Settled
 
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
-"""Totals that differ by less than this share of the largest are equal: 4 units in the last place of float32."""
+"""Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Hold what one component did in a round. `gated_by` names the rewards its gates read.
+    """One component's statistics in a round. `gated_by` names the rewards its gates read.
 
-    `low`, `high`: of the raw scores, None where there was none. `open_fraction`: the share of rows that no gate closed,
-    None for an environment's own reward. `size`: the largest magnitude of weight times what entered the total.
-    `spread`: how far rows of one group lie apart by it at most.
+    `low`, `high`: range of the raw scores, None if there were none. `open_fraction`: share of rows that no gate closed,
+    None for an environment's own reward. `size`: largest magnitude of weight times effective value. `spread`: largest
+    difference that it makes between rows of a group.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class DeadRound:
-    """Hold a round in which every advantage was 0. `left_out`: the share of rows that truncation left out."""
+    """A round in which every advantage was 0. `left_out`: share of rows excluded by truncation."""
 
     step: int
     components: tuple[Seen, ...]
@@ -51,14 +50,14 @@ class DeadRound:
 
 
 def is_dead(totals: Tensor, group_size: int) -> bool:
-    """Return whether all totals (N,) are the same within every group of `group_size` rows; NaN, no total, aside."""
+    """Return whether all totals (N,) are equal within each group of `group_size` rows; NaN (no total) is ignored."""
     return share_of_dead_groups(totals, group_size) == 1.0
 
 
 def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
-    """Return the share of groups of `group_size` rows within which all totals (N,) are the same; NaN aside.
+    """Return the share of groups of `group_size` rows with equal totals (N,); NaN is ignored.
 
-    TRL asks whether the deviation is below 1e-8, which that of eight totals of 1.68572 is not: it is 2.5e-7.
+    TRL checks for a deviation below 1e-8, which misses eight totals of 1.68572: their deviation is 2.5e-7.
     """
     totals = totals.double().unflatten(0, (-1, group_size))
     largest = totals.nan_to_num(0.0).abs().max(dim=1).values
@@ -68,7 +67,7 @@ def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
 def seen_of(
     settled: Settled, rules: Sequence[Rules], counts: Sequence[Sequence[float]], group_size: int
 ) -> tuple[Seen, ...]:
-    """Return what every component did. counts: (rows no gate closed, rows that failed) of all ranks, a component."""
+    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks."""
     seen = []
     num_rows = settled.raw.shape[0]
     for index, name in enumerate(settled.names):
@@ -94,7 +93,7 @@ def seen_of(
 
 
 def cause_of(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
-    """Return why these rounds taught nothing, in a few words, and a line for every component."""
+    """Return the reason in a few words why these rounds gave no signal, and one line per component."""
     told = {seen[0].name: _Told.of(seen) for seen in zip(*(dead.components for dead in rounds), strict=True)}
     lines = [f"{name}: {one.line}" for name, one in told.items()]
     if all(dead.left_out == 1.0 for dead in rounds):
@@ -117,7 +116,7 @@ def cause_of(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Told:
-    """Hold what is said of one component over several rounds."""
+    """A summary of one component over several rounds."""
 
     kind: str
     line: str
@@ -150,7 +149,7 @@ class _Told:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return (groups,) how far the largest is above the smallest of (groups, rows), NaN aside; 0 for none at all."""
+    """Return (groups,) max minus min of (groups, rows), ignoring NaN; 0 for a group without values."""
     is_known = ~values.isnan()
     high = values.masked_fill(~is_known, -torch.inf).max(dim=1).values
     low = values.masked_fill(~is_known, torch.inf).min(dim=1).values

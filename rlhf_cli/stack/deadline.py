@@ -1,9 +1,8 @@
-"""Give a call a deadline: in the main thread by an alarm that interrupts it, elsewhere by leaving it behind.
+"""Give a call a deadline: interrupt it by an alarm in the main thread, abandon it in other threads.
 
-The kernel sends the alarm, so that it comes while the call holds the interpreter; `re`, which may match for ever on a
-text that nobody foresaw, looks for signals as it goes (cpython's Modules/_sre/sre_lib.h), as sleeping, waiting for a
-lock and reading from a socket do. Compiled code that looks for none is interrupted by nothing, but in a process that
-can be killed (`isolate`).
+The kernel sends the alarm, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
+on some text, checks for signals (CPython's Modules/_sre/sre_lib.h), as do sleeping, waiting for a lock and reading from
+a socket. Compiled code that never checks for signals can only be stopped in a process that can be killed (`isolate`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from types import FrameType
 from pebble.concurrent import thread
 
 _AGAIN_S = 1.0
-"""A call that catches the alarm and goes on is told again after so long."""
+"""Seconds between repeated alarms, for a call that catches the first one and continues."""
 
 
 class Overdue(Exception):
-    """Say that a call did not answer in its time."""
+    """Raised if a call did not finish in time."""
 
 
 class _Alarm(BaseException):
-    """Raised within a call whose time is over; what catches every Exception does not catch it."""
+    """Raised inside a call that is out of time; not an Exception, so that `except Exception` does not catch it."""
 
 
 def call_within(call: Callable[[], object], timeout_s: float, *, name: str) -> object:
-    """Return what the call returns. Raises what it raises, and Overdue after `timeout_s` seconds.
+    """Return the call's result. Raise its errors, and Overdue after `timeout_s` seconds.
 
-    In a thread other than the main one it runs in one of its own, called `name`, which is left behind then.
+    Outside of the main thread, run it in a new thread called `name`, which is abandoned after the timeout.
     """
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
         return _interrupted_after(call, timeout_s)
-    # A Python thread cannot be killed: one that overruns is left behind as a daemon. `isolate` can kill.
+    # A Python thread cannot be killed: one that overruns is abandoned as a daemon. `isolate` can kill.
     answer = thread(name=name, daemon=True)(call)()
     if not wait([answer], timeout_s).done:
         raise Overdue
@@ -45,12 +44,12 @@ def call_within(call: Callable[[], object], timeout_s: float, *, name: str) -> o
 
 
 def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
-    """Do it by an alarm. One that somebody else has set goes off when it would have, and not before this one."""
+    """Enforce the deadline by an alarm; an earlier alarm is restored and fires at its time, but not before this one."""
     here = sys._getframe()
     armed = [True]
 
     def ring(number: int, frame: FrameType | None) -> None:
-        if armed and frame is not here:  # here it has not begun, or has returned
+        if armed and frame is not here:  # at this frame, the call has not begun or has returned
             raise _Alarm
 
     before = signal.signal(signal.SIGALRM, ring)

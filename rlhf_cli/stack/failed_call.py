@@ -1,4 +1,4 @@
-"""Hold a call of a reward that failed, as whoever keeps it needs it, and say whose row it was."""
+"""Describe a failed reward call for error messages and for the recorder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlhf_cli.stack.reward_batch import Batch, by_row
 
 
 class RewardTimeout(Exception):
-    """Say that a reward function did not answer in its time."""
+    """Raised if a reward function did not answer in time."""
 
 
 @dataclass(frozen=True)
 class FailedCall:
-    """Hold what a component was asked and how it failed.
+    """The input of a component's call, and its error.
 
-    `batch` is this rank's whole batch, `rows` are those of it that the function was given, and `row` is the one to
-    blame, None where it is not known which. `is_together`: the row fails with those before it, and not alone.
+    `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
+    None if unknown. `is_together`: the row fails only together with those before it.
     """
 
     component: Component
@@ -31,27 +31,27 @@ class FailedCall:
 
     @property
     def message(self) -> str:
-        """Return what went wrong, on one line unless the error has several."""
+        """Return the error message, on one line unless the error has several."""
         return str(self.error) if self.is_timeout else f"{type(self.error).__name__}: {self.error}"
 
     @property
     def is_timeout(self) -> bool:
-        """Return whether no answer came in time."""
+        """Return whether the call timed out."""
         return isinstance(self.error, RewardTimeout)
 
 
 KeepFailure = Callable[[FailedCall], str | None]
-"""Keeps a failed call; returns the command that replays it, None where none does."""
+"""Keep a failed call; return the command that replays it, or None."""
 
 
 def keep_nothing(call: FailedCall) -> None:
-    """Keep no failed call: outside of training they are at hand anyway."""
+    """Keep no failed calls: outside of training the caller has the data anyway."""
 
 
 def fail(call: FailedCall, outcome: Outcome, keep: KeepFailure) -> None:
-    """Apply the component's `on_error` to the row that is to blame, or to all rows where none is.
+    """Apply the component's `on_error` to the row to blame, or to all rows if it is unknown.
 
-    Raises RewardFailed, which names reward, row, prompt and completion, where `on_error` is `raise`.
+    Raise RewardFailed, which names reward, row, prompt and completion, if `on_error` is `raise`.
     """
     component = call.component
     replay = keep(call)
@@ -72,9 +72,9 @@ def fail(call: FailedCall, outcome: Outcome, keep: KeepFailure) -> None:
 
 
 def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
-    """Return the error of a function that returned nonsense with the row of the batch it was for, and how to replay it.
+    """Return the error of a function with an invalid result, extended by the row of the batch and the replay command.
 
-    It has counted the rows it was given, of which gates may have left some.
+    The error counts the rows that the function was given; gates may have removed rows from the batch.
     """
     if error.row is not None and call.row is not None:
         error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
@@ -85,7 +85,7 @@ def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardE
 
 
 def said_of_replay(replay: str | None) -> str | None:
-    """Return the line of an error that says how to see it again, None where it was not kept."""
+    """Return the error line that shows how to replay the call, or None if it was not kept."""
     return None if replay is None else f"{replay}  # fails in the same way, without training"
 
 

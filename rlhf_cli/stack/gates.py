@@ -1,8 +1,8 @@
-"""Gate rewards: one counts for a row only where another reward's raw score says so.
+"""Gate rewards: a reward counts for a row only if another reward's raw score is within bounds.
 
-The form of conditioned rewards in GDPO (arXiv 2601.05242, equation 8): an easy reward is given only once a hard one is
-met, so that it cannot be collected instead. Gates make a graph; rewards are evaluated in its order, and a reward is not
-computed for rows its gates have closed.
+These are the conditioned rewards of GDPO (arXiv 2601.05242, equation 8): an easy reward is given only if a hard one is
+met, so that the policy cannot collect the easy one instead. Gates form a graph. Rewards are evaluated in its
+topological order, and not computed for rows that their gates closed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Literal, Protocol
 
 Otherwise = float | Literal["exclude"]
-"""What a closed gate leaves: a number that enters the total as it is, or nothing at all for that row."""
+"""Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Open where `low <= raw score of `by` <= high`, and close where that score is missing."""
+    """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing."""
 
     by: str
     low: float = float("-inf")
@@ -26,12 +26,12 @@ class Gate:
     otherwise: Otherwise = 0.0
 
     def is_open(self, raw: float | None) -> bool:
-        """Return whether the gate is open for a row whose raw score of `by` is `raw`, None for no score."""
+        """Return whether the gate is open for a row whose raw score of `by` is `raw` (None for no score)."""
         return raw is not None and self.low <= raw <= self.high
 
 
 class ReadsReward(Protocol):
-    """Name the raw score of another reward, which is read: by a gate here, or as it stands in a configuration."""
+    """Anything that reads another reward's raw score: a gate, or a gate's configuration."""
 
     @property
     def by(self) -> str:
@@ -40,11 +40,10 @@ class ReadsReward(Protocol):
 
 
 def levels(gates: Mapping[str, Sequence[ReadsReward]]) -> list[list[str]]:
-    """Return the names in the order of evaluation: a level needs only the levels before it, its members are
-    independent.
+    """Return the names in order of evaluation; each level needs only the levels before it.
 
-    `gates`: every reward's name -> its gates, which name rewards among the keys. Raises GateCycle where rewards wait
-    for each other.
+    The members of a level are independent. `gates` maps each reward to its gates, which name rewards among the keys.
+    Raise GateCycle if rewards wait for each other.
     """
     sorter = TopologicalSorter({name: {gate.by for gate in own} for name, own in gates.items()})
     try:
@@ -61,7 +60,7 @@ def levels(gates: Mapping[str, Sequence[ReadsReward]]) -> list[list[str]]:
 
 
 class GateCycle(ValueError):
-    """Say that rewards wait for each other; `names` is the circle, its first name again at the end."""
+    """Raised if rewards wait for each other; `names` is the cycle, with the first name repeated at the end."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(" waits for ".join(reversed(names)))

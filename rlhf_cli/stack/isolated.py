@@ -1,7 +1,7 @@
-"""Run a reward function in processes that can be killed: a hang, a leak or sys.exit costs a row and not the run.
+"""Run a reward function in processes that can be killed: a hang, leak or sys.exit costs one row instead of the run.
 
-Rows are scored one at a time, each with its own deadline, in a few worker processes that are replaced when they die
-and after so many rows in any case. A worker knows texts, ids and the dataset's columns, not the trainer's state.
+Rows are scored one at a time, each with its own deadline, in a few worker processes. Workers are replaced when they
+die, and after a fixed number of rows. A worker gets texts, ids and the dataset's columns, but not the trainer's state.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 from rlhf_cli.terminal_output import safe_output_for_good
 
 _ROWS_A_WORKER = 1000
-"""A worker is replaced after so many rows: whatever the function leaks goes with it."""
+"""A worker is replaced after this many rows, which also frees memory that the function leaks."""
 _MAX_WORKERS = 8
 _MORE_TRIES = 2
-"""So often a row is tried again whose process ended."""
+"""Number of retries for a row whose process ended."""
 _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 Answer = tuple[object, tuple[str, str, str] | None]
-"""What a worker says of a row: its score, and in the place of an error its kind, message and traceback."""
+"""A worker's answer for a row: its score, and None or the error's type, message and traceback."""
 
 
 class ProcessEnded(RuntimeError):
-    """Say that the process of a row ended before it answered."""
+    """Raised if a row's process ended before it answered."""
 
 
 class WorkerTraceback(Exception):
-    """Hold the traceback of an error as the worker printed it: frames do not cross from one process to another."""
+    """Hold an error's traceback as text: frames cannot be sent between processes."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class Isolated:
-    """Call `fn` (as in a configuration) with `args` in worker processes. A failed row is an exception in its place."""
+    """Call `fn` (as in a configuration) with `args` in worker processes. A failed row's result is an exception."""
 
     def __init__(self, fn: str, args: Mapping[str, object], *, timeout_s: float | None) -> None:
         self._call = functools.partial(_score_row, fn, args)
@@ -66,8 +66,8 @@ class Isolated:
         futures = [self._asked(row) for row in rows]
         outcomes = [_outcome(future, self._timeout_s) for future in futures]
         for place, outcome in enumerate(outcomes):
-            # A process that dies of its next row may take an answer along that was on its way: alone, each row is
-            # asked for its own death only.
+            # A process that dies on its next row can lose an answer that was on its way. The retries run alone, so a
+            # row is only blamed for its own crash.
             for _ in range(_MORE_TRIES):
                 if isinstance(outcome, ProcessEnded):
                     outcomes[place] = outcome = _outcome(self._asked(rows[place]), self._timeout_s)
@@ -76,7 +76,7 @@ class Isolated:
     def _asked(self, row: Mapping[str, object]) -> ProcessFuture[Answer]:
         try:
             return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
-        except RuntimeError:  # all its processes were ended at once, from outside: the pool gives up
+        except RuntimeError:  # all processes were killed from outside at once, so the pool gave up
             self.close()
             return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
 
@@ -85,7 +85,8 @@ class Isolated:
             # spawn: a forked copy of a process with torch's threads in it may hang.
             context = multiprocessing.get_context("spawn")
             workers = min(_MAX_WORKERS, os.cpu_count() or 1)
-            # A worker imports the function before its first row, so that the import is not on that row's time.
+            # A worker imports the function before its first row, so that the import does not count against that row's
+            # time.
             self._pool = ProcessPool(
                 max_workers=workers,
                 max_tasks=_ROWS_A_WORKER,
@@ -93,8 +94,8 @@ class Isolated:
                 initargs=(*self._call.args, remembered(), os.getpid()),
                 context=context,
             )
-            # Workers die with the thread that started them: with one that lives as long as they are wanted. To ask
-            # whether the pool is active starts it.
+            # Workers die with the thread that started them, so start them in a thread that lives long enough. Reading
+            # `active` starts the pool.
             self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starts isolated workers")
             self._starter.submit(getattr, self._pool, "active").result()
         return self._pool
@@ -119,36 +120,38 @@ def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
         return ProcessEnded("all of its processes ended at once")
     except ProcessExpired as error:
         return ProcessEnded(f"its process ended with code {error.exitcode}")
-    except Exception as error:  # what it returned does not pickle, for example
+    except Exception as error:  # for example, the result does not pickle
         return error
     if failure is None:
         return value
     kind, message, told = failure
-    failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)  # as the worker would print it
+    # printed as the worker would print it
+    failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)
     failed.__cause__ = WorkerTraceback(told)
     return failed
 
 
 def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
-    """Run in a new worker, which prints none of the `hidden` texts and dies with its `parent`: one that hangs in the
-    function would not see that nobody waits for its answer any more.
+    """Initialise a new worker, which never prints the `hidden` texts and dies with its `parent`.
 
-    What goes wrong here goes wrong again in the first row, and is reported there.
+    A worker that hangs in the function would not notice that its parent is gone. Errors here occur again in the first
+    row, and are reported there.
     """
     die_with(parent)
-    os.setsid()  # who signals the group of the process that trains means that one: it saves, and needs its answers
+    # signals to the trainer's process group must not reach workers: while the trainer saves, it needs their answers
+    os.setsid()
     safe_output_for_good(hidden)
     end = os._exit
-    # Code 0 is how a worker retires after its last row: pebble would wait for ever for this row's answer.
+    # Exit code 0 means that a worker retires after its last row: pebble would wait forever for this row's answer.
     os._exit = lambda status: end(status or 1)
     with contextlib.suppress(Exception, SystemExit):
         _function(fn, tuple(args.items()))
 
 
 def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> Answer:
-    """Run one row through the function, in the worker: (score, None), or (None, what is known of the error).
+    """Score one row in the worker; return (score, None), or (None, error description).
 
-    An error goes back in words: an exception of the user's own class need not unpickle over there.
+    Errors are returned as text: an exception of the user's own class may not unpickle in the parent.
     """
     try:
         returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
@@ -161,17 +164,17 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
         raise ValueError(f"it returned {returned!r:.80} for 1 completion")
     except SystemExit as error:
         return None, ("SystemExit", f"it called sys.exit({error.code!r})", traceback.format_exc())
-    except Exception as error:  # of the user's reward, for the reward's own policy
+    except Exception as error:  # the reward's own `on_error` handles errors of the user's function
         return None, (type(error).__name__, str(error), traceback.format_exc())
 
 
 def _is_one_row(returned: object) -> TypeGuard[Sequence[object]]:
-    """Return whether it is a list, an array or anything like them of one entry."""
+    """Return whether it is a list, an array or another sequence with one entry."""
     return not isinstance(returned, str | dict) and isinstance(returned, Sized) and len(returned) == 1
 
 
 def _plain(value: object) -> object:
-    """Return numbers, None and lists of them, whatever array or subclass they came in: these unpickle everywhere."""
+    """Convert arrays and subclasses to plain numbers, None and lists, which unpickle everywhere."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Give RLOO scores of which its own leave-one-out makes the right advantages where rewards do not apply to all rows.
+"""Compute scores from which RLOO's leave-one-out gives correct advantages if rewards do not apply to all rows.
 
 The derivation is in numerics/leave_one_out.py.
 """
@@ -18,10 +18,10 @@ from rlhf_cli.stack.truncation import COMPONENT
 
 @dataclass(frozen=True)
 class LeaveOutScores:
-    """Hold what RLOO sums, clips and leaves one out of. `for_trl` is (N, K), `weights` (K,).
+    """The input of RLOO's sum, clip and leave-one-out. `for_trl` is (N, K), `weights` (K,).
 
-    `scores` (N, K) are what stands in the place of the settled rewards, None where nothing is excluded. `is_clipped`:
-    the totals have been clipped here, and are not to be clipped again.
+    `scores` (N, K) replace the settled rewards; None if nothing is excluded. `is_clipped`: the totals are clipped
+    already, and must not be clipped again.
     """
 
     for_trl: Tensor
@@ -33,9 +33,9 @@ class LeaveOutScores:
 def leave_out_scores(
     settled: Settled, aggregate: Aggregate, num_generations: int, clip_range: tuple[float, float] | None
 ) -> LeaveOutScores:
-    """Return what RLOO is given of a settled round: its own rewards where each applies to every row, else scores.
+    """Return RLOO's input for a settled round: the rewards if each applies to every row, else corrected scores.
 
-    A total is clipped here where scores are given.
+    If corrected scores are used, totals are clipped here.
     """
     rewards, weights = _where_they_apply(settled), settled.trl_weights
     if callable(aggregate) or num_generations < 2 or not _has_gaps(rewards):
@@ -43,7 +43,7 @@ def leave_out_scores(
     scores = scores_to_leave_out(rewards, num_generations)
     if clip_range is None:
         return LeaveOutScores(scores, weights, scores)
-    # What clipping takes from a row's total is a component of its own, which applies to every row.
+    # The amount that clipping removes from a row's total is a component of its own, which applies to every row.
     totals = (rewards * weights).nansum(dim=1)
     taken = totals.clamp(*clip_range) - totals
     clipped = torch.zeros_like(rewards)
@@ -54,9 +54,9 @@ def leave_out_scores(
 
 
 def _where_they_apply(settled: Settled) -> Tensor:
-    """Return (N, K) settled rewards, NaN where one does not apply; what a truncation policy adds always does.
+    """Return (N, K) settled rewards, NaN if one does not apply; the truncation component always applies.
 
-    Where it takes the place of the rewards a row has 0 of each: no other row is compared with what it lost.
+    If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.
     """
     if COMPONENT not in settled.names:
         return settled.for_trl.masked_fill(settled.unfilled.isnan(), torch.nan)
@@ -72,6 +72,6 @@ def _where_they_apply(settled: Settled) -> Tensor:
 
 
 def _has_gaps(rewards: Tensor) -> bool:
-    """Return whether a component does not apply to a row to which another one does."""
+    """Return whether some row has both a component that applies and one that does not."""
     is_missing = rewards.isnan()
     return bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())

@@ -1,8 +1,8 @@
-"""Notice that a reward function ends the process it runs in, and keep it from doing so unnamed.
+"""Detect a reward function that ends its process, and turn that into an error that names the reward.
 
-`sys.exit` and `raise KeyboardInterrupt` are exceptions and need only be told from a key that somebody pressed.
-`os._exit` is none: it would end the run in the middle with whatever code it was given, 0 among them. While rewards run
-it raises one.
+`sys.exit` and `raise KeyboardInterrupt` are exceptions, and only need to be told apart from Ctrl-C. `os._exit` raises
+nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by a function that
+raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlhf_cli.errors import RewardFailed
 
 
 class EndedProcess(BaseException):
-    """Raised in the place of `os._exit(status)`: whoever calls that expects nothing of his to run afterwards."""
+    """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -26,14 +26,14 @@ class EndedProcess(BaseException):
 
 
 LEAVING = (SystemExit, KeyboardInterrupt, EndedProcess)
-"""What a function raises that would leave the process, and not only fail."""
+"""Exceptions that are meant to leave the process."""
 
 
 @contextmanager
 def staying() -> Iterator[Callable[[], bool]]:
-    """Open a context in which `os._exit` raises EndedProcess; yields whether Ctrl-C was pressed since.
+    """Make `os._exit` raise EndedProcess in this context; yield a function that tells whether Ctrl-C was pressed.
 
-    Not in a child that the reward forks: it has to end as it wants to.
+    A child process that the reward forks keeps the real `os._exit`.
     """
     _Stay.enter()
     try:
@@ -44,9 +44,9 @@ def staying() -> Iterator[Callable[[], bool]]:
 
 
 class _Stay:
-    """Hold what stands in the place of `os._exit`, for all who are inside at once: stacks in several threads, say.
+    """The replacement of `os._exit`, shared by all active contexts, for example stacks in several threads.
 
-    With one replacement each, the last to leave would put back that of another, and os._exit be gone for good.
+    With one replacement per context, the last to leave could restore another's replacement and lose os._exit for good.
     """
 
     _lock = threading.Lock()
@@ -78,7 +78,7 @@ class _Stay:
 
 @contextmanager
 def _noticing_interrupts() -> Iterator[Callable[[], bool]]:
-    """Keep the signal's handler, and note when it was called; signals reach the main thread alone."""
+    """Keep the signal handler, and record its calls; only the main thread receives signals."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield lambda: False
@@ -93,12 +93,12 @@ def _noticing_interrupts() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: bool(seen)
     finally:
-        if signal.getsignal(signal.SIGINT) is notice:  # unless the reward has set one of its own
+        if signal.getsignal(signal.SIGINT) is notice:  # unless the reward installed its own
             signal.signal(signal.SIGINT, before)
 
 
 def left(reward: str, error: BaseException) -> RewardFailed:
-    """Return the error that ends the run in the place of what would have ended the process."""
+    """Return the error that ends the run instead of the function's attempt to end the process."""
     words = {SystemExit: "sys.exit({})", EndedProcess: "os._exit({})", KeyboardInterrupt: "raise KeyboardInterrupt"}
     argument = error.args[0] if error.args else ""
     called = next(text for kind, text in words.items() if isinstance(error, kind)).format(argument)

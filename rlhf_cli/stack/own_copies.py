@@ -1,6 +1,6 @@
-"""Give each reward function arguments of its own, so that what one writes into them no other one sees, nor the trainer.
+"""Give each reward function its own copies of the arguments, so that changes reach no other function or the trainer.
 
-Only containers are copied, for only they can be written into: a text or a number is shared however often it is given.
+Only containers are copied; texts and numbers are immutable and shared.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from rlhf_cli.stack.reward_batch import Batch
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _SHARED = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
-"""The trainer's own objects and functions, which are no data: its state, environments, the loggers."""
+"""The trainer's own objects and functions, which are not data: its state, environments, the loggers."""
 
 _FIXED = {str, int, float, bool, bytes, complex, type(None)}
 _ARRAYS = ("numpy", "torch")
 
 
 def with_own_arguments(batch: Batch) -> Batch:
-    """Return the batch with every list, dict, set and array in it copied, however deep it lies."""
+    """Return the batch with deep copies of all lists, dicts, sets and arrays."""
     return {name: value if name in _SHARED else _own(value) for name, value in batch.items()}
 
 

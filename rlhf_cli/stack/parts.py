@@ -1,7 +1,7 @@
-"""Name the parts of a completion that a dense reward gave values of their own, so that a person can see them. No torch.
+"""List the parts of a completion that a dense reward scored, for display. Does not import torch.
 
-A part is a span that the reward named or, where it gave a value a token, a run of neighbours with the same value. The
-rewards of a row's parts add up to the row's score, which alone says nothing of them: -1 and +1 are 0.
+A part is a span that the reward returned or, for one value per token, a run of tokens with equal values. The parts'
+rewards sum to the row's score, which hides them: -1 and +1 make 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlhf_cli.stack.token_values import Offset, TokenValues
 
 @dataclass(frozen=True)
 class Part:
-    """Hold a stretch of a completion: its characters [start, end), their text, its reward as given, its tokens."""
+    """A scored stretch of a completion: its characters [start, end), text, reward and tokens."""
 
     start: int
     end: int
@@ -26,10 +26,10 @@ class Part:
 
 
 def parts_of(text: str, values: TokenValues, offsets: Sequence[Offset], spans: Sequence[Span] | None) -> list[Part]:
-    """Return the parts of one row in their order.
+    """Return the parts of one row in order.
 
-    text: the completion. values: what the reward gave, one a token. offsets: the characters of each token. spans: what
-    the reward named, None where it named none and gave a value a token.
+    text: the completion. values: the reward's values, one per token. offsets: the characters of each token. spans: the
+    spans that the reward returned, None if it returned one value per token.
     """
     if spans is None:
         return _runs(text, values, offsets)
@@ -40,7 +40,7 @@ def parts_of(text: str, values: TokenValues, offsets: Sequence[Offset], spans: S
 
 
 def _runs(text: str, values: TokenValues, offsets: Sequence[Offset]) -> list[Part]:
-    """Return the runs of neighbouring tokens that have the same value; tokens without one are in no part."""
+    """Return runs of adjacent tokens with equal values; tokens without a value are in no part."""
     parts = []
     for value, run in groupby(range(len(values)), key=values.__getitem__):
         if value is None:

@@ -1,4 +1,4 @@
-"""Bring what a reward function may return to one form: a float, None, or one value a token for every row."""
+"""Convert a reward function's result to one form: a float, None, or one value per token for each row."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.stack.token_values import TokenValues
 
 LARGEST = 3.4028234663852886e38
-"""The largest float32, which is what TRL's matrix holds: anything above would be infinite in it."""
+"""The largest float32: anything above would be infinite in TRL's reward matrix."""
 
 Score = float | None
-"""One row's reward; None where the reward does not apply to the row."""
+"""One row's reward; None if the reward does not apply to the row."""
 
 
 _PLAIN = {float, bool, type(None)}
 
 
 class PlainScores(list[float | None]):
-    """Hold scores of which every one is a float or None: nothing dense, nothing failed."""
+    """Scores that are all floats or None, without dense values or failures."""
 
 
 ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
-"""(row, what was returned for it) -> one value a token, None when it is not dense. Raises ValueError for nonsense."""
+"""(row, its result) -> one value per token, or None if it is not dense. Raise ValueError for an invalid result."""
 
 
 def as_scores(
     name: str, returned: object, num_rows: int, read_dense: ReadDense | None = None
 ) -> Sequence[Score | TokenValues | BaseException]:
-    """Return `returned` as a list of `num_rows` floats or Nones; a dense row as its tokens' values.
+    """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
 
-    Accepts a list, a tuple, a numpy array or a tensor. Raises RewardError, naming the reward and the row, for anything
-    else: the wrong length, a text, a dict, NaN, an infinite number. A bool counts as 0 or 1. None means that the
-    reward does not apply. An exception stands for a row that failed and stays.
+    Accept a list, a tuple, a numpy array or a tensor. A bool counts as 0 or 1, None means that the reward does not
+    apply, and an exception, kept as it is, marks a failed row. Raise RewardError, naming the reward and the row, for
+    anything else: a wrong length, a text, a dict, NaN, an infinite number.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -53,7 +53,7 @@ def as_scores(
         )
     kinds = set(map(type, returned))
     if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= LARGEST:
-        return PlainScores(returned)  # what nearly every function returns; NaN and infinity do not survive a sum unseen
+        return PlainScores(returned)  # the usual case; NaN and infinity always show in the sum
     if kinds <= _PLAIN:
         scores = [None if value is None else float(value) for value in returned]
         if all(score is None or abs(score) <= LARGEST for score in scores):

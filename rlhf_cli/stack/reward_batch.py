@@ -1,4 +1,4 @@
-"""Say what a reward function is called with: a batch by argument's name, most of whose values have an entry a row."""
+"""Define a reward function's arguments: a batch of values by name, most with one entry per row."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Batch: TypeAlias = Mapping[str, object]
-"""TRL's reward arguments and the dataset's columns by name; which have an entry a row: tables/reward_arguments."""
+"""TRL's reward arguments and the dataset's columns by name; tables/reward_arguments lists those with entries per row.
+"""
 
 
 def by_row(batch: Batch, name: str) -> Sequence[object]:
-    """Return an argument that has an entry a row. Raises TypeError for one that is no sequence."""
+    """Return an argument that has one entry per row. Raise TypeError if it is not a sequence."""
     values = batch[name]
     if not isinstance(values, Sequence):
         raise TypeError(f"`{name}` is no list of one value a completion: {type(values).__name__}")
@@ -18,7 +19,7 @@ def by_row(batch: Batch, name: str) -> Sequence[object]:
 
 
 def token_ids(batch: Batch, row: int) -> Sequence[int]:
-    """Return the token ids of a row's completion. Raises TypeError where they are no sequence."""
+    """Return the token ids of a row's completion. Raise TypeError if they are not a sequence."""
     ids = by_row(batch, "completion_ids")[row]
     if not isinstance(ids, Sequence):
         raise TypeError(f"`completion_ids` of row {row} is no list of token ids: {type(ids).__name__}")

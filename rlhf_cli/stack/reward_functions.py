@@ -1,4 +1,4 @@
-"""Import what `fn: module:function` or `fn: ./file.py:function` names, ready to be called. No torch of its own."""
+"""Import the reward function named by `fn: module:function` or `fn: ./file.py:function`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 RewardFunction = Callable[..., object]
 
 _MOVED = {"rlhf_cli.data.worlds.toy_preferences:true_reward": "rlhf_cli.rewards.toy:sums_true"}
-"""What an older configuration, or a run frozen with one, calls a ready-made reward -> where it lies now."""
+"""Ready-made rewards that moved: name in older configurations or frozen runs -> current name."""
 
 
 def resolve(
@@ -30,11 +30,10 @@ def resolve(
     """Return the reward function that `fn` names, with `args` bound to it.
 
     A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
-    class) is a factory: it is called once with `args`, and what it returns is the reward. `where` says in
-    messages where `fn` was written, `args_key` is the key of `args`, and `place` makes of a key where it was written.
-
-    Raises RewardError when it cannot be found or imported (with the real import error) or does not take `args`, and
-    Problems where several of them are wrong.
+    class) is a factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of
+    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError if the function
+    cannot be found or imported (with the real import error) or does not take `args`, and Problems if several of them
+    are wrong.
     """
     target = import_function(fn, where=where)
     is_factory = inspect.isclass(target) or not _takes_completions(inspect.signature(target))
@@ -49,7 +48,7 @@ def resolve(
         reward = target(**args) if is_factory else functools.partial(target, **args) if args else target
     except RewardError as error:
         raise anchored(error, args_key=args_key, place=place) from error
-    except Exception as error:  # whatever a user's factory does with what it is given: show the real error
+    except Exception as error:  # a user's factory may raise anything: show the real error
         raise RewardError(
             f"{fn} does not take these arguments",
             where=place(args_key),
@@ -65,7 +64,7 @@ def resolve(
 
 
 def required_columns(reward: RewardFunction) -> list[str]:
-    """Return the dataset columns a reward function cannot do without: its parameters that have no default."""
+    """Return the dataset columns that a reward function requires: its parameters without default."""
     return [
         name
         for name, parameter in inspect.signature(reward).parameters.items()
@@ -76,7 +75,7 @@ def required_columns(reward: RewardFunction) -> list[str]:
 
 
 def source_file(fn: str) -> Path | None:
-    """Return the Python file that holds `fn`, for its hash; None when it has none (a builtin, an extension)."""
+    """Return the Python file that defines `fn`, to hash it; None if there is none (a builtin, an extension)."""
     module, _, _ = fn.rpartition(":")
     if module.endswith(".py"):
         return Path(module).expanduser().resolve()
@@ -92,9 +91,9 @@ def _takes_completions(signature: inspect.Signature) -> bool:
 
 
 def import_function(fn: str, *, where: str) -> RewardFunction:
-    """Return the function that `module:function` or `./file.py:function` names, as it is.
+    """Return the function that `module:function` or `./file.py:function` names, unbound.
 
-    Raises RewardError when it cannot be found or imported, with the real import error.
+    Raise RewardError with the real import error if it cannot be found or imported.
     """
     fn = _MOVED.get(fn, fn)
     module_name, colon, attribute = fn.rpartition(":")
@@ -105,7 +104,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             got=fn,
             expected="package.module:function, or ./file.py:function",
         )
-    # A console script does not have the current folder on its path; `python -m` has, and a user expects it.
+    # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -118,7 +117,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             expected="./file.py:function",
             hint=_other_file(module_name, attribute),
         ) from None
-    except Exception as error:  # whatever a user's module does on import, it is theirs to mend: show the real error
+    except Exception as error:  # a user's module may raise anything on import: show the real error
         raise RewardError(
             f"{module_name} cannot be imported",
             where=where,
@@ -164,14 +163,14 @@ def _module_of_file(file: str) -> ModuleType:
 
 
 def _other_file(file: str, attribute: str) -> str | None:
-    """Return the same function of the file beside it that is called most like the one that is not there."""
+    """Return the same function in the file of that folder with the most similar name, or None."""
     folder = Path(file).expanduser().parent
     close = nearest(Path(file).name, [path.name for path in folder.glob("*.py")])
     return f"{file.removesuffix(Path(file).name)}{close}:{attribute}" if close is not None else None
 
 
 def _import_error(error: Exception) -> str:
-    """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last line of theirs it came from."""
+    """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last user line that it came from."""
     traceback = error.__traceback__
     place = None
     while traceback is not None:

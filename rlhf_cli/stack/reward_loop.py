@@ -1,6 +1,6 @@
-"""Run async rewards on one event loop for the stack's life, in a thread of its own.
+"""Run async rewards on one event loop in a thread of its own, for the life of the stack.
 
-A client that a user keeps between calls is bound to its loop, and rewards of one level wait at the same time.
+A client that a user keeps between calls is bound to its loop, and the rewards of a level can wait at the same time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from concurrent.futures import CancelledError
 from rlhf_cli.stack.failed_call import RewardTimeout
 
 _END_S = 1.0
-"""Async rewards that still wait at the end have so long to take leave."""
+"""Seconds that waiting async rewards get to finish after they are cancelled."""
 
 
 class RewardLoop:
-    """Begin a loop with the first awaitable, and another one where the last is blocked."""
+    """An event loop that starts with the first awaitable, and is replaced if it is blocked."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -26,7 +26,7 @@ class RewardLoop:
         self._is_closed = False
 
     def run(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
-        """Return what `awaitable` comes to. Raises RewardTimeout where the loop does not answer in `timeout_s`."""
+        """Return the result of `awaitable`. Raise RewardTimeout if the loop does not answer within `timeout_s`."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -39,18 +39,18 @@ class RewardLoop:
             return future.result(timeout_s)
         except TimeoutError:
             if future.done():
-                raise  # the function's own
+                raise  # raised by the function itself
             with self._lock:
                 self._loop = None if self._loop is loop else self._loop
             loop.call_soon_threadsafe(loop.stop)
             raise RewardTimeout("no answer, and the event loop is blocked: it waits without `await`") from None
         except CancelledError:
             if self._is_closed:
-                raise asyncio.CancelledError from None  # no failure of the reward's: nothing more is to be tried
+                raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
             raise
 
     def close(self) -> None:
-        """End the loop; what still waits is cancelled."""
+        """End the loop and cancel waiting rewards."""
         self._is_closed = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -63,17 +63,17 @@ async def _as_coroutine(awaitable: Awaitable[object]) -> object:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until stopped; then cancel what still waits, as `asyncio.run` does."""
+    """Run until stopped; then cancel pending tasks, as `asyncio.run` does."""
     while True:
         try:
             loop.run_forever()
             break
         except (SystemExit, KeyboardInterrupt):
-            continue  # asyncio lets them end the loop; whoever awaits the reward gets them all the same
+            continue  # asyncio lets these end the loop; the reward's caller still receives them
     waiting = asyncio.all_tasks(loop)
     for task in waiting:
         task.cancel()
     if waiting:
         loop.run_until_complete(asyncio.wait(waiting, timeout=_END_S))
-    loop.run_until_complete(loop.shutdown_asyncgens())  # open clients are kept in these
+    loop.run_until_complete(loop.shutdown_asyncgens())  # these hold open clients
     loop.close()
