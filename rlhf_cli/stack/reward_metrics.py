@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
 TOTAL_COLUMN = "total"
-"""The column of the completions table that holds the rows' totals; `reward` is their mean."""
+"""Column of the completions table with the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
-"""More components than this make more pairs than anybody looks at."""
+"""Limit on the components whose pairs are logged; more pairs would not be read."""
 
 
 class MakesAdvantages(Protocol):
-    """Name what is read of a trainer to know how it makes advantages of totals. The last two are RLOO's alone."""
+    """The trainer attributes that decide how totals become advantages. The last two exist only in RLOO."""
 
     @property
     def args(self) -> object:
@@ -42,7 +42,7 @@ class MakesAdvantages(Protocol):
 
     @property
     def reward_clip_range(self) -> tuple[float, float] | None:
-        """Return what RLOO clips a total to, None for no clipping."""
+        """Return the range that RLOO clips a total to, None for no clipping."""
         ...
 
     @property
@@ -53,9 +53,7 @@ class MakesAdvantages(Protocol):
 
 @dataclass(frozen=True)
 class Counts:
-    """Hold counts of each component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is the mean of the
-    ranks.
-    """
+    """Counts per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is averaged."""
 
     values: Tensor
 
@@ -69,10 +67,11 @@ class Counts:
 
 
 def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
-    """Return metric -> value for a batch; NaN where nothing was scored.
+    """Return metric -> value for a batch; NaN if no row was scored.
 
-    `rewards/NAME/mean` and `/std` are of the raw scores over the rows where the reward applies. `effective_mean` is
-    what entered the total, over the scorable rows, and `weighted_mean` that times the weight: they add up to `reward`.
+    `rewards/NAME/mean` and `/std` are over the raw scores of the rows where the reward applies. `effective_mean` is the
+    mean of its part in the total over the scorable rows, and `weighted_mean` is that times the weight. The weighted
+    means sum to `reward`.
     """
     scorable = ~settled.is_unscorable
     metrics: dict[str, float] = {}
@@ -99,7 +98,7 @@ def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
 
 
 def _correlations(settled: Settled) -> dict[str, float]:
-    """Return Pearson's correlation of every two components' raw scores, over the rows where both apply."""
+    """Return Pearson's correlation of each pair of components' raw scores, over the rows where both apply."""
     metrics: dict[str, float] = {}
     names = settled.names[:_MAX_CORRELATED]
     for first in range(len(names)):
@@ -120,13 +119,11 @@ def advantage_shares(
     num_generations: int,
     advantages: Tensor,
 ) -> dict[str, float]:
-    """Return `rewards/NAME/advantage_share` for every component, and `rewards/kl/advantage_share` where RLOO has KL in
-    it.
+    """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
 
     names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
-    Nothing where the advantage is not linear in the components (a custom aggregate, a clipped total) or not one number
-    a row (dense), where RLOO's KL is inside a normalised advantage and cannot be separated, or where every advantage
-    is 0.
+    Return an empty dict in three cases: the advantage is not linear in the components (a custom aggregate, a clipped
+    total) or not one number per row (dense); RLOO's KL is inside a normalised advantage; every advantage is 0.
     """
     is_rloo = "normalize_advantages" in vars(trainer.args)
     beta = getattr(trainer, "beta", 0.0)
@@ -152,10 +149,10 @@ def advantage_shares(
 def table_columns(
     settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, and what
-    closed a gate.
+    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, closed
+    gates.
 
-    The same columns for every batch: TRL keeps a table whose columns must stay equally long.
+    Each batch has the same columns: TRL keeps a table whose columns must stay equally long.
     """
     columns: dict[str, list[object]] = {TOTAL_COLUMN: list(map(finite_or_none, settled.row_totals[rows].tolist()))}
     contributions = settled.contributions
@@ -171,9 +168,9 @@ def table_columns(
 
 
 def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: their round, its optimizer step, their ends.
+    """Return columns of the completions table for this rank's `rows`: round, optimizer step, truncation, length.
 
-    `number` counts the rounds of a training, None in an evaluation.
+    `number` counts the rounds of a training; None in an evaluation.
     """
     cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
     return {ROUND: [number] * len(cut), STEP: [step] * len(cut), TRUNCATED: cut, TOKENS: lengths}

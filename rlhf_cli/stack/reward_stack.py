@@ -1,11 +1,9 @@
-"""Evaluate all named rewards of an experiment together on a batch of completions: the reward stack.
+"""Evaluate all rewards of an experiment together on a batch of completions: the reward stack.
 
-TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` a reward; the
-first column that TRL calls evaluates the whole stack, the others hand out what is there. So TRL assembles, gathers and
-logs its matrix as ever, and what the rewards have to do with one another is decided here.
-
-Rewards are evaluated in the order of the gate graph, the independent ones of a level at the same time, each only on
-the rows its gates leave.
+TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` per reward. The
+first column that TRL calls evaluates the whole stack; the others return the stored results. TRL assembles, gathers and
+logs its matrix as usual, and the stack decides how rewards interact. Rewards are evaluated in the order of the gate
+graph. The independent rewards of a level run at the same time, each only on the rows that its gates leave open.
 """
 
 from __future__ import annotations
@@ -39,23 +37,23 @@ RecordError = Callable[[dict[str, object]], None]
 
 
 class Running(Protocol):
-    """Name what the stack tells of the rewards that run at this moment."""
+    """Listener for the rewards that are currently running."""
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
         """Open the context in which the reward `name` runs."""
         ...
 
     def close(self) -> None:
-        """Hear that none will run any more."""
+        """Called after the last reward has finished."""
         ...
 
 
 class RewardStack:
-    """Evaluate every component once a batch. The order of the components is the order of the columns.
+    """All components, evaluated once per batch. Their order is the order of the columns.
 
-    `record_error` is given every row that failed, and `keep_failure` every failed call, to keep them on disk.
-    `max_errors` is how many may, None any. `running` hears which rewards run. `decode` turns token ids into the text
-    that the reward functions see; without it spans cannot be placed on tokens.
+    `record_error` receives every failed row and `keep_failure` every failed call, to save them. `max_errors` limits the
+    failures, None for no limit. `running` is notified of running rewards. `decode` turns token ids into the text that
+    reward functions see; without it, spans cannot be mapped to tokens.
     """
 
     decode: Decode | None = None
@@ -71,7 +69,7 @@ class RewardStack:
     ) -> None:
         self.components = list(components)
         self.outcomes: dict[str, Outcome] = {}
-        """What the last batch gave, by name."""
+        """Outcomes of the last batch by name."""
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
         self._levels = levels({component.name: component.gates for component in components})
@@ -94,16 +92,16 @@ class RewardStack:
         return [component.name for component in self.components]
 
     def weights(self, step: int, max_steps: int) -> list[float]:
-        """Return every component's weight while that optimizer step is prepared."""
+        """Return every component's weight at that optimizer step."""
         return [weight_at(component.weight, step, max_steps) for component in self.components]
 
     def columns(self) -> list[Column]:
-        """Return one callable of TRL's reward signature a component."""
+        """Return one callable with TRL's reward signature per component."""
         return [Column(component.name, self) for component in self.components]
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Open a context in which the stack is evaluated once, whichever column is asked first."""
+        """Open a context in which the stack is evaluated once, whichever column is called first."""
         self._is_in_batch, self._is_evaluated = True, False
         try:
             yield
@@ -111,7 +109,7 @@ class RewardStack:
             self._is_in_batch = self._is_evaluated = False
 
     def scores(self, name: str, **batch: object) -> list[Score]:
-        """Return the raw scores of one component on a batch given as TRL's reward arguments."""
+        """Return one component's raw scores for a batch given as TRL's reward arguments."""
         if not self._is_evaluated:
             self.evaluate(**batch)
             self._is_evaluated = self._is_in_batch
@@ -120,7 +118,7 @@ class RewardStack:
     def evaluate(self, **batch: object) -> dict[str, Outcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
 
-        Raises RewardError, naming reward, row and prompt, when a component fails whose `on_error` is `raise`.
+        Raise RewardError, naming reward, row and prompt, if a component with `on_error: raise` fails.
         """
         self.outcomes, self._batch = {}, batch
         try:
@@ -136,9 +134,9 @@ class RewardStack:
 
     def _evaluate_levels(self, batch: Batch) -> None:
         for level in self._levels:
-            # Only what waits gains from a thread: what computes would wait for the interpreter there. The rest, and
-            # whatever nobody has timed yet, stays in this very thread, and so does one of several that wait: signals
-            # arrive only here, those of a deadline and those by which libraries time themselves.
+            # Threads only help rewards that wait; rewards that compute would compete for the interpreter. Those, and
+            # rewards without timings, run in this thread. If all rewards of a level wait, one of them runs here too:
+            # only this thread receives signals, which deadlines and some libraries' timeouts need.
             waiting = [name for name in level if self._waiting.waits(name, self._by_name[name].score)]
             threaded = waiting[1:] if len(waiting) == len(level) else waiting
             futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
@@ -149,22 +147,22 @@ class RewardStack:
                 self._waiting.add(name, outcome)
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
-        """Hand a failed row to whoever keeps it."""
+        """Pass a failed row to the recorder."""
         if self._record_error is not None:
             prompt, completion = by_row(batch, "prompts")[row], by_row(batch, "completions")[row]
             record = {"reward": reward, "row": row, "error": message}
             self._record_error({**record, "prompt": prompt, "completion": completion})
 
     def _keep_call(self, call: FailedCall) -> str | None:
-        """Hand a failed call to whoever keeps it; the newest command that replays one is told where a run ends."""
+        """Pass a failed call to the recorder; remember the newest replay command for the error that ends a run."""
         if replay := self._keep_failure(call):
             self._replays[call.component.name] = replay
         return replay
 
     def token_values(self, name: str, row: int, divisor: float) -> TokenValues | None:
-        """Return a dense row's tokens after offset and clip moved its sum and a deviation divided it.
+        """Return a dense row's token values after offset and clip, divided by `divisor`.
 
-        None for a row whose score was no dense one.
+        Return None if the row's score was not dense.
         """
         tokens, raw = self.outcomes[name].tokens[row], self.outcomes[name].raw[row]
         if tokens is None or raw is None:
@@ -175,9 +173,9 @@ class RewardStack:
         return multiply(tokens if total == raw else shifted(tokens, total), 1 / divisor)
 
     def parts(self, name: str, row: int) -> list[Part] | None:
-        """Return the parts of a dense row of the last batch with the rewards they were given; None for a plain score.
+        """Return the parts of a dense row of the last batch with their rewards; None for a plain score.
 
-        A value a token of a text whose tokens are not known cannot be laid on it: the row is then one part.
+        Values per token cannot be placed on a text whose tokens are unknown: the row is then a single part.
         """
         outcome = self.outcomes[name]
         if (values := outcome.tokens[row]) is None:
@@ -192,7 +190,7 @@ class RewardStack:
         return parts_of(text, values, offsets, outcome.spans[row])
 
     def close(self) -> None:
-        """End the event loop, the threads and the processes of isolated rewards; what still runs is cancelled."""
+        """End the event loop, threads and processes of isolated rewards; cancel what still runs."""
         if self._running is not None:
             self._running.close()
         for component in self.components:
@@ -211,7 +209,7 @@ class RewardStack:
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
         outcome = self._run(component, batch, rows)
         outcome.calls_saved = num_rows - len(rows)
-        # A column that was ever logged is logged for every batch: TRL would repeat the last batch's values.
+        # A column that was logged once is logged for every batch: TRL would otherwise repeat the last batch's values.
         self._extra[component.name].update(outcome.extra)
         for column in self._extra[component.name]:
             outcome.extra.setdefault(column, [None] * num_rows)
@@ -219,7 +217,7 @@ class RewardStack:
             if gate is not None:
                 outcome.closed_by[row] = gate.by
                 outcome.fixed[row] = None if gate.otherwise == "exclude" else float(gate.otherwise)
-                outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score that counts
+                outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score
         return outcome
 
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> Outcome:
@@ -227,11 +225,11 @@ class RewardStack:
             return run_component(component, batch, rows, self._tools)
 
     def _closed_by(self, component: Component, row: int) -> Gate | None:
-        """Return the first gate of `component` that is closed for `row`, None when all are open."""
+        """Return the first gate of `component` that is closed for `row`, None if all are open."""
         return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
 
     def _account(self, component: Component, batch: Batch) -> None:
-        """Keep failed rows on disk; end the run when too many fail."""
+        """Record failed rows; end the run if too many fail."""
         outcome = self.outcomes[component.name]
         num_errors = outcome.num_errors
         for row, message in enumerate(outcome.errors) if num_errors else ():
@@ -252,7 +250,7 @@ class RewardStack:
 
 
 class Column:
-    """Show one component to TRL as a reward function; TRL takes the metric's name from `__name__`."""
+    """A component as a reward function for TRL, which takes the metric's name from `__name__`."""
 
     def __init__(self, name: str, stack: RewardStack) -> None:
         self.__name__ = name

@@ -1,9 +1,9 @@
-"""Say whether a row has a total of its own. No torch.
+"""Decide whether a row has a total of its own. Does not import torch.
 
-Training settles the rows of a batch together. An evaluation and `rlhf score` have rows that are no such batch, and what
-is taken from the other rows of one cannot be had there: a group's or a batch's deviation, z-scores within a group. The
-running deviation can, where the training's own state is at hand. The deviation of the rows that happen to be evaluated
-is no substitute: totals would change with the company a row is in, and those of two evaluations would have two units.
+Training settles the rows of a batch together. An evaluation and `rlhf score` have rows that form no such batch, so a
+group's or batch's deviation and z-scores within a group are not available. The running deviation is available if the
+training's state is. The deviation of the evaluated rows is no substitute: a row's total would depend on the other rows,
+and two evaluations would have different units.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _DIVISORS = {
     "batch": "the deviation of a batch in training",
     "running": "the deviation of all that training has scored",
 }
-"""What the values of `normalize` divide a score by; no other value needs any row but its own."""
+"""The divisor that each value of `normalize` needs; other values of `normalize` need no other rows."""
 
 
 def relative_rewards(normalize: Mapping[str, str], seen: Collection[str] = ()) -> list[str]:
-    """Return the names of the rewards that have no value but among other rows.
+    """Return the names of rewards whose value depends on other rows.
 
     normalize: name -> the reward's `normalize`. seen: the names whose running deviation is known.
     """
@@ -27,7 +27,7 @@ def relative_rewards(normalize: Mapping[str, str], seen: Collection[str] = ()) -
 
 
 def why_no_total(normalize: Mapping[str, str], aggregate: object, seen: Collection[str] = ()) -> str | None:
-    """Return why a row has no total but among other rows, None where it has one. Arguments as above."""
+    """Return why a row has no total of its own, or None if it has one. Arguments as for `relative_rewards`."""
     relative = relative_rewards(normalize, seen)
     if relative:
         name = relative[0]

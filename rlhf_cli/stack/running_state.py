@@ -1,4 +1,4 @@
-"""Keep the running deviations of a training in a file of its checkpoint."""
+"""Save a training's running deviations in its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_running(folder: Path, running: Mapping[str, RunningDeviation]) -> None
 
 
 def read_running(folder: Path) -> dict[str, RunningDeviation] | None:
-    """Return the deviations by reward of a checkpoint's folder, None where it holds none."""
+    """Return the deviations by reward from a checkpoint's folder, None if it has no such file."""
     file = folder / _FILE
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Settle one round of rollouts whole, truncation policy and all: in training, and whenever it is done again later."""
+"""Settle one round of rollouts including the truncation policy, in training or in a later recomputation."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def settle_round(
     endings: Endings,
     fill: Fill,
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
-    """Return the settled round, with what the truncation policy adds, and the running deviations after it.
+    """Return the settled round, with the truncation component if there is one, and the updated running deviations.
 
-    Arguments and shapes are those of `settle`; `endings` says how each of the N rows ended.
+    Arguments and shapes are those of `settle`; `endings` tells how each of the N rows ended.
     """
     settled, after = settle(
         raw,

@@ -1,8 +1,8 @@
-"""Settle rows that are no batch of a training: each with its total, and by name what every reward came to. No torch.
+"""Settle rows that are not a training batch: each gets its total and its rewards by name. Does not import torch.
 
-The one place for them: `rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here.
-The rules are those of a training (`stack/settling.py`), for rows that have nothing to do with one another: a test draws
-rewards at random and holds the two against each other. `rlhf score` answers without the seconds that torch takes.
+`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. The rules are those of
+training (`stack/settling.py`), for independent rows; a test with random rewards compares the two. Without torch, `rlhf
+score` starts seconds earlier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 Matrix = Sequence[Sequence[float | None]]
-"""One list a row with an entry a component."""
+"""One list per row with one entry per component."""
 
 
 def settled_rows(
@@ -32,11 +32,11 @@ def settled_rows(
     aggregate: Aggregate,
     running: Mapping[str, RunningDeviation],
 ) -> SettledRows:
-    """Return each row's total and by name its raw, effective and weighted reward.
+    """Return each row's total and, by name, its raw, effective and weighted rewards.
 
-    raw, fixed: as the stack's outcomes hold them. running: the training's deviations by name, as far as they are known.
-    An excluded reward adds nothing to a row's total. A reward whose divisor cannot be had (`row_totals.py`) has no
-    effective value but where it is fixed, and then no row has a total: rows would have totals of different rewards.
+    raw, fixed: as in the stack's outcomes. running: the training's known deviations by name. An excluded reward adds 0
+    to a row's total. A reward whose divisor is not available (`row_totals.py`) has no effective value unless it is
+    fixed. No row has a total then, since totals would cover different rewards.
     """
     normalize = {component.name: component.normalize for component in components}
     no_total = why_no_total(normalize, aggregate, running)
@@ -79,7 +79,7 @@ def _effective(
     *,
     is_relative: bool,
 ) -> float | None:
-    """Return a score after offset, clip and divisor; what is fixed takes its place whole."""
+    """Return a score after offset, clip and divisor, or the fixed value that replaces it."""
     if fixed is not None:
         return fixed
     if raw is None or is_relative:
@@ -102,7 +102,7 @@ def _by_function(
     names: Sequence[str],
     weights: Sequence[float],
 ) -> list[float | None]:
-    """Return the user's totals; a row to which no reward applies is not given to the function, and has none."""
+    """Return the user's totals; the function does not see rows to which no reward applies, and they get None."""
     given = [row for row, values in enumerate(effective) if any(value is not None for value in values)]
     totals: list[float | None] = [None] * len(effective)
     if given:

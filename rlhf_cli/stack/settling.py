@@ -1,4 +1,4 @@
-"""Make the matrix TRL shall sum from the raw one it gathered: the part of the stack that needs all ranks' rows."""
+"""Convert the gathered matrix of raw scores to the one that TRL sums; this needs the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlhf_cli.stack.aggregating import Aggregate, aggregated
 
 
 class Rules(Protocol):
-    """Name what is needed of a component to settle its column and to log it."""
+    """The settings of a component that settling and logging need."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Rules(Protocol):
 
     @property
     def clip(self) -> tuple[float, float] | None:
-        """Return the bounds a score is held within, None for no bounds."""
+        """Return the bounds a score is clipped to, None for no bounds."""
         ...
 
     @property
@@ -47,24 +47,24 @@ class Rules(Protocol):
 
     @property
     def gates(self) -> Sequence[object]:
-        """Return the gates; here only whether there are any is read."""
+        """Return the gates; only their presence matters here."""
         ...
 
     @property
     def on_error(self) -> object:
-        """Return what a failed row gets; here only whether it is `raise` is read."""
+        """Return the value for a failed row; only whether it is `raise` matters here."""
         ...
 
 
 @dataclass(frozen=True)
 class Settled:
-    """Hold one batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
+    """One batch's rewards. N rows of all ranks, K components; environments' own columns follow the stack's.
 
-    `raw` (N, K): scores, NaN where there are none. `unfilled` (N, K): after offset, clip, normalise and gate, NaN where
-    excluded. `effective`: the same with excluded entries filled; NaN rows are unscorable. `divisors` (N, K of the
-    stack): what normalising divided by. `weights` (K,). `for_trl` (N, K) with `trl_weights` (K,) is what TRL sums;
-    `is_z_scored` when that is not in reward units. `is_replaced` (N,) bool, True = all of it gives way to what the
-    truncation policy adds; None for no row.
+    `raw` (N, K): scores, NaN if missing. `unfilled` (N, K): after offset, clip, normalise and gate, NaN if excluded.
+    `effective`: the same with excluded entries filled; all-NaN rows are unscorable. `divisors` (N, K of the stack): the
+    divisors of normalising. `weights` (K,). `for_trl` (N, K) and `trl_weights` (K,): what TRL sums. `is_z_scored`: that
+    sum is not in reward units. `is_replaced` (N,) bool, True = the truncation component replaces the row's rewards;
+    None for no row.
     """
 
     names: tuple[str, ...]
@@ -85,20 +85,20 @@ class Settled:
 
     @property
     def is_unscorable(self) -> Tensor:
-        """Return (N,) bool, True where no component applies."""
+        """Return (N,) bool, True = no component applies."""
         return self.effective.isnan().all(dim=1)
 
     @property
     def totals(self) -> Tensor:
-        """Return the (N,) totals as TRL will sum them, NaN where a row has no score."""
+        """Return the (N,) totals as TRL will sum them, NaN if a row has no score."""
         summed = (self.for_trl * self.trl_weights).nansum(dim=1)
         return torch.where(self.for_trl.isnan().all(dim=1), torch.nan, summed)
 
     @property
     def row_totals(self) -> Tensor:
-        """Return the (N,) totals in reward units, NaN where a row has no score; `reward` is their mean.
+        """Return the (N,) totals in reward units, NaN if a row has no score; `reward` is their mean.
 
-        They are what TRL sums but for z-scores, whose mean is 0 whatever the policy does.
+        They equal the sums of TRL except for z-scores, whose mean is always 0.
         """
         if not self.is_z_scored:
             return self.totals
@@ -120,12 +120,12 @@ def settle(
     is_replaced: Tensor | None = None,
     fill: Fill = "group",
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
-    """Return the settled batch and the running deviations after it.
+    """Return the settled batch and the updated running deviations.
 
-    raw: (N, K + E), NaN for no score, the last E columns are environments' own. fixed: (N, K), a number that takes a
-    score's place (a closed gate's, a failure's), else NaN. weights: (K + E,). Only training updates `running`.
-    is_left_out: (N,) True = the row counts nowhere, whatever it scored; only `raw` still shows it. is_replaced: (N,)
-    True = the row's scores are logged, but give way. fill: what an excluded entry counts as (see `filled`).
+    raw: (N, K + E), NaN for no score; the last E columns are environments' own. fixed: (N, K), a number that replaces a
+    score (after a closed gate or a failure), else NaN. weights: (K + E,). Only training updates `running`. is_left_out:
+    (N,), True = the row counts nowhere and is only visible in `raw`. is_replaced: (N,), True = the row's scores are
+    logged, but replaced in the total. fill: the value of an excluded entry (see `filled`).
     """
     seen = raw if is_left_out is None else raw.masked_fill(is_left_out.unsqueeze(1), torch.nan)
     if is_left_out is not None:
@@ -164,10 +164,10 @@ def settle(
 
 
 def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fill: Fill) -> Tensor:
-    """Return (N, K) values with excluded entries filled by what the others of the group will be compared with.
+    """Return (N, K) values with excluded entries filled for the comparison within the group.
 
-    A row that is replaced is worth its penalty and nothing else: it counts as 0 of every reward, applying or not. With
-    its scores in the fill, a row to which the reward does not apply would gain from what another one has lost.
+    A replaced row is worth only its penalty, so it counts as 0 for every reward, applying or not. With its scores in
+    the fill, a row to which the reward does not apply would profit from the replaced row's loss.
     """
     if is_replaced is None:
         return filled(values, num_generations, fill)
@@ -177,10 +177,10 @@ def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fi
 
 
 def _aggregated(function: Callable[..., Sequence[float | None]], settled: Settled) -> Tensor:
-    """Return the (N,) totals of the user's function, NaN where it gave None and where no component applies.
+    """Return the (N,) totals of the user's function, NaN if it gave None or no component applies.
 
-    It is not given the rows where none applies: they have no total, whatever it would make of nothing. Raises
-    RewardFailed when it raises, RewardError when it does not return one finite number or None a row.
+    The function does not see rows to which no component applies. Raise RewardFailed if it raises, RewardError if it
+    does not return one finite number or None per row.
     """
     is_given = ~settled.is_unscorable
     totals = torch.full_like(settled.raw[:, 0], torch.nan)

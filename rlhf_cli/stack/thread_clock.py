@@ -1,6 +1,6 @@
-"""Measure for how long a thread ran or would have liked to: what is left of the time on the wall it waited for others.
+"""Measure a thread's CPU time plus the time it was ready to run; the rest of the elapsed time is waiting.
 
-The time that a thread computes does not tell: on a machine where many compute, one that never waits runs but at times.
+CPU time alone is misleading: on a busy machine, a thread that never waits runs only part of the time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ _OF_THREAD = "/proc/thread-self/schedstat"
 
 
 def busy_s() -> float:
-    """Return for how long this thread has run, or stood in line for a processor, in seconds since some moment.
+    """Return the seconds that this thread has run or was ready to run, from an arbitrary start.
 
-    Where the system does not tell (it is Linux that does), for how long it has run.
+    Without Linux's schedstat, return its CPU time only.
     """
     try:
         with open(_OF_THREAD, "rb") as stream:

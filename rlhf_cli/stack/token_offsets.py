@@ -1,6 +1,6 @@
-"""Compute which characters of the text each sampled token holds, by decoding the tokens. No torch.
+"""Compute the characters of the text that each sampled token covers, by decoding the tokens. Does not import torch.
 
-The text is never tokenised again: what a tokenizer makes of it need not be what the policy sampled.
+The text is never tokenised again: the result could differ from the tokens that the policy sampled.
 """
 
 from __future__ import annotations
@@ -9,30 +9,29 @@ from collections.abc import Callable, MutableMapping, Sequence
 
 Decode = Callable[[Sequence[int]], str]
 
-_UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
-_LONG = 24  # tokens in a window before a shorter one is looked for
+_UNKNOWN = "\ufffd"  # a decoder writes this for bytes that are no character (yet)
+_LONG = 24  # tokens in a window before it is shortened
 
 
 def token_offsets(
     ids: Sequence[int], decode: Decode, *, pieces: MutableMapping[int, str] | None = None
 ) -> list[tuple[int, int]]:
-    """Return (start, end) of every token: it holds a part of each character of decode(ids) from start on, up to but not
-    end.
+    """Return (start, end) of every token: it covers a part of each character of decode(ids)[start:end].
 
-    With P_i = decode(ids[:i]) and c_i the number of leading characters that P_i and the whole text have in common,
-    token i begins at c_i and ends at c_{i+1}; one that leaves a character unfinished also has that character. So all
-    tokens of a multi-byte character cover it, ranges of neighbours may share one character, together they cover the
-    text, and a token that decodes to nothing (EOS, with special tokens skipped) has an empty range at its place.
+    With P_i = decode(ids[:i]) and c_i the length of the common prefix of P_i and the whole text, token i begins at c_i
+    and ends at c_{i+1}; a token that leaves a character unfinished also covers that character. So all tokens of a
+    multi-byte character cover it, neighbouring ranges may share one character, all ranges together cover the text, and
+    a token that decodes to no text (EOS, with special tokens skipped) has an empty range.
 
-    P_i is not decoded from the start, which would take quadratic time. As streaming detokenizers do, a window is
-    decoded that begins one token before the last finished character: a decoder that strips a leading space strips it
-    there. A token whose own text (decoded once for each id) comes next in the text needs no window. When the text is
-    not arrived at in this way, every P_i is decoded after all: slow and right.
+    Decoding each P_i from the start would take quadratic time. As in streaming detokenizers, a window is decoded that
+    begins one token before the last finished character, because some decoders strip a leading space. A token whose own
+    text (decoded once per id) comes next in the text needs no window. If the windows do not reproduce the text, every
+    P_i is decoded after all, which is slow but correct.
 
     Args:
         ids: the sampled tokens.
-        decode: tokens -> text, the same that made the text which the reward function saw; with its options bound.
-        pieces: id -> own text, filled here. Keep one for each `decode` and the tokens of the next rows are known.
+        decode: tokens -> text, with the options that produced the text which the reward function saw.
+        pieces: id -> own text, filled here. Keep one per `decode` to reuse it for later rows.
     """
     if not ids:
         return []
@@ -42,16 +41,16 @@ def token_offsets(
 
 
 def characters(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of every character: where there are no tokens, each stands for one."""
+    """Return (start, end) of every character; without tokens, each character counts as one."""
     return [(place, place + 1) for place in range(len(text))]
 
 
 def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
-    """Return the ranges, in linear time; [] when the windows did not add up to the text."""
+    """Return the ranges in linear time; [] if the windows do not reproduce the text."""
     reader = _Reader(text)
     offsets: list[tuple[int, int]] = []
     start = at = 0  # the window: tokens from `start` on; their first character is text[at]
-    before: str | None = ""  # the window decoded up to the token; None = a new one is to be opened
+    before: str | None = ""  # the window decoded up to the token; None = open a new one
     for index, token in enumerate(ids):
         own = pieces.of(token)
         if reader.is_between_characters and _UNKNOWN not in own and text.startswith(own, reader.reached):
@@ -86,23 +85,25 @@ def _by_prefixes(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces)
 
 
 class _Reader:
-    """Keep how much of the text the tokens so far account for."""
+    """Track how much of the text the tokens so far cover."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.reached = 0
-        self.is_exact = True  # the tokens so far decode to text[:reached], nothing more
+        self.is_exact = True  # the tokens so far decode to exactly text[:reached]
 
     @property
     def is_between_characters(self) -> bool:
-        """Return whether the next token surely starts a character. A text that ends in U+FFFD so far may have been cut
-        in one, and at the start some decoders strip a space.
+        """Return whether the next token certainly starts a character.
+
+        A text that ends in U+FFFD so far may end inside a character, and some decoders strip a space at the start.
         """
         return self.is_exact and self.reached > 0 and self.text[self.reached - 1] != _UNKNOWN
 
     def read(self, at: int, before: str, after: str, own: str) -> tuple[int, int]:
-        """Return the range of the token that made the window, whose first character is text[at], grow `before` ->
-        `after`.
+        """Return the range of the token that extended the window from `before` to `after`.
+
+        The window's first character is text[at].
         """
         start, was_exact = self.reached, self.is_exact
         alike = _num_alike(self.text, at, after)
@@ -111,7 +112,8 @@ class _Reader:
         if not own and after == before:
             return start, start
         end = self.reached if self.is_exact else min(self.reached + 1, len(self.text))
-        # A U+FFFD already read, by itself longer than what it added: the token's first bytes belong to that one.
+        # A U+FFFD was read before, and the token's own text is longer than what it added: its first bytes belong to
+        # that character.
         begins_inside = own.startswith(_UNKNOWN) and len(own) > len(after) - len(before)
         if was_exact and begins_inside and start > 0 and self.text[start - 1] == _UNKNOWN:
             start -= 1
@@ -119,7 +121,7 @@ class _Reader:
 
 
 class _Pieces:
-    """Keep the text a token adds after another one, decoded once for each id."""
+    """The text that each token adds after another one, decoded once per id."""
 
     def __init__(self, ids: Sequence[int], decode: Decode, known: MutableMapping[int, str]) -> None:
         self._decode, self._known = decode, known
@@ -127,7 +129,7 @@ class _Pieces:
         self._context: tuple[list[int], str] | None = None
 
     def of(self, token: int) -> str:
-        """Return the token's own text; U+FFFD when it changes the text before it, so that it has none."""
+        """Return the token's own text; U+FFFD if it changes the text before it, and so has none."""
         if token not in self._known:
             context, text = self._before()
             both = self._decode([*context, token])
@@ -135,7 +137,7 @@ class _Pieces:
         return self._known[token]
 
     def _before(self) -> tuple[list[int], str]:
-        # Any token will do that has a text of its own: behind it no leading space is stripped.
+        # Any token with visible text works: after it, no leading space is stripped.
         if self._context is None:
             decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
             usable = (pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1])
@@ -155,10 +157,9 @@ def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: in
 
 
 def _shorten(ids: Sequence[int], start: int, stop: int, decode: Decode, window: str) -> tuple[int, int, str]:
-    """Return a later start for a long window that ends in U+FFFD: the start, the characters skipped, the window
-    decoded.
+    """Return a later start for a long window that ends in U+FFFD: start, skipped characters, decoded window.
 
-    Cut inside a character the two halves would not decode to the whole; one of five cuts in a row is outside of one.
+    A cut inside a character would change the decoded text; of five adjacent cuts, at least one is between characters.
     """
     for cut in range(stop - 8, stop - 3):
         head, tail = decode(ids[start:cut]), decode(ids[cut:stop])

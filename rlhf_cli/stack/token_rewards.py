@@ -1,4 +1,4 @@
-"""Lay each row's weighted rewards out on its tokens."""
+"""Distribute each row's weighted rewards over its tokens."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rlhf_cli.stack.settling import Settled
 
 
 class TokenStack(Protocol):
-    """Name what is needed of a reward stack to lay rewards out on tokens."""
+    """The part of a reward stack that token rewards need."""
 
     def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
-        """Return the values of a dense row, one a token, after offset and clip and divided by `divisor`; None for a row
-        whose score was no dense one.
+        """Return a dense row's values, one per token, after offset and clip and divided by `divisor`.
+
+        Return None if the row's score was not dense.
         """
         ...
 
@@ -23,13 +24,12 @@ class TokenStack(Protocol):
 def token_rewards(
     stack: TokenStack, settled: Settled, is_in_completion: Tensor, own_rows: slice
 ) -> tuple[Tensor, Tensor]:
-    """Return (values, is_rewarded): (K, rows of this rank, tokens) and (rows, tokens), True = some reward was given
-    there.
+    """Return (values, is_rewarded) of shapes (K, rows of this rank, tokens) and (rows, tokens); True = rewarded.
 
-    A dense score lies where its tokens do; a plain one, a closed gate's number and a failure's lie on the completion's
-    last token. So does all of a row whose rewards give way to a penalty: there they cancel, and no token before it is
-    charged for what the tokens before that had earned. An excluded component gives no position.
-    is_in_completion: (rows, tokens), True = not padding.
+    A dense score is placed on its tokens. A plain score, or the number of a closed gate or a failure, is placed on the
+    completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
+    there, and no earlier token is charged for what the tokens before it earned. An excluded component rewards no
+    position. is_in_completion: (rows, tokens), True = not padding.
     """
     # Filled as lists: setting single entries of a tensor costs more than everything else here.
     num_rows, num_tokens = is_in_completion.shape
@@ -57,10 +57,9 @@ def token_rewards(
 
 
 def last_token_rewards(settled: Settled, is_in_completion: Tensor, own_rows: slice) -> Tensor:
-    """Return (K, rows of this rank, tokens): every component's part of the row's total on the completion's last
-    token.
+    """Return (K, rows of this rank, tokens) with each component's part of the total on the last completion token.
 
-    0 elsewhere, and throughout in a row without tokens or without a score. is_in_completion as above.
+    All other entries are 0, as are rows without tokens or score. is_in_completion as in `token_rewards`.
     """
     parts = (settled.for_trl * settled.trl_weights)[own_rows].nan_to_num(0.0).T.to(torch.float32)
     length = is_in_completion.sum(dim=1)

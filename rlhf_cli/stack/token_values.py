@@ -1,16 +1,13 @@
-"""Read dense rewards: a value for every token of a completion instead of one for the whole of it. No torch.
+"""Read dense rewards: one value per completion token instead of one per completion. Does not import torch.
 
 A row of a dense reward is one of
-
-- a list of floats and Nones, one a completion token: None = this token is not rewarded, 0.0 = it is, with 0;
+- a list of floats and Nones, one per completion token: None = this token is not rewarded, 0.0 = it is, with 0;
 - a list of spans `(start, end, value)` in characters of the completion's text;
 - an empty list: no position is rewarded (its sum is 0).
 
-In formulas: r_t is the value at token t, absent where it is None; the row's reward, wherever one number is wanted, is
-sum_t r_t. Positions are what process rewards in a group are normalised over (DeepSeekMath, arXiv:2402.03300,
-section 4.1.3; `rlhf_cli.numerics.process_rewards`), which is why None and 0.0 are distinguished.
-
-Which characters a token holds is the business of `token_offsets.py`.
+In formulas: r_t is the value at token t, absent if None. If one number is needed, the row's reward is sum_t r_t.
+Process rewards are normalised over the rewarded positions of a group (DeepSeekMath, arXiv:2402.03300, section 4.1.3;
+`rlhf_cli.numerics.process_rewards`), so None and 0.0 differ. `token_offsets.py` computes the characters of a token.
 """
 
 from __future__ import annotations
@@ -23,30 +20,30 @@ from typing import Literal, TypeAlias
 from rlhf_cli.rewards.dense import Span
 
 Offset: TypeAlias = tuple[int, int]
-"""`(start, end)`: the characters of the completion that a token holds a part of; start == end for none."""
+"""`(start, end)`: the characters of the completion that a token covers in part; start == end if none."""
 
 TokenValues: TypeAlias = list[float | None]
-"""One entry a completion token; None where the token is not rewarded."""
+"""One entry per completion token; None if the token is not rewarded."""
 
 Spread: TypeAlias = Literal["last", "even"]
-"""Where a span's mass goes: on the last token that overlaps it, or in equal parts on all of them."""
+"""Where a span's value goes: to the last token that overlaps it, or in equal parts to all of them."""
 
 
 def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
-    """Return one value a token: r_t = the sum over spans s of value_s * share_s(t).
+    """Return one value per token: r_t = the sum over spans s of value_s * share_s(t).
 
-    share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`): either
-    way sum_t r_t = sum_s value_s. A token overlaps a span when they have a character in common, so a merged token
-    across a span's edge belongs to it, and to its neighbour too; a token without text (EOS) to no span. None where no
-    span rewards the token.
+    share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`). In both
+    cases sum_t r_t = sum_s value_s. A token overlaps a span if they share a character. So a merged token across a
+    span's edge belongs to both neighbours, and a token without text (EOS) to no span. A token without a rewarding span
+    has None.
 
     Args:
-        spans: in characters of the text that `offsets` are of; may overlap, in any order.
-        offsets: the characters of each token, as `token_offsets` gives them.
+        spans: in characters of the text of `offsets`; may overlap, in any order.
+        offsets: the characters of each token, from `token_offsets`.
         spread: see above.
 
-    Raises ValueError, naming the span, for one that is no `(int, int, number)`, is outside the text, inverted, overlaps
-    no token (an empty one, for example), or whose value is infinite or NaN.
+    Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
+    token (for example an empty one), or if its value is infinite or NaN.
     """
     if spread not in ("last", "even"):
         raise ValueError(f"spread is {spread!r}, not last or even")
@@ -71,19 +68,19 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
 def as_token_values(
     row: object, num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
 ) -> TokenValues | None:
-    """Return a returned row as one value a token, None when it is no dense row (a number, None, a text, a dict).
+    """Return a returned row as one value per token, None if it is not dense (a number, None, a text, a dict).
 
-    Dense is a list, a tuple or a one-dimensional array: of numbers and Nones, one a token, or of triples, the spans.
-    `[]` is no rewarded position. A bare triple of numbers is three tokens; a span goes into a list.
+    A dense row is a list, tuple or one-dimensional array: of numbers and Nones, one per token, or of triples (spans).
+    `[]` rewards no position. A bare triple of numbers means three tokens; a span must be in a list.
 
     Args:
-        row: what the reward function returned for one completion.
-        num_tokens: the number of tokens of that completion, EOS included and padding not.
+        row: the reward function's result for one completion.
+        num_tokens: the number of tokens of that completion, with EOS and without padding.
         offsets: called only for spans.
         spread: see `place_spans`.
 
-    Raises ValueError (what is wrong, not where: the caller knows the reward and the row) for another length, with both
-    lengths, for infinite or NaN values, for anything in the list that is neither, and as `place_spans` does.
+    Raise ValueError for a wrong length (with both lengths), infinite or NaN values, other items in the list, and as in
+    `place_spans`. The message does not say where: the caller knows the reward and the row.
     """
     if hasattr(row, "tolist"):
         row = row.tolist()
@@ -104,23 +101,22 @@ def as_token_values(
 
 
 def named_spans(row: Sequence[object]) -> list[Span] | None:
-    """Return the spans that a dense row names, None for one with a value a token. Raises as `place_spans`."""
+    """Return the spans of a dense row, None if it has one value per token. Raise as `place_spans` does."""
     if not row or not all(isinstance(item, list | tuple) for item in row):
         return None
     return [_span(item, number) for number, item in enumerate(row)]
 
 
 def shifted(values: Sequence[float | None], total: float) -> TokenValues:
-    """Return the same positions, summing to `total`: what was done to the row's sum is spread evenly over them.
+    """Return the same positions summing to `total`: the change of the row's sum is spread evenly over them.
 
-    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions: of all rows that sum to `total` the
-    one nearest to what the reward gave, in least squares (the gradient of sum_t (r'_t - r_t)^2 is the same at every t).
-    So an offset o takes o / n from each, and a clip to [low, high] is the projection onto the rows whose sum lies
-    there; no token moves by more than the sum did, and a small change of the row makes a small change of its tokens.
-    (Multiplied by total / S instead, which grows without bound as S goes to 0, [1, -0.99] less 0.5 was [-49, 48.5].)
-    Where no position is rewarded, `total` goes onto the last token, where a plain score lies.
-
-    Raises ValueError for a total that is not finite, or not 0 where there is no token.
+    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions. Of all rows that sum to `total`, this
+    is the nearest to the original in least squares (the gradient of sum_t (r'_t - r_t)^2 is the same at every t). So an
+    offset o takes o / n from each position, and a clip to [low, high] is the projection onto the rows whose sum is
+    within these bounds. No token moves by more than the sum did, and a small change of the row makes a small change of
+    its tokens. (Multiplying by total / S instead grows without bound as S goes to 0: [1, -0.99] minus 0.5 became [-49,
+    48.5].) If no position is rewarded, `total` goes onto the last token, like a plain score. Raise ValueError if the
+    total is not finite, or not 0 for a row without tokens.
     """
     if not math.isfinite(total):
         raise ValueError(f"a row cannot be made to sum to {total}")
@@ -136,7 +132,7 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
 
 
 def multiply(values: Sequence[float | None], factor: float) -> TokenValues:
-    """Return r'_t = factor * r_t at the same positions: a weight, one over a deviation, 0 for a closed gate."""
+    """Return r'_t = factor * r_t at the same positions: for a weight, an inverse deviation, or 0 for a closed gate."""
     return [None if value is None else value * factor for value in values]
 
 

@@ -1,4 +1,4 @@
-"""End a run whose reward fails too often for its `on_error` to be about rows that fail now and then."""
+"""End a run whose reward fails too often: `on_error` is meant for occasional failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.stack.component import Component, Outcome
 from rlhf_cli.stack.failed_call import said_of_replay
 
 _MAX_HOPELESS_BATCHES = 3
-"""A reward that fails on every row of so many batches in a row ends the run whatever its `on_error`."""
+"""A reward that fails on every row of this many consecutive batches ends the run whatever its `on_error`."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class MaxErrors:
 
 
 class ErrorCounts:
-    """Count one reward's failures; rows that a gate spared it are no rows it was asked for."""
+    """Count one reward's failures, ignoring rows that a gate skipped."""
 
     def __init__(self, limit: MaxErrors | None) -> None:
         self._limit = limit
@@ -30,9 +30,9 @@ class ErrorCounts:
         self._hopeless = 0
 
     def add(self, component: Component, outcome: Outcome, *, replay: str | None = None) -> None:
-        """Count a batch. Raises RewardFailed, with the last error, where too many rows failed.
+        """Count a batch. Raise RewardFailed with the last error if too many rows failed.
 
-        `replay` is a command that shows such a failure again, None where none was kept.
+        `replay` is a command that reproduces such a failure, or None.
         """
         num_errors = outcome.num_errors
         if outcome.calls:

@@ -1,15 +1,15 @@
-"""Decide what an answer that was cut off means: one policy for every trainer, applied to the row's total in reward
-units.
+"""Apply the truncation policy: one for every trainer, applied to the row's total in reward units.
 
-A completion that ends in an end-of-sequence token is *terminated*; one that the length limit cut is *truncated*. They
-are never one `done`: a terminated answer is worth what it earned, a truncated one might have gone on.
+A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*. The two
+are never merged into one `done` flag: a terminated answer is worth what it earned, while a truncated one might have
+continued.
 
     none            as if terminated
-    eos_penalty     total - penalty, or -penalty in the total's place (Ziegler et al., arXiv 1909.08593)
-    bootstrap       the critic's value of the state after the last token follows (Pardo et al., arXiv 1712.00378),
-                    beside what the row earned, where rewards come token by token; in its place, where a score is given
-                    once for a whole answer and would be counted again and again by the value of what follows
-    exclude         the row has no gradient and no place in any mean
+    eos_penalty     total - penalty, or -penalty instead of the total (Ziegler et al., arXiv 1909.08593)
+    bootstrap       add the critic's value of the state after the last token (Pardo et al., arXiv 1712.00378) if
+                    rewards come token by token; if an answer gets one score, the value replaces the score, which
+                    the values would otherwise count repeatedly
+    exclude         the row has no gradient and counts in no mean
     soft_overlong   a ramp down to -penalty over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)
 """
 
@@ -25,9 +25,9 @@ from rlhf_cli.numerics.overlong import soft_overlong
 from rlhf_cli.stack.settling import Settled
 
 FLAG = "is_truncated"
-"""The dataset column, rollout field or environment attribute that says a row was cut elsewhere."""
+"""Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
 COMPONENT = "truncation"
-"""The name of what the policy adds to the total, among the rewards."""
+"""Name of the truncation policy's component among the rewards."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class Truncation:
 
     @property
     def changes_total(self) -> bool:
-        """Return whether a component named `truncation` takes part in the sum."""
+        """Return whether a component named `truncation` is part of the sum."""
         return EFFECTS[self.policy].added is not None
 
     def leaves_out(self, endings: Endings) -> Tensor | None:
-        """Return (N,) bool, True = the row counts nowhere; None where the policy leaves out none."""
+        """Return (N,) bool, True = the row counts nowhere; None if the policy excludes no rows."""
         return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
 
     def replaced(self, endings: Endings) -> Tensor | None:
-        """Return (N,) bool, True = what the row's rewards came to gives way to a penalty; None where none does."""
+        """Return (N,) bool, True = a penalty replaces the row's rewards; None if the policy never does that."""
         return endings.is_truncated if self.replaces and self.changes_total else None
 
     def goes_on(self, endings: Endings) -> Tensor:
-        """Return (N,) bool, True = the return of the row goes on with the critic's value of its last state."""
+        """Return (N,) bool, True = the row's return includes the critic's value of its last state."""
         return endings.is_truncated & EFFECTS[self.policy].goes_on
 
 
 @dataclass(frozen=True)
 class Endings:
-    """Hold how the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) in tokens, `limit` of tokens.
+    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
 
-    Without a limit it is the model's own window that cuts.
+    Without a limit, the model's own context window truncates.
     """
 
     is_truncated: Tensor
@@ -78,10 +78,10 @@ def find_truncated(
     max_completion_length: int | None,
     flags: Sequence[object],
 ) -> list[bool]:
-    """Return one bool a row: it reached the limit without an ending token, or it is flagged as cut.
+    """Return one bool per row: it reached the limit without an ending token, or it is flagged as truncated.
 
-    `ending_ids` are all end-of-sequence ids the model declares. A row that stopped short of the limit without one (a
-    stop string, an environment that ended the episode) is terminated; where there is no limit, only one with it is.
+    `ending_ids` are all end-of-sequence ids that the model declares. A row that stopped before the limit without one (a
+    stop string, an environment that ended the episode) is terminated. Without a limit, only a row with such an id is.
     """
     return [
         bool(flag) or (len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids))
@@ -90,7 +90,7 @@ def find_truncated(
 
 
 def column(completions: Sequence[object], **_: object) -> list[float]:
-    """Stand for the truncation component among TRL's reward functions; what it adds is settled later."""
+    """Represent the truncation component among TRL's reward functions; its values are settled later."""
     return [0.0] * len(completions)
 
 
@@ -98,16 +98,17 @@ column.__name__ = COMPONENT
 
 
 def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) -> Settled:
-    """Return the settled batch with the component `truncation` added as its last column.
+    """Return the settled batch with the component `truncation` as its last column.
 
-    `raw` holds what it adds to each row's total (0 to most). A row to which no reward applies stays so. Where TRL sums
-    z-scores, what takes a total away takes away theirs there, and in what is logged the rewards'.
+    `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
+    sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
+    columns.
     """
     function = EFFECTS[truncation.policy].added
     assert function is not None
     added = function(settled.row_totals, truncation, endings)
     added_for_trl = function(settled.totals, truncation, endings)
-    is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, a reward of nothing is not given at all
+    is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
     one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
     effective = torch.where(settled.is_unscorable, torch.nan, added)
     for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
@@ -124,9 +125,7 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
 
 
 def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
-    """Return the (N,) penalties: -penalty for a row that was cut, and what it had earned taken away where that is
-    replaced.
-    """
+    """Return the (N,) penalties: -penalty for a truncated row, minus its total if that is replaced."""
     penalty = torch.full_like(totals, -truncation.penalty)
     if truncation.replaces:
         penalty = penalty - totals.nan_to_num(0.0)
@@ -134,18 +133,17 @@ def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Ten
 
 
 def overlong_ramp(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
-    """Return (N,) from 0 down to -penalty over the last tokens before the limit, whether or not the row was cut."""
-    assert endings.limit is not None  # a ramp to nowhere is refused beforehand
+    """Return (N,) from 0 down to -penalty over the last tokens before the limit, whether or not the row was truncated."""
+    assert endings.limit is not None  # a ramp without a limit is rejected earlier
     cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
     return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Describe what a policy does to rows. `added` gives what it adds to each of the (N,) totals; None where it adds
-    nothing.
+    """A policy's effect on rows. `added` computes what it adds to each of the (N,) totals; None if it adds 0.
 
-    `leaves_out`: a row that was cut counts nowhere. `goes_on`: its return goes on with the critic's value.
+    `leaves_out`: a truncated row counts nowhere. `goes_on`: its return includes the critic's value.
     """
 
     added: Callable[[Tensor, Truncation, Endings], Tensor] | None = None
@@ -160,13 +158,13 @@ EFFECTS = {
     "exclude": Effect(leaves_out=True),
     "soft_overlong": Effect(added=overlong_ramp),
 }
-"""Policy -> what it does; the same names as in tables/truncation_policies.py."""
+"""Policy -> effect; the names are the same as in tables/truncation_policies.py."""
 
 
 def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
-    """Return the fraction that was cut, and what such rows scored before and after the policy changed their totals.
+    """Return the truncated fraction, and the mean score of these rows before and after the policy.
 
-    NaN where no row was cut, or none of those has a score.
+    The scores are NaN if no truncated row has one.
     """
     cut = endings.is_truncated
     after = settled.row_totals

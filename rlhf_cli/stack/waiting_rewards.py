@@ -1,7 +1,7 @@
-"""Which rewards may run in threads beside others: those that wait, which nothing has to interrupt.
+"""Decide which rewards may run in threads beside others: those that wait and need no interruption.
 
-What computes gains nothing from a thread. It is a danger there, too: a regular expression that matches for ever holds
-the interpreter, and only in the main thread does it look for the signal of a deadline (see deadline.py).
+A reward that computes does not gain from a thread, and can do harm there: a regular expression that matches forever
+holds the interpreter lock, and only in the main thread does it check for the deadline's signal (see deadline.py).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from rlhf_cli.stack.component import Outcome
 from rlhf_cli.stack.isolated import Isolated
 
 _WORTH_A_THREAD_S = 0.005
-"""Whoever waits for less than this a call gains less than a thread costs."""
+"""A reward that waits less than this per call gains less than a thread costs."""
 
 _MOST_OF_THE_TIME = 4.0
-"""Whoever waits, waits for so many times as long as it computes, over all calls.
+"""A waiting reward waits at least this many times as long as it computes, over all calls.
 
-One that only computes seems to wait as well, where the process gets no processor: for the interpreter that another
-thread left off with, or for the next slice of a container's quota: beside eight other programs on two cores one of a
-few milliseconds waited for up to 80 in a call.
+On a busy machine, a reward that only computes also seems to wait: for the interpreter lock, or for the next slice of a
+container's CPU quota. Beside eight other programs on two cores, a reward of a few milliseconds waited for up to 80 ms
+per call.
 """
 
 
 class WaitingRewards:
-    """Remember for how long each reward has waited and computed."""
+    """How long each reward has waited and computed so far."""
 
     def __init__(self) -> None:
         self._waited_s: dict[str, float] = {}
@@ -34,7 +34,7 @@ class WaitingRewards:
         self._interrupted: set[str] = set()
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """Count a call, unless closed gates left nothing to ask; who had to be interrupted can have to be so again."""
+        """Count a call unless all gates were closed; a reward that timed out may need another interruption."""
         if not outcome.calls:
             return
         self._waited_s[name] = self._waited_s.get(name, 0.0) + outcome.seconds - outcome.busy_s
@@ -44,9 +44,9 @@ class WaitingRewards:
             self._interrupted.add(name)
 
     def waits(self, name: str, score: Callable[..., object]) -> bool:
-        """Return whether this reward waits; one that nobody has timed yet does if it is async or isolated.
+        """Return whether this reward waits; before its first timing, assume so if it is async or isolated.
 
-        Those two compute elsewhere, so that nothing is to be interrupted here.
+        Those two compute elsewhere, so they need no interruption in this thread.
         """
         is_elsewhere = isinstance(score, Isolated) or any(
             map(inspect.iscoroutinefunction, (score, type(score).__call__))

@@ -1,4 +1,4 @@
-"""Compute what a reward weighs at a given step: a number, or a schedule between two numbers."""
+"""Compute a reward's weight at a given step: a constant, or a schedule between two numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Schedule:
     shape: Literal["linear", "cosine", "step"] = "linear"
 
     def at(self, step: int, max_steps: int) -> float:
-        """Return the weight while optimizer step `step` (0 is the first) of `max_steps` is prepared."""
+        """Return the weight for optimizer step `step` (counted from 0) of `max_steps`."""
         length = self.steps if self.steps is not None else (self.fraction or 1.0) * max_steps
         passed = min(step / length, 1.0) if length > 0 else 1.0
         if self.shape == "step":
@@ -33,7 +33,7 @@ class Schedule:
 
 
 Weight = float | Schedule
-"""Never normalised: changing one weight leaves the others as they are."""
+"""Never normalised: changing one weight leaves the others unchanged."""
 
 
 def weight_at(weight: Weight, step: int, max_steps: int) -> float:
