@@ -1,1 +1,1 @@
-"""Build a ready trainer of an experiment: the last place where a configuration object exists."""
+"""Build a trainer from an experiment; no code below this layer sees a configuration object."""

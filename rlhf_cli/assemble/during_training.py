@@ -1,4 +1,4 @@
-"""Evaluates a policy while it trains, as `rlhf eval` does: a file an evaluation, a picture of all of them, metrics."""
+"""Evaluate a policy while it trains, as `rlhf eval` does: write a file per evaluation, a plot of all, and metrics."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rlhf_cli.trainers.answers import Answers
 
 
 class DuringTraining:
-    """Sums up what a policy answered in a trainer's evaluation; given to every rank, `writes` on the first.
+    """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `aggregate` makes the totals, as in training; `trained_on` as `sum_up_answers` takes it.
+    `aggregate` computes totals as in training; `trained_on` is an argument of `sum_up_answers`.
     """
 
     def __init__(
@@ -51,9 +51,8 @@ class DuringTraining:
     ) -> dict[str, float | None]:
         """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
 
-        running: what the training divides by, by reward, where it has scored anything yet.
-
-        Writes `eval/training/step-N.json` and its completions, and draws `eval/training/history.png` anew.
+        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
+        its completions, and redraw `eval/training/history.png`.
         """
         everything = [one for answers in asked.values() for one in answers.answers]
         settled = settled_rows(
@@ -106,14 +105,14 @@ class DuringTraining:
         if can_draw():
             try:
                 draw_history(folder, folder / PICTURE)
-            except Exception as error:  # a picture is no reason to end a training
+            except Exception as error:  # a failed plot must not end a training
                 logging.getLogger("rlhf").warning("no picture of the evaluations: %s: %s", type(error).__name__, error)
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
-    """Return the means of an evaluation by the names of docs/metrics.md, with the bounds of the totals.
+    """Return the means of an evaluation under the names of docs/metrics.md, with the bounds of the totals.
 
-    A mean is None where nothing was scored.
+    A mean is None if no row was scored.
     """
     metrics: dict[str, float | None] = {}
     for name, part in evaluation.parts.items():

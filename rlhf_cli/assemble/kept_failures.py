@@ -1,4 +1,4 @@
-"""Makes failure capsules of a training's failed reward calls: the first of each kind, so many, so large."""
+"""Save failure capsules of a training's failed reward calls: the first of each kind, limited in number and size."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rlhf_cli.stack.reward_batch import Batch, by_row
 from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 
 _MOST = 8
-"""So many capsules a rank keeps in one training, beside that of a failure that ends it."""
+"""Maximum number of capsules per rank in one training, not counting the failure that ends it."""
 _MOST_BYTES = 16 * 2**20
 _NAMES = {"prompts": "prompt", "completions": "completion"}
 _NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 class KeptFailures:
-    """Keeps failed calls of rank `rank` in the folder of the run; called from whichever thread a reward runs in."""
+    """Save failed calls of rank `rank` in the run folder; called from any thread that runs rewards."""
 
     def __init__(self, run: RunFolder, experiment: Experiment, rank: int) -> None:
         self._run, self._rewards, self._rank = run, experiment.rewards, rank
@@ -34,9 +34,9 @@ class KeptFailures:
         self._lock = threading.Lock()
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Keep a call where it is the first of its kind, or ends the run; returns the command that replays it.
+        """Save a call if it is the first of its kind or ends the run; return the command that replays it.
 
-        None where none of its kind could be kept: too many, too large, a full disk.
+        Return None if no call of its kind could be saved: too many, too large, or a full disk.
         """
         ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
         kind = (call.component.name, _kind(call.error), _place(call.error))
@@ -44,7 +44,7 @@ class KeptFailures:
             if not ends_run and (kind in self._kept or len(self._kept) >= _MOST):
                 return self._kept.get(kind)
             self._kept[kind] = None
-            with suppress(OSError):  # a full disk: the failure itself is the news
+            with suppress(OSError):  # a full disk must not hide the failure itself
                 self._kept[kind] = self._write(call)
             return self._kept[kind]
 
@@ -75,7 +75,7 @@ class KeptFailures:
             left_out_columns=tuple(columns),
         )
         name = re.sub(r"[^\w.-]+", "_", f"{capsule.reward}-{capsule.kind}")
-        name += f"-rank{self._rank}" if self._rank else ""  # ranks that fail at once write side by side
+        name += f"-rank{self._rank}" if self._rank else ""  # ranks that fail at the same time write separate files
         return replay_command(self._run, write_capsule(self._run, name, capsule, lines))
 
 
@@ -86,7 +86,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _message(call: FailedCall) -> str:
-    """Return what went wrong on a line; a function that was given a row alone has called it row 0."""
+    """Return the error in one line; a function that was given a single row has called it row 0."""
     if not isinstance(call.error, RewardError):
         return call.message
     what = call.error.what
@@ -96,7 +96,7 @@ def _message(call: FailedCall) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line that raised; two of them are two mistakes, whatever class they raise."""
+    """Return the innermost line that raised, which tells mistakes with the same exception class apart."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
@@ -116,7 +116,7 @@ def _written(batch: Batch, rows: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON knows it. Raises TypeError for what it does not."""
+    """Convert a value to JSON types. Raise TypeError if that is not possible."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if value is None or isinstance(value, str | int | float):

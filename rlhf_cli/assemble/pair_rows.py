@@ -1,4 +1,4 @@
-"""Turn the section `reward_model` of an experiment into what TRL's RewardTrainer is given."""
+"""Turn an experiment's section `reward_model` into arguments of TRL's RewardTrainer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rlhf_cli.plan.pair_rules import preference_rules
 def ends_with_eos(pairs: Dataset) -> bool:
     """Return whether TRL's RewardTrainer will end the texts of these pairs with the end-of-sequence token.
 
-    It does so to plain texts; a conversation ends as its template says, and token ids are taken as they are.
+    It does so for plain texts. A conversation ends as its template says, and token ids are used unchanged.
     """
     return "chosen" in pairs.column_names and isinstance(pairs[0]["chosen"], str)
 
 
 class PreferencePairs:
-    """Take the pairs of one experiment to the trainer, and count those that do not arrive.
+    """Prepare an experiment's pairs for the trainer, and count those that are left out.
 
     `left_out` is name of the data -> reason -> number.
     """
@@ -31,14 +31,15 @@ class PreferencePairs:
         self.left_out: dict[str, dict[str, int]] = {}
 
     def judge(self, dataset: Dataset, name: str) -> Dataset:
-        """Return all rows, with the margins that are configured. Raises DataError for unsound ones that are not to be
-        left out.
+        """Return all rows, with the configured margins.
+
+        Raise DataError for invalid pairs, unless the configuration leaves them out.
         """
         with quiet():
             return judge_pairs(dataset, self._rules, name=name)
 
     def leave_out(self, dataset: Dataset, name: str) -> Dataset:
-        """Return the judged pairs that are sound, and count the others in `left_out`."""
+        """Return the valid pairs, and count the others in `left_out`."""
         with quiet():
             kept, counts = leave_out(dataset, name=name)
         if counts:

@@ -1,4 +1,4 @@
-"""Turn the section `model` into what a trainer loads: a path, its precision, quantisation and adapter."""
+"""Turn the section `model` into what a trainer loads: path, precision, quantisation and adapter."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _WARM_START_ROWS = 6000
 OnProgress = Callable[[str, int, int], None]
-"""Called with what is being done, the step and the number of steps."""
+"""Called with a description of the work, the step and the number of steps."""
 
 
 def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
-    """Return the path or hub id of the policy; an embedded one is built first, an adapter is put on its base."""
+    """Return the policy's path or hub id; first build an embedded model, or merge an adapter into its base."""
     model = experiment.model
     if model.build is None:
         assert model.path is not None
@@ -41,7 +41,7 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
 
 
 def _recipe(build: Build) -> TinyBuild:
-    """Return the section as the model's maker takes it, who knows no configuration."""
+    """Convert the section to the input of the model's builder, which does not depend on configurations."""
     start = build.warm_start
     return TinyBuild(
         hidden_size=build.hidden_size,
@@ -58,13 +58,13 @@ def _recipe(build: Build) -> TinyBuild:
 
 
 def warm_start_rows(build: Build) -> list[dict[str, str]]:
-    """Return the demonstrations, prompt and completion, that the warm start of `build` learns from."""
+    """Return the demonstrations (prompt and completion) for the warm start of `build`."""
     key, worlds = "model.build.warm_start.worlds", build.warm_start.worlds if build.warm_start else []
     return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
 
 
 def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
-    """Return what `from_pretrained` is given; the class it is called of is the trainer's business."""
+    """Return the arguments of `from_pretrained`; the trainer chooses the class."""
     model = experiment.model
     given: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
     if model.quantize is not None:
@@ -73,7 +73,7 @@ def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
 
 
 def lora_config(experiment: Experiment, path: str) -> LoraConfig:
-    """Return peft's LoraConfig for the policy, or for a reward model with its head among what is trained and saved."""
+    """Return the policy's LoraConfig; for a reward model, its head is trained and saved too."""
     from peft import LoraConfig
 
     model = experiment.model
@@ -86,10 +86,9 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
 
 
 def _quantization(bits: str) -> BitsAndBytesConfig:
-    """Return the settings of QLoRA (arXiv 2305.14314): normal floats of 4 bits, their constants quantised again; or
-    8-bit integers.
+    """Return the settings of QLoRA (arXiv 2305.14314): 4-bit NormalFloat with double quantisation; or 8-bit integers.
 
-    Heads stay as they are: a new one is trained, and a language model's is where the rounding would show most.
+    Heads are not quantised: a new one is trained, and rounding shows most in a language model's head.
     """
     from transformers import BitsAndBytesConfig
 

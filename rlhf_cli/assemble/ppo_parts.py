@@ -1,4 +1,4 @@
-"""Turn the sections `critic` and `kl` into what a trainer with a critic is given."""
+"""Turn the sections `critic` and `kl` into arguments of a trainer with a critic."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def args_with_critic(
     experiment: Experiment, config_class: Callable[..., TrlArguments], owned: dict[str, object]
 ) -> TrlArguments:
-    """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment decide.
+    """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment set.
 
-    TRL's config refuses groups of less than two, which a baseline of the group's mean needs and PPO does not: it is
-    given a size that divides the round, and the true one afterwards.
+    TRL's config rejects groups of fewer than two, which a group-mean baseline needs but PPO does not. So the config is
+    created with a size that divides the round, and gets the true one afterwards.
     """
     given = dict(experiment.trainer.trl_args)
     asked = given.pop("num_generations", 1)
@@ -40,9 +40,10 @@ def args_with_critic(
     given.setdefault("disable_dropout", experiment.trainer.disables_dropout)
     kl = experiment.kl
     if experiment.critic is not None and experiment.critic.share == "lora":
-        # transformers has True for PEFT models; with two adapters in one backward DDP then counts some twice.
+        # The default of transformers is True for PEFT models; with two adapters in one backward, DDP then counts some
+        # twice.
         given.setdefault("ddp_find_unused_parameters", False)
-    beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference where it is not 0
+    beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
     allowed = asked if asked > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
     args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = asked
@@ -50,7 +51,7 @@ def args_with_critic(
 
 
 def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> int:
-    """Return the completions of a round, over all processes."""
+    """Return the number of completions in a round, over all processes."""
     given = whole_number_or_none(trainer, args, "generation_batch_size")
     if given is not None:
         return given
@@ -61,14 +62,14 @@ def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> 
 
 
 def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:
-    """Return the critic that is a model of its own; None where there is none, or it shares the policy's backbone."""
+    """Return the critic that is a separate model; None if there is no critic or it shares the policy's backbone."""
     critic, model = experiment.critic, experiment.model
     if critic is None or critic.share != "none":
         return None
     built = build_critic(
         critic.init,
         policy,
-        # Small steps on bfloat16 weights round to none.
+        # In bfloat16, small updates of the weights are rounded away.
         dtype="float32" if model.dtype == "auto" else model.dtype,
         dropout=critic.dropout,
         revision=model.revision,
@@ -80,7 +81,7 @@ def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | Non
 
 
 def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
-    """Return what PPO is given, None for a trainer without a critic. `policy` is the path of the policy."""
+    """Return the parts that PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
     ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
     if section is None:
         return None

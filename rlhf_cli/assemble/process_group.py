@@ -1,11 +1,10 @@
-"""Open the store in which ranks meet, and start gloo with the timeout of `ddp_timeout`.
+"""Open the store through which ranks find each other, and start gloo with the timeout of `ddp_timeout`.
 
 torch's own store listens on every interface without a password, and holds pickles. So rank 0 opens it at MASTER_ADDR
-alone; the library that starts the process group then enters it as it would enter the store of torchrun's agent.
-
-`TrainingArguments._setup_devices` (transformers 5.23, training_args.py:1876) leaves the timeout out where `use_cpu` is
-set, and torch then waits 1800 s for a rank that hangs. accelerate takes a process group that is there already. On GPUs
-it tells DeepSpeed of the group, too, without which ZeRO-3 takes every rank for the only one; on a CPU nobody does.
+only; the library that starts the process group then connects to it as to the store of torchrun's agent.
+`TrainingArguments._setup_devices` (transformers 5.23, training_args.py:1876) omits the timeout if `use_cpu` is set, and
+torch then waits 1800 s for a rank that hangs. accelerate uses an existing process group. On GPUs it also passes the
+group to DeepSpeed, but not on a CPU; without the group, each rank of ZeRO-3 behaves as if it were alone.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _STORE_TIMEOUT = timedelta(seconds=300)
 
 
 def open_store() -> None:
-    """Open the ranks' store at MASTER_ADDR alone (on rank 0), and let every rank of this machine enter it as a client.
+    """Open the ranks' store at MASTER_ADDR only (on rank 0), and make every rank of this machine its client.
 
-    Does nothing if the ranks have no MASTER_ADDR, or if the store is open already.
+    Do nothing if the ranks have no MASTER_ADDR, or if the store is open already.
     """
     if "MASTER_ADDR" not in os.environ or os.environ.get(_IS_OPEN) == "True":
         return
@@ -39,12 +38,12 @@ def open_store() -> None:
 
 @functools.cache
 def _kept_store(place: MeetingPlace) -> distributed.TCPStore:
-    """Return the store of this process, which lives as long as the process."""
+    """Return this process's store, which lives as long as the process."""
     return listening_store(place, _STORE_TIMEOUT)
 
 
 def listening_store(place: MeetingPlace, timeout: timedelta) -> distributed.TCPStore:
-    """Return a new store that listens at this address and at no other. Raises OSError if it cannot listen there."""
+    """Return a new store that listens only at this address. Raise OSError if it cannot listen there."""
     socket = place.listen().detach()  # the store closes it
     return distributed.TCPStore(
         place.host, place.port, None, True, timeout, wait_for_workers=False, master_listen_fd=socket
@@ -52,8 +51,9 @@ def listening_store(place: MeetingPlace, timeout: timedelta) -> distributed.TCPS
 
 
 def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, deepspeed: bool = False) -> None:
-    """Join the other ranks on a CPU, in the time of `ddp_timeout` seconds; nothing where the group is there, or one
-    process has nothing of DeepSpeed's.
+    """Join the other ranks on a CPU within `ddp_timeout` seconds.
+
+    Do nothing if the group exists already, or for a single process without DeepSpeed.
     """
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     timeout = timedelta(seconds=whole_number(trainer, args, "ddp_timeout"))

@@ -1,4 +1,4 @@
-"""Sees to it, before any weights are loaded, that the policy can read the rows and has room to answer them."""
+"""Check before loading any weights that the policy can read the rows and has room to answer them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def readable_rows(
 ) -> _Rows:
     """Return training and held-out rows that the model at `policy` can read.
 
-    Raises ModelError where its tokenizer knows no end of a text or, for conversations, has no chat template; DataError
-    for prompts that leave no room to answer, unless `data.overlong_prompts` says what becomes of them.
+    Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
+    DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
     """
     model = experiment.model
     tokenizer = AutoTokenizer.from_pretrained(
@@ -33,7 +33,7 @@ def readable_rows(
     )
     where = "model.tokenizer" if model.tokenizer else "model.path"
     _check_end(tokenizer, where)
-    # TRL puts the template of `chat_template_path` in the place of the tokenizer's.
+    # TRL replaces the tokenizer's template by the one of `chat_template_path`.
     if is_conversational(train[0]) and getattr(args, "chat_template_path", None) is None:
         _check_chat_template(tokenizer, where)
     limit = _prompt_limit(experiment, args, policy) if experiment.trainer.row.generates else None
@@ -61,7 +61,7 @@ def _fitting(
 
 
 def _prompt_limit(experiment: Experiment, args: TrainingArguments, policy: str) -> int | None:
-    """Return how many tokens a prompt may have, None where the model does not say how many it reads."""
+    """Return the maximum number of prompt tokens, None if the model declares no context length."""
     model = experiment.model
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     read = getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -1,4 +1,4 @@
-"""Say `launch.rollout` in TRL's arguments."""
+"""Translate `launch.rollout` to TRL's arguments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlhf_cli.plan.rollout_server_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
 
 
 def rollout_args(experiment: Experiment) -> dict[str, object]:
-    """Return the arguments that say who generates; none where the model itself does.
+    """Return the arguments that select the generation backend; empty if the model itself generates.
 
-    Where the server of a run is, and at which port it takes new weights, is known when it has been started: the
-    launcher puts both into the environment of the ranks. A server of somebody else's is in `trainer.args`.
+    The address of a run's own server, and its port for new weights, are known only after it has started: the launcher
+    puts both into the environment of the ranks. An external server is configured in `trainer.args`.
     """
     launch = experiment.launch
     if launch.rollout == "continuous":

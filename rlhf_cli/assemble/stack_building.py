@@ -1,4 +1,6 @@
-"""Build a reward stack of the sections `rewards` and `truncation`, for training and for `rlhf score` alike. No TRL."""
+"""Build a reward stack from the sections `rewards` and `truncation`, for training and `rlhf score`. Does not import
+TRL.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
-    """Return the stack of all rewards, its functions imported and its reward models loaded on `device`.
+    """Return the stack of all rewards, with imported functions and with reward models loaded on `device`.
 
-    Raises RewardError or ModelError for what cannot be imported or loaded.
+    Raise RewardError or ModelError if an import or a load fails.
     """
     components = _components(experiment, device)
-    # Outside of training a call holds all rows of a file, and somebody looks on.
+    # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
     return RewardStack([replace(one, timeout_s=None) if one.name in free else one for one in components])
 
@@ -65,15 +67,15 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
 
 
 def truncation_policy(experiment: Experiment) -> Truncation:
-    """Return what a cut-off answer means in this experiment, whichever trainer runs it."""
-    from rlhf_cli.stack.truncation import Truncation  # torch comes with it
+    """Return the experiment's truncation policy, which is the same for all trainers."""
+    from rlhf_cli.stack.truncation import Truncation  # imports torch
 
     section = experiment.truncation
     return Truncation(section.policy, section.penalty, section.replaces, section.cache)
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:
-    """Return how the components become one total: a word the stack knows, or the user's function."""
+    """Return how the components become one total: a name that the stack knows, or the user's function."""
     words: dict[str, Aggregate] = {"sum": "sum", "normalize_then_sum": "normalize_then_sum"}
     return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
 
@@ -81,7 +83,7 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
 def _score(name: str, reward: Reward, device: str | torch.device, *, may_pack: bool) -> RewardFunction:
     if reward.model is not None:
         assert reward.with_eos != "auto", "resolve_runs asked the model"
-        from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # torch and transformers come with it
+        from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # imports torch and transformers
 
         return RewardModelScorer(
             reward.model,

@@ -1,8 +1,8 @@
-"""Say `launch.strategy` in the arguments of transformers' TrainingArguments, which TRL's configs inherit.
+"""Translate `launch.strategy` to transformers' TrainingArguments, which TRL's configs inherit.
 
-FSDP's version is said although 2 is transformers' default: accelerate's own default is 1. The state dict is full, so
-that what is saved loads alone. DeepSpeed's numbers are "auto": transformers fills in batch size, learning rate,
-clipping and precision from the same arguments that every other strategy reads.
+FSDP's version is explicit although 2 is transformers' default, because accelerate's own default is 1. The state dict is
+full, so that the saved model loads without the run. DeepSpeed's numbers are "auto": transformers fills in batch size,
+learning rate, clipping and precision from the arguments that all strategies use.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rlhf_cli.tables.strategies import STRATEGIES
 
 
 def strategy_args(launch: Launch) -> dict[str, object]:
-    """Return the arguments that make a trainer shard its model; none for DDP.
+    """Return the arguments that make a trainer shard its model; empty for DDP.
 
-    None either where a file of accelerate's is honoured: it is in the environment of the ranks, which these arguments
-    would overrule.
+    Also return no arguments if an accelerate config file is used: it is in the environment of the ranks, and these
+    arguments would override it.
     """
     if launch.accelerate_config is not None:
         return {}
@@ -27,7 +27,7 @@ def strategy_args(launch: Launch) -> dict[str, object]:
         return {}
     args: dict[str, object] = {"fsdp": True, "fsdp_config": _fsdp2(offload=launch.offload)}
     if launch.offload:
-        args["ddp_backend"] = "cuda:nccl,cpu:gloo"  # the norm of gradients that lie on the CPU is summed there
+        args["ddp_backend"] = "cuda:nccl,cpu:gloo"  # sums the norm of gradients on the CPU
     return args
 
 
@@ -67,6 +67,6 @@ def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
         "gradient_clipping": "auto",
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
-        # The Trainer makes the optimizer that the arguments name, also where it is offloaded.
+        # The Trainer creates the configured optimizer, also if it is offloaded.
         "zero_force_ds_cpu_optimizer": False,
     }

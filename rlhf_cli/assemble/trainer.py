@@ -1,7 +1,6 @@
-"""Build a ready trainer of an experiment: the last place where a configuration object exists.
+"""Build a trainer from an experiment; no code below this layer sees a configuration object.
 
-Reads like a table of contents. The order is that of the cheapest failure first: TRL's own value checks, then the reward
-functions, then data, then models.
+The checks that fail fastest come first: TRL's own value checks, then the reward functions, data, and models.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.token_slots import TokenSlots
 
 OnPairs = Callable[[list[ScoredPair]], None]
-"""Shows the pairs that a reward model in training was asked to score."""
+"""Show the pairs that a reward model scored during training."""
 
 
 def assemble(
@@ -56,10 +55,10 @@ def assemble(
     pulse: Pulse,
     profiled: tuple[PhaseClock, TokenSlots] | None = None,
 ) -> BuiltWhole:
-    """Return the trainer that runs `experiment` in `folder`, its data and models loaded; it tells `pulse` what it does.
-    It logs what the clock and the counter that it is `profiled` by say; None for neither.
+    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; it reports phases to `pulse`.
 
-    Raises UserError for what only the real libraries can tell: a value TRL refuses, a hub that does not answer.
+    It logs the measurements of `profiled`, its clock and token counter; None for no profile. Raise UserError for errors
+    that only the libraries can detect: a value that TRL rejects, an unreachable hub.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
@@ -70,7 +69,7 @@ def assemble(
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
         _check_prompts(stack, train_dataset)
-    # transformers writes files on the main process alone
+    # only the main process writes transformers' files
     with loaded_whole(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
@@ -120,7 +119,7 @@ def _guarded(
 
 
 def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
-    """Return the keys of the held-out prompts that are also trained on, and warn of them."""
+    """Return the keys of the held-out prompts that are also trained on, and log a warning about them."""
     trained_on = frozenset[bytes]() if held_out is None else shared_prompts(held_out, [train])
     if held_out is not None and trained_on and says:
         shared = sum(key in trained_on for key in prompt_keys(held_out))
@@ -158,7 +157,7 @@ def _reward_parts(
 
 
 def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, object]:
-    """Return one callable a component, as TRL takes them, and one that stands for what the truncation policy adds."""
+    """Return one callable per component for TRL, and one for the truncation component if there is one."""
     if stack is None:
         return {}
     adds = truncation_policy(experiment).changes_total
@@ -187,7 +186,7 @@ def _show_pairs(
 
 
 def _check_learns(trainer: BuiltWhole) -> None:
-    """Raise ModelError where no weight takes a gradient: a whole run would train nothing."""
+    """Raise ModelError if no weight takes a gradient: the whole run would train nothing."""
     parameters = list(trainer.model.parameters())
     if not any(parameter.requires_grad for parameter in parameters):
         raise ModelError(
@@ -200,7 +199,7 @@ def _check_learns(trainer: BuiltWhole) -> None:
 
 
 def _check_prompts(stack: RewardStack, dataset: Dataset) -> None:
-    """Let reward models say before the policy is loaded that they have no chat template for these prompts."""
+    """Check before the policy is loaded that reward models have a chat template for these prompts."""
     for component in stack.components:
         if isinstance(component.score, RewardModelScorer):
             component.score.check_prompt(dataset[0]["prompt"])

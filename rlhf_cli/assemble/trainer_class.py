@@ -1,4 +1,4 @@
-"""Look up the classes that a trainer's section names: TRL's, or the user's own in its place."""
+"""Look up the classes that a trainer's section names: TRL's, or the user's subclass."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _KEY = "trainer.class"
 
 
 def import_trainer(section: Trainer) -> None:
-    """Import TRL's trainer and the dataclass of its arguments: TRL itself imports them when they are asked for."""
+    """Import TRL's trainer and config class; TRL imports them lazily on attribute access."""
     module = _module(section)
     for name in (section.row.config_class, section.trl):
         getattr(module, name)
 
 
 def trainer_class_of(section: Trainer) -> type:
-    """Return the trainer's class. Raises ConfigError where the user's does not inherit from the one it stands for."""
+    """Return the trainer's class. Raise ConfigError if the user's class does not inherit from TRL's."""
     trl_class: type = getattr(_module(section), section.trl)
     if section.own_class is None:
         return trl_class
@@ -43,12 +43,12 @@ def trainer_class_of(section: Trainer) -> type:
 
 
 def config_class_of(section: Trainer) -> Callable[..., TrlArguments]:
-    """Return the dataclass of the trainer's arguments."""
+    """Return the config dataclass of the trainer."""
     config_class: Callable[..., TrlArguments] = getattr(_module(section), section.row.config_class)
     return config_class
 
 
 def _module(section: Trainer) -> ModuleType:
-    # TRL warns of everything experimental; naming such a trainer in a configuration is the answer to that.
+    # TRL warns about experimental trainers; naming one in the configuration counts as consent.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     return importlib.import_module(section.row.module)

@@ -1,4 +1,4 @@
-"""Load the rows of the section `data` that a trainer learns from, and those it is evaluated on."""
+"""Load the rows of section `data` for training and evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_cli.tables.trl_trainers import TEXT
 
 
 def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tuple[Dataset, Dataset | None]:
-    """Return training and held-out rows. Pairs are judged while rows have the numbers they have in the data."""
+    """Return training and held-out rows. Judge pairs first, so that messages use the row numbers of the data."""
     data, row = experiment.data, experiment.trainer.row
 
     def load(sources: list[Source], name: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Build TRL's own config object of an experiment, which makes TRL's own value checks."""
+"""Build TRL's own config object from an experiment, which runs TRL's value checks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 
 
 def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
-    """Return TRL's own config object, which makes TRL's own value checks. Raises ConfigError with the message of
-    TRL.
-    """
+    """Return TRL's own config object. Raise ConfigError with TRL's message if it rejects a value."""
     trainer = experiment.trainer
     config_class = config_class_of(trainer)
     owned: dict[str, object] = {
         "output_dir": str(folder.path),
         "run_name": folder.label,
         "seed": experiment.seed,
-        "report_to": "none",  # rlhf_cli/tracking mirrors the run folder; theirs would send every argument of TRL's
+        "report_to": "none",  # rlhf_cli/tracking mirrors the run folder; TRL's own would send all arguments
         "disable_tqdm": True,
         "model_init_kwargs": model_init_kwargs(experiment),
         "trust_remote_code": experiment.model.trust_remote_code,
@@ -41,10 +39,10 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         **rollout_args(experiment),
     }
     if experiment.rewards:
-        # The stack sets them before every batch; TRL wants as many as there are rewards.
+        # The stack sets them before every batch; TRL requires one per reward.
         owned["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
     if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
-        # The stack z-scores each reward within its group; what is left is to divide by the batch's deviation.
+        # The stack z-scores each reward within its group; TRL still has to divide by the batch's deviation.
         owned["scale_rewards"] = "batch"
     if experiment.reward_model is not None:
         owned["center_rewards_coefficient"] = experiment.reward_model.center or None
@@ -65,7 +63,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
 
 
 def _precision(experiment: Experiment) -> dict[str, bool]:
-    """Return bf16 where the device has it, float32 on a CPU: what `auto` means can only be decided here."""
+    """Return the precision flags; `auto` is bf16 if the device supports it, else float32."""
     use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
     if experiment.launch.device == "cuda" and use_cpu:
         raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")

@@ -31,9 +31,9 @@ def resolve(
 
     A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
     class) is a factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of
-    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError if the function
-    cannot be found or imported (with the real import error) or does not take `args`, and Problems if several of them
-    are wrong.
+    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError for a missing
+    function or a failed import (with the real import error), or if it does not take `args`. Raise Problems for several
+    errors in `args`.
     """
     target = import_function(fn, where=where)
     is_factory = inspect.isclass(target) or not _takes_completions(inspect.signature(target))
@@ -93,7 +93,7 @@ def _takes_completions(signature: inspect.Signature) -> bool:
 def import_function(fn: str, *, where: str) -> RewardFunction:
     """Return the function that `module:function` or `./file.py:function` names, unbound.
 
-    Raise RewardError with the real import error if it cannot be found or imported.
+    Raise RewardError with the real import error if it is missing or cannot be imported.
     """
     fn = _MOVED.get(fn, fn)
     module_name, colon, attribute = fn.rpartition(":")

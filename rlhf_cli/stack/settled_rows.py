@@ -1,4 +1,4 @@
-"""Settle rows that are not a training batch: each gets its total and its rewards by name. Does not import torch.
+"""Settle rows that are not a training batch: each gets a total and the values of each reward. Does not import torch.
 
 `rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. The rules are those of
 training (`stack/settling.py`), for independent rows; a test with random rewards compares the two. Without torch, `rlhf
@@ -32,11 +32,11 @@ def settled_rows(
     aggregate: Aggregate,
     running: Mapping[str, RunningDeviation],
 ) -> SettledRows:
-    """Return each row's total and, by name, its raw, effective and weighted rewards.
+    """Return each row's total and its raw, effective and weighted rewards.
 
-    raw, fixed: as in the stack's outcomes. running: the training's known deviations by name. An excluded reward adds 0
-    to a row's total. A reward whose divisor is not available (`row_totals.py`) has no effective value unless it is
-    fixed. No row has a total then, since totals would cover different rewards.
+    raw, fixed: as in the stack's outcomes. running: the training's known deviations by reward name. An excluded reward
+    adds 0 to a row's total. A reward whose divisor is not available (`row_totals.py`) has no effective value unless it
+    is fixed. No row has a total then, since totals would cover different rewards.
     """
     normalize = {component.name: component.normalize for component in components}
     no_total = why_no_total(normalize, aggregate, running)

@@ -15,7 +15,7 @@ _MAX_HOPELESS_BATCHES = 3
 
 @dataclass(frozen=True)
 class MaxErrors:
-    """Hold the share of the last `window` rows a reward was asked for that may fail."""
+    """The share of a reward's last `window` computed rows that may fail."""
 
     share: float
     window: int

@@ -32,9 +32,9 @@ COMPONENT = "truncation"
 
 @dataclass(frozen=True)
 class Truncation:
-    """Hold the policy. `penalty` is a size, subtracted; `cache_tokens` of soft_overlong is the length of its ramp.
+    """The policy. `penalty` is positive and subtracted; `cache_tokens` is the ramp length of soft_overlong.
 
-    `replaces`: what the cut row had earned gives way to eos_penalty's -penalty, or to bootstrap's value.
+    `replaces`: eos_penalty's -penalty, or bootstrap's value, replaces the truncated row's rewards.
     """
 
     policy: str = "none"
@@ -133,7 +133,7 @@ def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Ten
 
 
 def overlong_ramp(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
-    """Return (N,) from 0 down to -penalty over the last tokens before the limit, whether or not the row was truncated."""
+    """Return (N,) from 0 down to -penalty over the last tokens before the limit, truncated or not."""
     assert endings.limit is not None  # a ramp without a limit is rejected earlier
     cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
     return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)

@@ -9,10 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Schedule:
-    """Lead from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; `end` from then on.
+    """A ramp from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; then constant.
 
     linear: start + (end - start) p. cosine: start + (end - start)(1 - cos(pi p)) / 2. step: `start` until p = 1, then
-    `end`. p is the share of the ramp that has passed, 0 at the first step.
+    `end`. p is the completed share of the ramp, 0 at the first step.
     """
 
     start: float
