@@ -44,10 +44,10 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 def guarded_stack(
     experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, running: RunningReward
 ) -> RewardStack:
-    """Return the same stack for a training, which ends where too many rows fail.
+    """Return the same stack for a training, which ends if too many rows fail.
 
-    The folder of the run takes the rows a reward fails on, and the batches of this rank that it failed with first.
-    `running` knows which rewards run at any moment.
+    Rows on which a reward fails, and this rank's first failing batches, are saved in the run folder. `running` tracks
+    which rewards are running.
     """
     return RewardStack(
         _components(experiment, device),
