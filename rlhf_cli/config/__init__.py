@@ -1,4 +1,4 @@
-"""Turns what the user asked for into an experiment: Hydra composes it, pydantic judges it, one message explains it.
+"""Turns what the user typed into an experiment: Hydra composes it, pydantic validates it, one message explains errors.
 
-Nothing here imports torch.
+This package does not import torch.
 """

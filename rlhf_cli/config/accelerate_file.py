@@ -1,7 +1,7 @@
-"""Reads what a file of `accelerate config` says about the keys of `launch`, without importing accelerate.
+"""Reads an `accelerate config` file as far as it has counterparts in `launch`, without importing accelerate.
 
-What else is in the file is translated for the ranks by accelerate itself (plan/accelerate_environment.py). Here is only
-what has a key of ours: it fills the keys that nobody set, and contradicts those that somebody did.
+accelerate itself translates the rest of the file for the ranks (plan/accelerate_environment.py). Values read here fill
+the keys of `launch` that are unset, and must not contradict those that are set.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ON_SEVERAL = ("MULTI_GPU", "MULTI_CPU", "NO")
 
 @dataclass(frozen=True)
 class AccelerateFile:
-    """Holds what a file says in the words of `launch`; what it does not say is None.
+    """The values of a file under the names of `launch`; None if the file does not set them.
 
-    `processes` are those of one machine. `lengthwise` is by how many processes a sequence is divided: context times
-    sequence parallelism. `gpu_ids` are those it wants seen, None for all.
+    `processes` counts those of one machine. `lengthwise` is the number of processes that share a sequence: context
+    times sequence parallelism. `gpu_ids` are the visible GPUs, None for all.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class AccelerateFile:
     lengthwise: int
 
     def said(self) -> dict[str, JsonValue]:
-        """Return key of `launch` -> value, for what the file says."""
+        """Return key of `launch` -> value, for the values that the file sets."""
         said: dict[str, JsonValue] = {
             **{"strategy": self.strategy, "precision": self.precision, "processes": self.processes},
             **{"nodes": self.nodes, "rdzv": self.rdzv, "device": self.device, "offload": self.offload},
@@ -53,7 +53,7 @@ class AccelerateFile:
 
 
 def default_accelerate_file() -> Path | None:
-    """Return the file that `accelerate launch` reads when it is given none; None where there is none."""
+    """Return the file that `accelerate launch` reads by default, or None if it does not exist."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     folder = Path(os.environ.get("HF_HOME", cache / "huggingface")).expanduser() / "accelerate"
     names = ("default_config.yaml", "default_config.json")
@@ -61,8 +61,8 @@ def default_accelerate_file() -> Path | None:
 
 
 def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
-    """Read a file of `accelerate config`, YAML or JSON. Raises ConfigError where it cannot be read or wants what no
-    key of `launch` stands for: another machine than GPUs and CPUs, FSDP 1, fp8, an unknown distributed_type.
+    """Read an `accelerate config` file, YAML or JSON. Raise ConfigError if it cannot be read or asks for something that
+    `launch` has no key for: devices other than GPUs and CPUs, FSDP 1, fp8, an unknown distributed_type.
     """
     tree = _tree(path, where)
     if tree.get("distributed_type") is False:
@@ -103,10 +103,10 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
 
 
 def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    """Put what the file of `launch.accelerate_config` says where nobody set the key, or set it to `auto`, in place.
+    """Fill the keys of `launch` that are unset or `auto` with the values of the file in `launch.accelerate_config`.
 
-    Yields a problem for each key that somebody set to something else, and for sequences that are divided under a
-    trainer of TRL's that refuses it. Nothing where there is no such file.
+    Yield a problem for each key that is set to another value, and for sequence parallelism with a TRL trainer that does
+    not support it. Without such a file, do nothing.
     """
     launch = tree.get("launch")
     if not isinstance(launch, dict) or not isinstance(launch.get("accelerate_config"), str):

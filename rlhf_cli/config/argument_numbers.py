@@ -1,4 +1,4 @@
-"""Reads those of a trainer's arguments that are numbers: the experiment's, else TRL's default."""
+"""Reads numeric trainer arguments: the experiment's value, or TRL's default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_cli.errors import ConfigError
 
 
 def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int:
-    """Return an argument that counts something. Raises ConfigError where it is no whole number, or not set."""
+    """Return an argument that is an integer. Raise ConfigError if it is not an integer, or unset."""
     value = whole_number_or_none(trainer, args, name)
     if value is None:
         raise _wrong_value(name, value, "a whole number")
@@ -17,7 +17,7 @@ def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) 
 
 
 def whole_number_or_none(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int | None:
-    """Return an argument that counts something, None where it is not set. Raises ConfigError for anything else."""
+    """Return an argument that is an integer, or None if it is unset. Raise ConfigError for other types."""
     value = setting(trainer, args, name)
     if value is None or isinstance(value, int):
         return value
@@ -25,7 +25,7 @@ def whole_number_or_none(trainer: TrainerFields, args: Mapping[str, object], nam
 
 
 def real_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> float:
-    """Return an argument that measures something. Raises ConfigError where it is no number, or not set."""
+    """Return an argument that is a number. Raise ConfigError if it is not a number, or unset."""
     value = setting(trainer, args, name)
     if isinstance(value, int | float):
         return float(value)

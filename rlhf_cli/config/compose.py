@@ -1,4 +1,4 @@
-"""Composes an experiment with Hydra into a plain dict, and remembers where every value came from."""
+"""Composes an experiment with Hydra into a plain dict, and records where every value came from."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class UserConfWins(SearchPathPlugin):
     """A plugin that puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Put the user's folder first in Hydra's search path; without such a folder the path stays as it is."""
+        """Put the user's folder, if it exists, first in Hydra's search path."""
         user = conf_folders.user_dir()
         if user is not None:
             search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
 
 
 def register_user_conf() -> None:
-    """Tell Hydra about `./conf`. A second call does nothing."""
+    """Register `./conf` with Hydra. A second call has no effect."""
     plugins = Plugins.instance()
     if UserConfWins not in plugins.discover(SearchPathPlugin):
         plugins.register(UserConfWins)
@@ -50,7 +50,7 @@ def register_user_conf() -> None:
 
 @dataclass(frozen=True)
 class Composed:
-    """A composed experiment. Its `tree` is plain and resolved, and has not been judged yet."""
+    """A composed experiment. Its `tree` is plain and resolved, but not validated yet."""
 
     tree: JsonTree
     choices: dict[str, str | None]
@@ -58,15 +58,15 @@ class Composed:
     origins: Origins
     overrides: tuple[str, ...]
     frozen: Path | None = None
-    """Names the file of a run's configuration that this began with; None stands for a fresh experiment."""
+    """The configuration file of the run that this is based on; None for a new experiment."""
     references: References = field(default_factory=dict)
-    """Holds the texts that came from the environment, which no file of a run may tell."""
+    """The texts that came from the environment; files of a run must not contain their values."""
 
 
 def compose(typed: list[str]) -> Composed:
     """Compose what the user typed.
 
-    Raises ConfigError when a file is not YAML, a group option does not exist or an interpolation does not resolve.
+    Raise ConfigError if a file is not YAML, a group option does not exist or an interpolation does not resolve.
     """
     overrides = rewrite(typed)
     refuse_several_values(typed)
@@ -81,10 +81,10 @@ def compose(typed: list[str]) -> Composed:
 
 
 def resolved(config: DictConfig, origins: Origins) -> JsonTree:
-    """Return the plain tree; a value that refers to one still to be given (`???`) stays the text it is.
+    """Return the plain tree. A value that refers to a missing value (`???`) stays unresolved text.
 
-    Left to OmegaConf such a value would end the composition, and the user would learn of one missing value instead of
-    all. Raises ConfigError, or Problems, for values that refer to what there is not.
+    OmegaConf alone would stop at the first such value, and the user would learn of one missing value instead of all.
+    Raise ConfigError, or Problems, for values that refer to keys or variables that do not exist.
     """
     while True:
         try:
@@ -102,10 +102,10 @@ def resolved(config: DictConfig, origins: Origins) -> JsonTree:
 
 
 def let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
-    """Clear in place, where a source of data was typed, what the files say about the source that it replaces.
+    """When a data source was typed, clear in place the settings that files give for the source it replaces.
 
-    `data.path=FILE` on the command line stands for another dataset, so the old `subset`, `revision` and `split` go.
-    Held-out rows come from one place: a typed path, world or fraction replaces whichever of them was there.
+    `data.path=FILE` on the command line selects another dataset, so the old `subset`, `revision` and `split` are
+    cleared. Held-out rows have a single source: a typed path, world or fraction replaces the others.
     """
     data = tree.get("data")
     if not isinstance(data, dict):
@@ -119,7 +119,7 @@ def let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
 
 
 def _let_typed_win(section: JsonTree, prefix: str, origins: Origins, winner: str, others: tuple[str, ...]) -> None:
-    """Take `others` out of a section where `winner` came from the command line, and they did not."""
+    """Clear `others` in a section if `winner` came from the command line and they did not."""
 
     def is_typed(name: str) -> bool:
         return section.get(name) is not None and str(origins.by_key.get(f"{prefix}.{name}")) == COMMAND_LINE
@@ -132,9 +132,9 @@ def _let_typed_win(section: JsonTree, prefix: str, origins: Origins, winner: str
 
 @contextmanager
 def composing() -> Iterator[NotingLoader]:
-    """Yield what composes inside the `with` block: where the sweep's own Hydra looks if a sweep runs, else one of ours.
+    """Yield a loader for use inside the `with` block: it uses the sweep's Hydra during a sweep, else starts its own.
 
-    Raises ConfigError in place of Hydra's, OmegaConf's and YAML's own errors.
+    Raise ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
     """
     with teaching_errors():
         if GlobalHydra.instance().is_initialized():
@@ -146,9 +146,9 @@ def composing() -> Iterator[NotingLoader]:
 
 
 def origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Path | None = None) -> Origins:
-    """Return where each value came from: the files that were merged, in their order, then the command line.
+    """Return where each value came from: the merged files in order, then the command line.
 
-    `frozen` is the file of a primary configuration that lies in no conf folder; None where there is none.
+    `frozen` is the file of a primary configuration outside the conf folders, or None.
     """
     origins = Origins()
     if frozen is not None:
@@ -163,7 +163,7 @@ def origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Pat
 
 
 def _keys_set(key: str, value: object) -> Iterator[str]:
-    """Yield the keys an override sets: Hydra merges a dict into what is there, anything else replaces it."""
+    """Yield the keys an override sets: Hydra merges a dict into an existing one and replaces any other value."""
     if not isinstance(value, dict):
         yield key
     for name, below in value.items() if isinstance(value, dict) else ():

@@ -1,4 +1,4 @@
-"""Composes a frozen configuration and what was typed beside it: the same grammar, origins and messages as `compose`."""
+"""Composes a frozen configuration with typed overrides, with the same grammar, origins and messages as `compose`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CONFIG_NAME = "frozen"
 
 
 def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
-    """Compose `config`, which lies in `file` where it was frozen, with what the user typed on top of it.
+    """Compose `config`, which was frozen in `file`, with the user's overrides on top of it.
 
-    A group choice (`truncation=none`) takes the place of its whole section. Raises ConfigError as `compose` does, and
-    for `exp=`, since a run has its experiment already.
+    A group choice (`truncation=none`) replaces its whole section. Raise ConfigError as `compose` does, and for `exp=`,
+    because a run already has its experiment.
     """
     chosen: dict[str, str | None] = {}
     overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
@@ -37,7 +37,7 @@ def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Com
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
-    """Return the override as Hydra wants it where no defaults list names the groups; note each replaced section."""
+    """Return the override in the form Hydra needs without a defaults list, and note each replaced section."""
     group, equals, option = override.lstrip("+").partition("=")
     if group in APPENDED_GROUPS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Composes with Hydra, and where Hydra gives up says in its place what is wrong: which word or line, what was meant."""
+"""Composes with Hydra and replaces Hydra's errors by messages that name the wrong word or line and suggest a fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IN_FILE = re.compile(r"^In '?(?P<path>[\w/.-]+)'?: ")
 
 
 def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-    """Return what the loader composes. Raises ConfigError, or Problems, in the place of Hydra's errors."""
+    """Return what the loader composes. Raise ConfigError, or Problems, instead of Hydra's errors."""
     _refuse_oversized_files()
     headers = [error for group, option in _chosen(overrides) if (error := missing_header(group, option)) is not None]
     raise_any(headers)
@@ -44,7 +44,7 @@ def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tu
 
 
 def _refuse_oversized_files() -> None:
-    """Raise ConfigError for a file of the user's that Hydra would read for hours."""
+    """Raise ConfigError for a user's file that Hydra would take hours to read."""
     user = user_dir()
     for file in sorted(user.rglob("*.yaml")) if user is not None else ():
         try:
@@ -63,7 +63,7 @@ def _refuse_oversized_files() -> None:
 
 @contextmanager
 def teaching_errors() -> Iterator[None]:
-    """Raise ConfigError in the place of what YAML's, Hydra's and OmegaConf's errors are left in the `with` block."""
+    """Raise ConfigError instead of the remaining errors of YAML, Hydra and OmegaConf in the `with` block."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -89,7 +89,7 @@ def teaching_errors() -> Iterator[None]:
 
 
 def raise_any(problems: Sequence[UserError], *, because: Exception | None = None) -> None:
-    """Raise Problems, or the one error that there is; nothing where there is none."""
+    """Raise Problems, or the error itself if there is exactly one; do nothing for an empty list."""
     if len(problems) == 1:
         raise problems[0] from because
     if problems:
@@ -110,7 +110,7 @@ def _files(loader: NotingLoader) -> Iterator[tuple[Path, str]]:
 
 
 def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
-    """Yield an error for every word that is not Hydra's grammar, with the quotes or brackets that it lacks."""
+    """Yield an error for every word that does not follow Hydra's grammar, suggesting missing quotes or brackets."""
     parser = OverridesParser.create()
     for text in overrides:
         try:
@@ -128,7 +128,7 @@ def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
 
 
 def _absent_deletions(loader: NotingLoader, config_name: str, overrides: list[str]) -> Iterator[ConfigError]:
-    """Yield an error for every `~key` of a key that there is not, by what there is without any of them."""
+    """Yield an error for every `~key` whose key does not exist in the configuration composed without deletions."""
     deletions = [text for text in overrides if text.startswith("~")]
     if not deletions:
         return
@@ -156,12 +156,12 @@ def _absent_deletions(loader: NotingLoader, config_name: str, overrides: list[st
 
 
 def _without_pointer(error: Exception) -> str:
-    """Return the first line of a parser's complaint, which the others only point into."""
+    """Return the first line of a parser's message; the other lines only point into it."""
     return str(error).splitlines()[0].partition(": ++")[0].removeprefix("LexerNoViableAltException")
 
 
 def _plain(error: Exception) -> str:
-    """Return Hydra's message without its pointers to Python calls and its search path listing."""
+    """Return Hydra's message without references to Python calls and without its search path."""
     text = str(error).split("Config search path:")[0]
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     kept = [line for line in lines if not re.match(r"\s*(full_key|object_type)", line)]

@@ -1,4 +1,4 @@
-"""Finds configuration files: in the shipped `conf/` and, ranking above it, in the user's own `./conf`.
+"""Locates configuration files: in the shipped `conf/` and in the user's own `./conf`, which takes precedence.
 
 A folder is a group, one question the user answers (`trainer`, `data`, ...); a file in it is an option.
 """
@@ -10,18 +10,17 @@ from functools import cache
 from pathlib import Path
 
 APPENDED_GROUPS = ("exp", "sweep", "debug")
-"""These groups stand outside the defaults list of train.yaml: they are appended, so that they win over every default.
-"""
+"""Groups outside the defaults list of train.yaml: they are appended, so that they override every default."""
 
 
 @cache
 def shipped_dir() -> Path:
     """Return the `conf/` of this installation: inside the package in a wheel, beside it in a checkout.
 
-    Raises FileNotFoundError where neither holds a train.yaml.
+    Raise FileNotFoundError if neither contains a train.yaml.
     """
     package = Path(__file__).resolve().parents[1]
-    # An editable install copies a stale snapshot into the package, so in a checkout its own folder is taken.
+    # An editable install leaves a stale copy in the package, so a checkout uses its own folder.
     is_checkout = (package.parent / "pyproject.toml").is_file()
     folder = package.parent / "conf" if is_checkout else package / "conf"
     if (folder / "train.yaml").is_file():
@@ -30,7 +29,7 @@ def shipped_dir() -> Path:
 
 
 def user_dir() -> Path | None:
-    """Return `./conf` of the folder the command was typed in; None where there is none or it is the shipped one."""
+    """Return `./conf` of the working folder; None if it does not exist or is the shipped one."""
     candidate = Path.cwd() / "conf"
     if candidate.is_dir() and candidate.resolve() != shipped_dir().resolve():
         return candidate
@@ -44,7 +43,7 @@ def search_dirs() -> list[Path]:
 
 
 def find(config_path: str) -> Path | None:
-    """Return the file behind a config path such as `trainer/grpo`, or None."""
+    """Return the file for a config path such as `trainer/grpo`, or None."""
     for folder in search_dirs():
         file = folder / f"{config_path}.yaml"
         if file.is_file():
@@ -53,7 +52,7 @@ def find(config_path: str) -> Path | None:
 
 
 def groups() -> dict[str, dict[str, Path]]:
-    """Return a map of group name -> option name -> file. The user's file wins over a shipped one of the same name."""
+    """Return group name -> option name -> file. The user's file overrides a shipped one of the same name."""
     options_by_group: dict[str, dict[str, Path]] = {}
     for folder in reversed(search_dirs()):
         for root, _, files in os.walk(folder):
@@ -67,7 +66,7 @@ def groups() -> dict[str, dict[str, Path]]:
 
 
 def caption(file: Path) -> str:
-    """Return the first comment line of a configuration file, which `rlhf list` shows; '' where there is none."""
+    """Return the first comment line of a configuration file, which `rlhf list` shows; '' without a comment."""
     for line in file.read_text(encoding="utf-8").splitlines():
         text = line.strip()
         if text.startswith("#") and not text.startswith("# @package"):

@@ -1,7 +1,7 @@
-"""Finds what is wrong in the defaults lists of the files that were chosen: file and line, and the nearest name.
+"""Diagnoses mistakes in the defaults lists of the chosen files, with file, line and nearest name.
 
-Hydra says of such a mistake that something could not be found or overridden, not in which line. So when it gives up,
-the lists are read again: each entry of a file in `exp` or `debug`, and of the files that it builds on.
+For such a mistake Hydra only reports that something was not found or not overridden, without a line. So after a Hydra
+error, this module reads the lists again: those of the files in `exp` or `debug` and of the files they build on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rlhf_cli.yaml_loader import SAFE_LOADER
 
 _HEADER = re.compile(r"^\s*#\s*@package\s+_global_\s*$")
 _GLOBAL_GROUPS = ("exp", "debug")
-"""The groups whose options speak of the whole configuration, and so need the header that says so."""
+"""Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 
 _WORDS = re.compile(r"^(?P<words>(?:(?:override|optional)\s+)*)(?P<absolute>/?)(?P<group>[^@]*)(?P<at>@.*)?$")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a defaults list: `group` is '' for a file of the same folder, `option` None for what is no text.
+    """An entry of a defaults list: `group` is '' for a file in the same folder, `option` None unless it is plain text.
 
-    `key` is what stands before the option, as it was written.
+    `key` is the text before the option, as written.
     """
 
     line: int
@@ -42,9 +42,9 @@ class Entry:
 
 
 def missing_header(group: str, option: str) -> ConfigError | None:
-    """Return what is wrong with an experiment that does not say that its keys are those of the whole configuration.
+    """Return an error if an experiment lacks the header saying that its keys are those of the whole configuration.
 
-    Hydra reads such a line at the very beginning of a file alone; behind any other comment it passes over it.
+    Hydra reads the header only at the very beginning of a file; after any other comment it ignores it.
     """
     file = find(f"{group}/{option}") if group in _GLOBAL_GROUPS else None
     if file is None:
@@ -71,7 +71,7 @@ def missing_header(group: str, option: str) -> ConfigError | None:
 
 
 def defaults_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return what is wrong in the defaults lists of the experiments that are chosen by these overrides of Hydra's."""
+    """Return the errors in the defaults lists of the experiments that these Hydra overrides choose."""
     problems: list[ConfigError] = []
     seen: set[Path] = set()
     for text in overrides:
@@ -97,7 +97,7 @@ def _look(group: str, option: str, problems: list[ConfigError], seen: set[Path])
 
 
 def entries(file: Path) -> Iterator[Entry]:
-    """Yield the entries of a file's defaults list. Raises yaml.YAMLError where the file is no YAML."""
+    """Yield the entries of a file's defaults list. Raise yaml.YAMLError if the file is not YAML."""
     root = yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
     listed = (
         [value for key, value in root.value if key.value == "defaults"] if isinstance(root, yaml.MappingNode) else []
@@ -113,7 +113,7 @@ def entries(file: Path) -> Iterator[Entry]:
         elif isinstance(node, yaml.MappingNode) and node.value:
             key, value = node.value[0]
             match = _WORDS.match(str(key.value))
-            assert match is not None  # it may be empty, and matches all
+            assert match is not None  # the pattern may be empty, so it always matches
             chosen = str(value.value) if isinstance(value, yaml.ScalarNode) else "null"
             is_plain = re.fullmatch(r"[\w./-]+", chosen) and chosen != "null"
             yield Entry(
@@ -183,5 +183,5 @@ def _behind_overrides(entry: Entry, where: str, overridden: int) -> ConfigError 
 
 
 def _defaults_of_train() -> list[str]:
-    """Return the groups of which train.yaml chooses an option: these can be overridden."""
+    """Return the groups that train.yaml chooses an option for: only these can be overridden."""
     return [entry.group for entry in entries(shipped_dir() / "train.yaml") if entry.group]

@@ -1,9 +1,8 @@
-"""Keeps what comes from the environment a reference: a frozen configuration says `${oc.env:NAME}`, never what it is.
+"""Keeps values from the environment as references: a frozen configuration says `${oc.env:NAME}`, not the value.
 
-So nothing that stands in a run folder tells a secret, and the run can still use it: the reference is resolved where the
-configuration is read, in the rank, at every start anew. Names of things (a path, a model, a function, the run folder)
-are frozen as what they were unless they look like a secret, and so is whatever is no text: a run does not depend on
-the shell for these.
+So the run folder contains no secrets, and the run can still use them: each rank resolves the reference when it reads
+the configuration, at every start. Names of things (a path, a model, a function, the run folder) and values that are not
+text are frozen as values, unless they look like a secret: a run must not depend on the shell for these.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rlhf_cli.redaction import remember_variable, secret_shape
 
 Path: TypeAlias = tuple[str | int, ...]
 References: TypeAlias = dict[Path, tuple[str, str]]
-"""Maps the place of a text in a configuration -> (as a reference, as what it is now)."""
+"""Maps the path of a text in a configuration -> (the reference, its current value)."""
 
 _RESOLVER = "oc.env"
 _REFERENCE = re.compile(r"(\\)?\$\{oc\.env:([^{}:,\s]+)\}")
@@ -37,9 +36,10 @@ _NAMES_OF_THINGS = frozenset(
 
 
 def references_of(config: DictConfig, tree: JsonTree) -> References:
-    """Return what in `tree`, the resolved form of `config`, came from the environment, directly or through other keys.
+    """Return the texts of `tree`, the resolved form of `config`, that came from the environment, even through other
+    keys.
 
-    All its values are hidden from now on in whatever is written or shown.
+    From now on, all output hides their values.
     """
     with _marking():
         marked = list(_texts(config))
@@ -59,7 +59,7 @@ def references_of(config: DictConfig, tree: JsonTree) -> References:
 def with_references(tree: JsonTree, references: References) -> JsonTree:
     """Return the same tree with every text that came from the environment written as a reference to it.
 
-    A text that only looks like a reference is escaped, so that it stays what it is when it is read.
+    Escape a text that only looks like a reference, so that reading it returns the same text.
     """
 
     def walk(node: JsonValue, path: Path) -> JsonValue:
@@ -76,9 +76,9 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
-    """Return a frozen configuration with the values of the environment in it, which are hidden from now on.
+    """Return a frozen configuration with its environment references resolved; output hides their values from now on.
 
-    Raises ConfigError for a variable that is not set, with the key that reads it.
+    Raise ConfigError for a variable that is not set, with the key that reads it.
     """
 
     def walk(node: JsonValue, key: str) -> JsonValue:
@@ -94,7 +94,7 @@ def resolved_references(tree: JsonTree) -> JsonTree:
 
 
 def for_composing(node: JsonValue, key: str = "") -> JsonValue:
-    """Return a part of a frozen configuration as OmegaConf resolves it: references stay, every other `${` is text."""
+    """Return a part of a frozen configuration for OmegaConf: references stay, every other `${` is escaped."""
     if isinstance(node, dict):
         return {name: for_composing(value, f"{key}.{name}" if key else name) for name, value in node.items()}
     if isinstance(node, list):
@@ -116,13 +116,15 @@ def variables_of(references: References) -> list[str]:
 
 
 def fingerprints(names: list[str]) -> dict[str, str]:
-    """Return by which to tell later whether a variable has changed: `salt:check` of 16 bits, no help in guessing it."""
+    """Return `salt:check` per variable, to detect a later change. The check has only 16 bits, so it does not reveal the
+    value.
+    """
     salts = {name: secrets.token_hex(8) for name in names}
     return {name: f"{salt}:{_check(salt, name)}" for name, salt in salts.items()}
 
 
 def changed_variables(prints: Mapping[str, object]) -> list[str]:
-    """Return the names of the variables that are not what they were when `fingerprints` was made of them."""
+    """Return the names of the variables whose values changed since `fingerprints` was called."""
 
     def has_changed(name: str, known: object) -> bool:
         salt, _, check = str(known).partition(":")
@@ -151,7 +153,7 @@ def _value_of(name: str, key: str) -> str:
 
 @contextmanager
 def _marking() -> Iterator[None]:
-    """Let OmegaConf write the name of a variable, between marks, where it would write what the variable holds."""
+    """Make OmegaConf insert the name of a variable, between marks, instead of its value."""
 
     def mark(name: str, *default: object) -> object:
         return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *map(str, default))
@@ -164,7 +166,7 @@ def _marking() -> Iterator[None]:
 
 
 def _texts(node: DictConfig | ListConfig, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the place and the text of every text; what does not resolve with marks in it is no text (a number, say)."""
+    """Yield the path and the text of every text. A value that does not resolve with marks in it is not a text."""
     for key in range(len(node)) if isinstance(node, ListConfig) else list(node):
         try:
             value: Any = node[key]

@@ -1,8 +1,8 @@
-"""Finds the user's own files that named code imports: by reading the source before training, by sys.modules later.
+"""Finds the user's own files that configured code imports: by reading the source before training, by sys.modules later.
 
-Reading finds what an `import` inside a function names, and runs nothing; a name made up while the code runs is only
-known once it has been imported. The user's own files lie below the current folder, beside a named file, or in a folder
-that PYTHONPATH or the user's code put on `sys.path`; installed packages and this one are not theirs.
+Reading the source runs no code and also finds imports inside functions. A module name computed at run time is known
+only after the import. The user's own files are those below the working folder, beside a named file, or in a folder that
+PYTHONPATH or the user's code added to `sys.path`; not installed packages or this package.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PATH_AT_START = frozenset(sys.path)
 
 
 def imported_code(experiment: Experiment) -> dict[str, Path]:
-    """Return the user's files that an experiment's code imports, by the name that each has in the provenance.
+    """Return the user's files that an experiment's code imports, keyed by their name in the provenance.
 
-    The named files themselves are among them, and the code in a local model folder that `trust_remote_code` runs.
-    A file that cannot be read as Python imports nothing: who imports it says what is wrong.
+    This includes the named files themselves and the code in a local model folder that `trust_remote_code` runs. A file
+    that is not valid Python counts as having no imports: importing it reports the error.
     """
     folders = code_folders(experiment)
     waiting = [place for module in _modules(experiment) for place in _named(module, folders)]
@@ -47,7 +47,7 @@ def imported_code(experiment: Experiment) -> dict[str, Path]:
 
 
 def imported_since(known: frozenset[str], experiment: Experiment) -> dict[str, Path]:
-    """Return the user's files imported since `sys.modules` held the names `known`, except those that are named."""
+    """Return the user's files imported since `sys.modules` held `known`, except those named in the configuration."""
     folders = code_folders(experiment)
     named = {file.resolve() for module in _modules(experiment) for file, _ in _named(module, folders)[-1:]}
     files = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name not in known]
@@ -58,7 +58,7 @@ def imported_since(known: frozenset[str], experiment: Experiment) -> dict[str, P
 
 
 def noted_code(hashes: Iterable[str]) -> dict[str, Path]:
-    """Return the imported files among the names in a provenance, by these names."""
+    """Return the imported files in a provenance, with their names there."""
     return {name: Path(name.removeprefix(_KEY)[:-1]) for name in hashes if name.startswith(_KEY)}
 
 
@@ -77,7 +77,7 @@ def code_folders(experiment: Experiment) -> set[Path]:
 
 
 def _modules(experiment: Experiment) -> list[str]:
-    """Return what the experiment names code by, without the function: `./file.py`, `package.module`."""
+    """Return the modules that the experiment names, without the function: `./file.py`, `package.module`."""
     named = [*(reward.fn for reward in experiment.rewards.values()), experiment.aggregate, experiment.trainer.own_class]
     return [module for one in named if one and (module := one.rpartition(":")[0])]
 
@@ -100,7 +100,7 @@ def _named(module: str, folders: set[Path]) -> list[tuple[Path, str]]:
 
 
 def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the files that `import a.b.c` runs, each with the package that a relative import in it starts from."""
+    """Yield the files that `import a.b.c` runs, each with the package that its relative imports start from."""
     search: list[str] | None = [str(Path.cwd()), *sys.path, *map(str, sorted(folders))]
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -115,7 +115,7 @@ def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _imports(file: Path, package: str) -> Iterator[str]:
-    """Yield the names that `import` statements anywhere in a file name, and literal calls of `import_module`."""
+    """Yield the names in `import` statements anywhere in a file, and in literal calls of `import_module`."""
     try:
         tree = ast.parse(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
     except (SyntaxError, ValueError):

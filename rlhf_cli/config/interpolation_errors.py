@@ -1,4 +1,4 @@
-"""Tells all references of a configuration that lead nowhere: file, line, and the key or variable that was meant."""
+"""Reports all unresolvable references of a configuration, with file, line and the key or variable that was meant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>[^{}:,\s]+)")
 
 
 def interpolation_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigError]:
-    """Yield an error for every value of a composed configuration that refers to what there is not."""
+    """Yield an error for every value of a composed configuration that refers to something that does not exist."""
     raw = OmegaConf.to_container(config, resolve=False)
     entries = dict(leaves(raw))
     for key, text in entries.items():
@@ -36,13 +36,13 @@ def interpolation_problems(config: DictConfig, origins: Origins) -> Iterator[Con
         try:
             OmegaConf.select(config, _path_of(key, entries), throw_on_missing=False)
         except InterpolationToMissingValueError:
-            continue  # it is still to be given, and is asked for by itself
+            continue  # the value is reported as missing elsewhere
         except OmegaConfBaseException as error:
             yield _told(key, text, error, origins, list(entries))
 
 
 def _path_of(key: str, entries: dict[str, object]) -> str:
-    """Return a key as OmegaConf reads it: the places of a list in brackets."""
+    """Return a key in OmegaConf's syntax: list indices in brackets."""
     path, shown = "", ""
     for part in key.split("."):
         is_place = isinstance(entries.get(path), list)

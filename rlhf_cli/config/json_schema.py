@@ -1,8 +1,8 @@
-"""Describes the configuration as JSON Schema, so that an editor completes and checks YAML while it is written.
+"""Describes the configuration as JSON Schema, so that editors complete and check YAML as it is written.
 
-It comes from what judges: the sections of schema/, and of `trainer.args` the fields of all of TRL's config classes. It
-accepts what a file may say (nothing is required, for the rest comes from other files; any value may be a reference,
-`${...}`) and knows no rule about several keys: those are for `rlhf check`.
+It is built from the classes that validate: the sections of schema/, and for `trainer.args` the fields of all TRL config
+classes. It accepts any single file: no key is required, because other files may set it, and any value may be a
+reference, `${...}`. Rules that involve several keys are left to `rlhf check`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SECTION_OF_GROUP: dict[str, type[BaseModel]] = {
     "truncation": Truncation,
     "sweep": Sweep,
 }
-"""Group -> the section that its files are. The files of all other groups begin with `# @package _global_`."""
+"""Group -> the section that its files hold. The files of all other groups begin with `# @package _global_`."""
 
 _WHAT_IT_KNOWS = "Keys, types and values; what several keys have to do with one another `rlhf check` knows."
 _REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
@@ -54,7 +54,7 @@ def configuration_schema(group: str = "exp") -> JsonTree:
         warn |= {kind: {**_tree(may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
         properties["warn"] = {"anyOf": [properties["warn"], _SWITCH]}
     if group == "trainer":
-        # Such a file is the section alone, or with `# @package _global_` says something of other sections, too.
+        # Such a file is the section alone or, with `# @package _global_`, sets keys of other sections, too.
         properties |= _at(schema, "$defs", "Trainer", "properties")
     properties["defaults"] = {"type": "array", "items": {"type": ["string", "object"]}}
     where = "an experiment" if group == "exp" else f"a file of conf/{group}"
@@ -62,7 +62,7 @@ def configuration_schema(group: str = "exp") -> JsonTree:
 
 
 def _at(tree: JsonTree, *path: str) -> JsonTree:
-    """Return the object that a path leads to, to be changed in place."""
+    """Return the object at a path, for changing it in place."""
     for part in path:
         tree = _tree(tree[part])
     return tree
@@ -74,7 +74,7 @@ def _tree(value: JsonValue) -> JsonTree:
 
 
 def _as_in_a_file(node: JsonValue) -> JsonValue:
-    """Return a schema in which nothing is required and every value may be a reference."""
+    """Return a schema in which no key is required and every value may be a reference."""
     if isinstance(node, list):
         return [_as_in_a_file(item) for item in node]
     if not isinstance(node, dict):
@@ -82,7 +82,7 @@ def _as_in_a_file(node: JsonValue) -> JsonValue:
     found = {key: _as_in_a_file(item) for key, item in node.items() if key != "required"}
     values = found.get("enum", [found["const"]] if "const" in found else [])
     if isinstance(values, list) and "off" in values:
-        # YAML 1.1, which Hydra reads, makes false of a bare off.
+        # YAML 1.1, which Hydra reads, parses a bare off as false.
         found = {key: item for key, item in found.items() if key not in ("enum", "const", "type")}
         found["enum"] = [*values, False]
     if isinstance(properties := found.get("properties"), dict):
@@ -91,9 +91,9 @@ def _as_in_a_file(node: JsonValue) -> JsonValue:
 
 
 def _or_a_reference(schema: JsonTree) -> JsonTree:
-    """Return the schema of a key's value, or a reference to another key; what it says beside its type stays outside.
+    """Return the schema of a key's value, or a reference to another key; description and default stay outside `anyOf`.
 
-    A section is left as it is: an editor says better what is wrong below it where there is one thing that it may be.
+    Sections are unchanged: editors give better messages for errors inside a section if it has no alternative.
     """
     if "$ref" in schema or schema.get("type") == "object":
         return schema
@@ -105,7 +105,7 @@ def _or_a_reference(schema: JsonTree) -> JsonTree:
 
 @cache
 def _arguments() -> JsonTree:
-    """Return the schema of `trainer.args`: what any trainer takes, but for what has a home of ours."""
+    """Return the schema of `trainer.args`: the arguments of any trainer, except those set in our own sections."""
     by_name: dict[str, list[JsonValue]] = {}
     for row in TRAINERS.values():
         for name, field in trl_args.config_fields(row.config_class).items():

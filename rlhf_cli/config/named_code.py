@@ -1,4 +1,4 @@
-"""Names the code that a configuration has run, beside what is shipped: reward files, a trainer's class, remote code."""
+"""Lists the code outside this package that a configuration runs: reward files, a trainer class, remote code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHIPPED = "rlhf_cli.rewards."
 
 
 def code_of(config: JsonTree) -> list[str]:
-    """Return the code that a configuration names and that is not shipped: a line each, with the key that names it."""
+    """Return the code that a configuration runs and that is not shipped: one line per key that names it."""
     named = [(f"rewards.{name}.fn", section(section(config, "rewards"), name).get("fn")) for name in _rewards(config)]
     named += [("trainer.class", section(config, "trainer").get("class"))]
     aggregate = config.get("aggregate")

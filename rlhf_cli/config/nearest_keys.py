@@ -1,8 +1,8 @@
-"""Finds the key that was meant by one that there is not: misspelt anywhere in its path, in the wrong section, or called
-so by another tool, or once.
+"""Suggests a key for an unknown one: misspelt anywhere in its path, in the wrong section, or named as in another tool
+or an older version.
 
-The path is weighed as a whole: `rewards.brevty.wieght` has a slip in two of its parts, `trainer.learning_rate` lacks
-one, `rewards.weight.brevity` has them in another order. What fits no key nearly enough gets no suggestion.
+It compares whole paths: `rewards.brevty.wieght` has a typo in two parts, `trainer.learning_rate` lacks a part, and
+`rewards.weight.brevity` has its parts in another order. If no key is near enough, it suggests none.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _ARGS = ("trainer", "args")
 _OFTEN = (_ARGS, (), ("run",), ("launch",), ("model", "lora"), ("critic",), ("kl",), ("data",), ("track",))
-"""The sections in the order in which a key of theirs is meant where nothing else decides."""
+"""The sections in the order of preference among equally near keys."""
 
 _SHARED_WORDS = 100
-"""From here on a distance between parts says that they share words, and are no slip of one another."""
+"""Distances from here on mean that two parts share words; smaller ones mean a typo."""
 
 Path = tuple[str, ...]
 Rank = tuple[int, int, int, int]
 
 
 def meant_key(typed: str, tree: JsonTree) -> str | None:
-    """Return the key that was most likely meant by one that there is not, None where nothing comes close.
+    """Return the key that was most likely meant by an unknown one, or None if no key is near.
 
-    `tree` is the composed experiment, whose trainer and rewards say which keys there are.
+    `tree` is the composed experiment; its trainer and rewards determine which keys exist.
     """
     path = tuple(typed.split("."))
     keys = list(_keys_there_are(tree))
@@ -47,7 +47,7 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
         inside = _nearest((*section_meant.split("."), *path[1:]), keys)
         best = inside if inside is not None and inside[0][0] == 0 else best
     former = former_name(path[-1], tree)
-    # A slip of the fingers is nearer than another tool's word for it, and a key that only moved is not.
+    # A typo takes precedence over another tool's name, but a key that only moved does not.
     if former is not None and (best is None or best[0][0] > 0):
         return former[1] or None
     if best is not None:
@@ -57,7 +57,7 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
 
 
 def nearest_path(typed: str, keys: Iterable[str]) -> str | None:
-    """Return which of these dotted keys was most likely meant, None where none comes close."""
+    """Return the dotted key that was most likely meant, or None if no key is near."""
     best = _nearest(tuple(typed.split(".")), [tuple(key.split(".")) for key in keys])
     return ".".join(best[1]) if best is not None else None
 
@@ -69,9 +69,9 @@ def _nearest(typed: Path, keys: list[Path]) -> tuple[Rank, Path] | None:
 
 
 def former_name(name: str, tree: JsonTree) -> tuple[FormerName, str] | None:
-    """Return what is known of a name that a setting once had, or has elsewhere, and the key to type today.
+    """Return the entry of a name that a setting has in another tool or an older version, and today's key.
 
-    None for a name that means something to the trainer today. The key is '' where nothing takes its place.
+    Return None if the name means something to today's trainer. The key is '' if the setting has no successor.
     """
     row = FORMER_NAMES.get(name)
     fields = set(_trainer_fields(tree))
@@ -91,16 +91,16 @@ def _argument(key: str, prefix: str) -> str:
 
 
 def _with_reward(key: str, tree: JsonTree) -> str:
-    """Put the name of the reward in the place of NAME where there is one alone."""
+    """Replace NAME by the name of the reward if the experiment has exactly one."""
     names = list(section(tree, "rewards"))
     return key.replace(".NAME.", f".{names[0]}.") if len(names) == 1 else key
 
 
 def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
-    """Return how far a key is from what was typed, as what orders keys; None where it is too far.
+    """Return the distance of a key from what was typed, as a tuple for sorting; None if it is too far.
 
-    First come keys with slips alone, then those of which parts were left out, added or put elsewhere. `sections` are
-    the names of all sections.
+    Keys that differ only by typos come first, then those with missing, extra or reordered parts. `sections` are the
+    names of all sections.
     """
     here = _OFTEN.index(key[:-1]) if key[:-1] in _OFTEN else len(_OFTEN)
     if len(typed) == len(key):
@@ -124,7 +124,7 @@ def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
 
 
 def _slipped(typed: Path, key: Path) -> int | None:
-    """Return the distance of all parts of a key, None where one is too far."""
+    """Return the summed distance of all parts of a key, or None if one is too far."""
     total = 0
     for one, other in zip(typed, key, strict=True):
         distance = _part_distance(one, other)
@@ -136,7 +136,7 @@ def _slipped(typed: Path, key: Path) -> int | None:
 
 @cache
 def _part_distance(typed: str, part: str) -> int | None:
-    """Return how far a part of a key is from another, `_SHARED_WORDS` and more where they only share words."""
+    """Return the distance between two parts of keys; `_SHARED_WORDS` or more if they only share words."""
     if typed == part:
         return 0
     if abs(len(typed) - len(part)) > 12:
@@ -149,7 +149,7 @@ def _part_distance(typed: str, part: str) -> int | None:
 
 
 def _keys_there_are(tree: JsonTree) -> Iterator[Path]:
-    """Yield every key that the experiment has or could have: of the schema, the trainer and what is composed."""
+    """Yield every key that the experiment has or could have: from the schema, the trainer and the composed tree."""
     yield from dict.fromkeys(
         [
             *_of_section(Experiment, (), tree),
@@ -163,7 +163,7 @@ def _of_section(kind: type[BaseModel], prefix: Path, node: Mapping[str, object])
         key = (*prefix, field.alias or name)
         below = node.get(key[-1])
         if not prefix and below is None and not field.is_required() and field.default is None:
-            yield key  # critic, kl and others are sections of some trainers alone
+            yield key  # critic, kl and others are sections of some trainers only
             continue
         yield key
         yield from _below(field.annotation, key, below)
@@ -182,7 +182,7 @@ def _below(annotation: object, key: Path, node: object) -> Iterator[Path]:
         return
     for name, value in entries.items():
         of_value = section_of(typing.get_args(of_entries)[1])
-        # A reward of which only a part was given is the slip itself.
+        # A reward without fn and model is itself the misspelt key.
         if key == ("rewards",) and not (isinstance(value, dict) and value.keys() & {"fn", "model"}):
             continue
         yield (*key, str(name))

@@ -1,8 +1,8 @@
-"""Finds the value that was meant by one that a key does not take: a slip in a word, a number as a text, a unit written
-behind it, an order the wrong way round. For a negative number it names the key's default.
+"""Suggests a value for one that a key rejects: a typo in a word, a number as text, a number with a unit, bounds in the
+wrong order. For a negative number it suggests the key's default.
 
-What is suggested has been tried: the key takes it. A sign is never flipped: who typed -1 did not mean 1. Where none of
-these is what happened, nothing is suggested.
+Every suggestion has been validated against the key. A sign is never flipped: -1 was not meant as 1. If no case applies,
+it suggests no value.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _GIGABYTES = {**dict.fromkeys(("g", "gb", "gib"), 1.0), **dict.fromkeys(("m", "m
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "%": 0.01}
 
 Takes = Callable[[object], bool]
-"""Says whether a key takes a value."""
+"""Returns whether a key accepts a value."""
 
 
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
-    """Return `key=value` with what was most likely meant by a value that a key of ours does not take, else None."""
+    """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
     adapter = _judge(field)
     return first_taken(
         key,
@@ -50,9 +50,9 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
 def first_taken(
     key: str, value: object, takes: Takes, *, choices: tuple[str, ...] = (), default: object = None
 ) -> str | None:
-    """Return `key=value` with the first of what may have been meant that `takes` allows, else None.
+    """Return `key=value` with the first candidate that `takes` accepts, or None.
 
-    `choices` are the words that the key takes. `default` is suggested last, where it is a number.
+    `choices` are the words that the key accepts. `default` is suggested last, if it is a number.
     """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     for meant in (*_candidates(key, value, choices), *([default] if is_number else [])):
@@ -80,7 +80,7 @@ def _candidates(key: str, value: object, choices: tuple[str, ...]) -> Iterator[o
         yield SPOKEN_VALUES.get(name, {}).get(str(value).lower())
         yield "off" if not value else "auto"
     elif isinstance(value, int | float):
-        if not abs(value) < 1e18:  # NaN compares as false
+        if not abs(value) < 1e18:  # comparisons with NaN are false
             return
         whole = int(value)
         if value == whole:
@@ -119,7 +119,7 @@ def _numbers(name: str, text: str) -> Iterator[object]:
 
 
 def meant_inside(key: str, kind: type[BaseModel], value: object) -> str | None:
-    """Return `key=value` with the first key of a section that takes what was given in the place of the section."""
+    """Return `key=value` with the first key of a section that accepts a value given for the whole section."""
     if value is True and _is_valid(TypeAdapter(kind), {}):
         return f"'{key}={{}}'"
     for name, field in kind.model_fields.items():
@@ -129,14 +129,14 @@ def meant_inside(key: str, kind: type[BaseModel], value: object) -> str | None:
 
 
 def _judge(field: FieldInfo) -> TypeAdapter[object]:
-    """Return what says whether a field takes a value, as strictly as its section does."""
+    """Return an adapter that validates a value for a field, as strictly as its section does."""
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    # pydantic refuses a configuration where the kind is a section, which has its own.
+    # pydantic rejects a config if the type is a section, which has its own.
     return TypeAdapter(kind, config=ConfigDict(strict=True) if section_of(field.annotation) is None else None)
 
 
 def _words(annotation: object) -> tuple[str, ...]:
-    """Return the words that an annotation lists, in unions and inside lists as well."""
+    """Return the words that an annotation lists, also in unions and inside lists."""
     if typing.get_origin(annotation) is typing.Literal:
         return tuple(word for word in typing.get_args(annotation) if isinstance(word, str))
     return tuple(word for arm in typing.get_args(annotation) for word in _words(arm))
@@ -151,7 +151,7 @@ def _is_valid(adapter: TypeAdapter[object], value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return a value as it is typed on a command line."""
+    """Return a value as typed on a command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, float):

@@ -1,7 +1,7 @@
-"""Hydra's loader, which composes, and notes which files it merged: nobody has to work out their list a second time.
+"""Hydra's loader, extended to record the files it merged, so that their list is computed only once.
 
-Hydra's own settings (where it logs, its sweeper, 22 files of them) are not composed beside the experiment: nothing here
-reads them, and they were half of what a composition cost.
+Hydra's own settings (logging, sweeper, 22 files) are left out of the composition: they are not needed here and took
+half of its time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class NotingLoader(ConfigLoaderImpl):
-    """A loader that looks where Hydra looks at this moment; `merged` are the files of what it composed last."""
+    """A loader with Hydra's current search path; `merged` are the files of its last composition."""
 
     def __init__(self) -> None:
         super().__init__(GlobalHydra.instance().config_loader().get_search_path())
         self.merged: list[ResultDefault] = []
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Return what Hydra composes, without its own settings, and the option chosen of each group.
+        """Return what Hydra composes, without its own settings, and the option chosen for each group.
 
-        Raises what Hydra's `compose` raises.
+        Raises the errors of Hydra's `compose`.
         """
         if any(text.lstrip("+~").startswith("hydra") for text in overrides):
             return self._beside_hydras_own(config_name, overrides)
@@ -47,7 +47,7 @@ class NotingLoader(ConfigLoaderImpl):
         return config, {str(key): value for key, value in choices.items()}
 
     def _beside_hydras_own(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Compose as Hydra does, where one of its settings is named, and leave these out of what is returned."""
+        """Compose as Hydra does when an override names one of its settings, and drop Hydra's settings from the result."""
         config = self.load_configuration(config_name, overrides, RunMode.RUN, from_shell=False)
         choices = OmegaConf.to_container(config.hydra.runtime.choices)
         assert isinstance(choices, dict)

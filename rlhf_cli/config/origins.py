@@ -1,7 +1,7 @@
-"""Says where each value of a composed configuration came from: a file and line, or the command line.
+"""Records where each value of a composed configuration came from: a file and line, or the command line.
 
 Hydra merges the files of the defaults list in order and the command line last, so the last of them that sets a key is
-its origin. `rlhf show` prints it and every error about a key names it.
+its origin. `rlhf show` prints it, and every error about a key names it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True)
 class Origin:
-    """A place a user can go to. `file` is None for the command line, `line` (from 1) is None where no line is known."""
+    """Where a value was set. `file` is None for the command line, `line` (from 1) is None if it is unknown."""
 
     file: Path | None
     line: int | None = None
@@ -35,14 +35,14 @@ class Origin:
 
 @dataclass
 class Origins:
-    """A map of dotted key -> Origin that is filled in the order of the merge."""
+    """A map of dotted key -> Origin, filled in the order of the merge."""
 
     by_key: dict[str, Origin] = field(default_factory=dict)
     _single: set[str] = field(default_factory=set)
-    """Holds the keys that a file gives a value without keys below it, null most of all."""
+    """Keys that a file sets to a value without keys below it, usually null."""
 
     def add_file(self, file: Path, package: str) -> None:
-        """Record every key of a YAML file whose content lands under `package` ('' for the top)."""
+        """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
         with file.open(encoding="utf-8") as stream:
             root = yaml.compose(stream, Loader=SAFE_LOADER)
         if package:
@@ -56,18 +56,18 @@ class Origins:
     def add_command_line(self, keys: Iterable[str]) -> None:
         """Record that these dotted keys were given on the command line."""
         for key in keys:
-            # A value given on the command line also replaces every value that the files set below it.
+            # A value from the command line also replaces every value that the files set below it.
             for known in [known for known in self.by_key if known.startswith(key + ".")]:
                 self.by_key[known] = Origin(None)
             self.by_key[key] = Origin(None)
-            # What was null becomes a section where a key below it is given: `stop.when=...` is all there is of `stop`.
+            # A null becomes a section when a key below it is given: `stop.when=...` is then all of `stop`.
             parts = key.split(".")
             for parent in (".".join(parts[:place]) for place in range(1, len(parts))):
                 if parent in self._single:
                     self.by_key[parent] = Origin(None)
 
     def of(self, key: str) -> Origin | None:
-        """Return the origin of `key`, or of something below it, or of the nearest parent that has one; else None."""
+        """Return the origin of `key`, or of a key below it, or of the nearest parent that has one; else None."""
         below = [known for known in self.by_key if known.startswith(key + ".")]
         if below and key not in self.by_key:
             return self.by_key[below[-1]]
@@ -78,13 +78,13 @@ class Origins:
         return None
 
     def where(self, key: str) -> str:
-        """Return `rewards.x.weight (conf/exp/mine.yaml:12)`, as in every error message; without an origin the key."""
+        """Return `rewards.x.weight (conf/exp/mine.yaml:12)` for error messages; without an origin only the key."""
         origin = self.of(key)
         return f"{key} ({origin})" if origin else key
 
 
 def _keys(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int, bool]]:
-    """Yield (dotted key, line, whether there are keys below it) of a mapping and those inside it."""
+    """Yield (dotted key, line, whether it has keys below it) for a mapping and those inside it."""
     for key_node, value_node in node.value:
         name = str(key_node.value)
         if not prefix and name == "defaults":

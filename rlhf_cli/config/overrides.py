@@ -1,8 +1,8 @@
-"""Turns what a user types into what Hydra understands.
+"""Translates what a user types into Hydra's overrides.
 
-Left alone, Hydra wants `+` for what is new and nothing for what is there, which asks the user to know the tree. Here
-every value override becomes `++key=value` (set it, whether or not it is there) and pydantic judges the key afterwards.
-Group choices and deletions (`~key`) keep Hydra's own meaning; what is about Hydra itself (`hydra.*`) is refused.
+Hydra itself needs `+` for new keys and no sign for existing ones, so users would have to know the tree. Here every
+value override becomes `++key=value` (set it, whether or not it exists), and pydantic validates the key afterwards.
+Group choices and deletions (`~key`) keep Hydra's meaning; overrides of Hydra itself (`hydra.*`) are refused.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rlhf_cli.tables.words_of_others import HYDRA_INSTEAD
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
 _OF_ANY_SHAPE = "expect"
-"""A key whose value may be a list or names; what is typed takes the place of the whole."""
+"""A key whose value may be a list or a mapping; a typed value replaces all of it."""
 _TEMPLATE = "data.prompt"
 EXPECT_AFRESH = f"++{_OF_ANY_SHAPE}=null"
-"""The override that goes before a typed `expect`."""
+"""The override that precedes a typed `expect`."""
 _PLAIN_OPTIONS = re.compile(r"^[\w./,:-]+$")
 _BY_PATH = {"model": "local", "data": "file"}
-"""Names the choice of a group whose `path` is a user's own."""
+"""Maps a group to its choice with a `path` for the user's own."""
 
 
 def rewrite(typed: list[str]) -> list[str]:
     """Return the Hydra overrides for what the user typed, in the order Hydra applies them.
 
-    Raises ConfigError for a word that is no override and for a group option that does not exist.
+    Raise ConfigError for a word that is not an override and for a group option that does not exist.
     """
     known = groups()
     rewritten: list[str] = []
@@ -44,18 +44,18 @@ def rewrite(typed: list[str]) -> list[str]:
         if override is None:
             raise not_an_override(typed, place, known)
         group = override.lstrip("+").partition("=")[0]
-        if group == _OF_ANY_SHAPE:  # Hydra merges into what is there, and fails where a list meets names
+        if group == _OF_ANY_SHAPE:  # Hydra would merge, and fails for a list and a mapping
             rewritten.append(EXPECT_AFRESH)
         appended.get(group, rewritten).append(override)
-    # `exp` before `debug`: what is composed last wins.
+    # `exp` before `debug`: the last one composed wins.
     return [*rewritten, *(override for group in APPENDED_GROUPS for override in appended[group])]
 
 
 def quote_paths(text: str) -> str:
-    """Return the word with its value in quotes where that is a file or folder whose name Hydra would take for grammar.
+    """Return the word with its value quoted if the value is an existing path that Hydra would parse as grammar.
 
-    The folders of a sweep's runs are called `weight=0.5,seed=2`. A rule to stop by, `kl > 10`, is no grammar either,
-    nor is a prompt's template, `Question: {question}`.
+    Folders of a sweep's runs have names such as `weight=0.5,seed=2`. Stop rules (`kl > 10`) and prompt templates
+    (`Question: {question}`) are also quoted.
     """
     key, equals, value = text.partition("=")
     is_typed_plain = equals and not any(quote in value for quote in "'\"")
@@ -69,7 +69,7 @@ def quote_paths(text: str) -> str:
 
 
 def refuse_several_values(typed: list[str]) -> None:
-    """Raise ConfigError for a word that gives a key several values, which is for a sweep."""
+    """Raise ConfigError for a word that gives a key several values, which only a sweep accepts."""
     for text in map(quote_paths, typed):
         key, equals, value = text.partition("=")
         if not equals or key.startswith(("~", "hydra")) or not any(sign in value for sign in ",("):
@@ -77,7 +77,7 @@ def refuse_several_values(typed: list[str]) -> None:
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
-            continue  # composing says what is wrong with it
+            continue  # composing reports what is wrong with it
         if override.is_sweep_override():
             raise ConfigError(
                 "several values for one key are a sweep: a run for each",
@@ -89,7 +89,7 @@ def refuse_several_values(typed: list[str]) -> None:
 
 
 def _rewrite_one(typed: str, known: Groups) -> str | None:
-    """Return Hydra's override for one word, None for a word that is none."""
+    """Return Hydra's override for one word, or None if the word is not an override."""
     text = quote_paths(typed)
     if text.startswith("~"):
         return text
@@ -99,7 +99,7 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
     key, value = match["key"].strip(), match["value"]
     refuse_hydra(key, text)
     group, at, _ = key.partition("@")
-    is_dict = value.startswith("{") and not at  # model={path: x}: values for the section, no choice of an option
+    is_dict = value.startswith("{") and not at  # model={path: x} sets values; it chooses no option
     if group in known and not is_dict:
         is_appended = bool(at) or group in APPENDED_GROUPS
         _require_options(key, value, known[group])
@@ -123,7 +123,7 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
 
 
 def refuse_hydra(key: str, text: str) -> None:
-    """Raise ConfigError for a word about Hydra itself, which composes and runs nothing: it would change nothing."""
+    """Raise ConfigError for an override of Hydra's own settings, which would have no effect here."""
     if key != "hydra" and not key.startswith(("hydra.", "hydra/")):
         return
     about = key.removeprefix("hydra")[1:].partition(".")[0]
@@ -155,7 +155,7 @@ def _require_options(key: str, value: str, options: dict[str, Path]) -> None:
 
 
 def _by_path(group: str, value: str) -> str | None:
-    """Return how a model or data of one's own is named, where a folder, a file, a hub id or a run was typed instead."""
+    """Return the override for the user's own model or data, if a folder, file, hub id or run was typed as the option."""
     choice = _BY_PATH.get(group)
     if choice is None or not ("/" in value or ":" in value or Path(value).exists()):
         return None

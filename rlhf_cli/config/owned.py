@@ -1,4 +1,4 @@
-"""Lists the TRL arguments that are set in a section of ours instead, so that no setting exists in two places."""
+"""Lists the TRL arguments that are set in our own sections instead, so that no setting exists in two places."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OWNED: dict[str, str] = {
     "hub_token": "the environment variable HF_TOKEN",
     "push_to_hub_token": "the environment variable HF_TOKEN",
 }
-"""Maps a TRL field to where it is set instead."""
+"""Maps a TRL field to the key that replaces it."""
 
 OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
-"""Does the same where `trainer.baseline` is a critic; without a critic these fields stay TRL's."""
+"""The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
 
 
 def home_of(name: str, *, has_critic: bool) -> str | None:
-    """Return where an argument of TRL's is set instead, None where the user may set it under `trainer.args`."""
+    """Return the key that replaces a TRL argument, or None if it may be set under `trainer.args`."""
     return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)

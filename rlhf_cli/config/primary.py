@@ -1,4 +1,4 @@
-"""Writes `primary:` out: the reward that must be met before any other counts becomes a gate on every other."""
+"""Expands `primary:` into gates: the primary reward gates every other reward."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from rlhf_cli.config.schema.reward_section import Gate, Reward
 
 
 def expand_primary(experiment: Experiment) -> Experiment:
-    """Return the same experiment with `primary` turned into ordinary gates: one gate graph, one code path.
+    """Return the experiment with `primary` turned into ordinary gates, so that the code handles only gates.
 
-    The primary reward itself and those it waits for come before it and get no gate. An experiment without `primary`, or
-    whose `primary` names no reward of its own, comes back as it is.
+    The primary reward and those it depends on come before it and get no gate. An experiment without `primary`, or whose
+    `primary` does not name one of its rewards, is returned unchanged.
     """
     gate = experiment.primary
     if gate is None or gate.by not in experiment.rewards:

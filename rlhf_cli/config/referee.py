@@ -1,4 +1,4 @@
-"""Judges a composed configuration and reports every problem at once, each with its place and a way out."""
+"""Validates a composed configuration and reports every problem at once, each with its place and a suggested fix."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _RULES = (
 def judge(composed: Composed) -> Experiment:
     """Return the experiment that a composed configuration describes.
 
-    Raises Problems, or the single UserError where there is only one, naming each key with its file and line.
+    Raise Problems, or the UserError itself if there is only one, naming each key with its file and line.
     """
     tree, origins = composed.tree, composed.origins
-    # A frozen experiment has been filled, and is read where the file may no longer be.
+    # A frozen experiment is already filled, and may be read where the file no longer exists.
     problems: list[UserError] = [] if composed.frozen else [*fill_from_accelerate_file(tree, origins)]
     problems += [*_missing(tree, origins), *_forbidden(composed), *number_problems(tree, origins)]
     experiment: Experiment | None = None
@@ -76,14 +76,14 @@ def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
 
 
 def _example(key: str, tree: JsonTree) -> str:
-    """Return what could be typed for a missing value."""
+    """Return an example to type for a missing value."""
     rewards = tree.get("rewards")
     is_objective = key == "sweep.objective" and isinstance(rewards, dict) and rewards
     return f"rewards/{next(iter(rewards))}/mean" if is_objective and isinstance(rewards, dict) else "VALUE"
 
 
 def _is_trusted(key: str, composed: Composed) -> bool:
-    """Return whether the key was typed just now, or when the run was frozen."""
+    """Return whether the key was typed on the command line, now or when the run was frozen."""
     origin = composed.origins.of(key)
     return origin is not None and (origin.file is None or origin.file == composed.frozen)
 
@@ -94,9 +94,9 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
     for key, value in leaves(tree):
         name = key.rpartition(".")[2]
         if is_secret_key(name):
-            remember(value)  # whatever else is wrong with it, no message repeats it
+            remember(value)  # so that no message prints the value
         if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
-            continue  # trainer_problems names where it belongs; the name a user gives a reward is no key of ours
+            continue  # trainer_problems reports where it belongs; the name a user gives a reward is not one of our keys
         if name == "_target_":
             yield ConfigError(
                 "`_target_` would call any Python function a configuration names",
@@ -111,7 +111,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 hint=f"{key}=true on the command line, if you do trust it",
             )
         elif key in from_environment:
-            continue  # the run folder will say where it is, not what
+            continue  # the run folder will hold a reference, not the value
         elif value is not None and not isinstance(value, dict) and is_secret_key(name):
             yield ConfigError(
                 f"{key} would put a secret into the run folder",

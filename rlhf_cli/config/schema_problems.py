@@ -1,4 +1,4 @@
-"""Makes of what pydantic refuses one error a key: which key it is, where it was written, what was meant."""
+"""Converts pydantic's errors into one error per key: which key, where it was written, what was meant."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FORMS = {
     "launch": "HOST:PORT, such as node1:29500",
     "rewards": "at most 128 letters, digits and '_', the first no digit: overrides name the reward so",
 }
-"""Section -> in words, the pattern that a text in it has to match."""
+"""Section -> the pattern for its texts, in words."""
 _BOUNDS = re.compile(r"`(\w+)` as \[low, high\]")
 
 
 def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) -> Iterator[UserError]:
-    """Yield an error for every key that pydantic refuses; of a union's alternatives one is told."""
+    """Yield an error for every key that pydantic rejects; only one per key, even for a union."""
     by_key: dict[str, tuple[Path, ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         path = _keys_of(detail, tree)
@@ -51,7 +51,7 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
         if key in unknown:
             yield unknown[key]
         elif detail["type"] == "missing" and key in meant:
-            continue  # it was given, under another name
+            continue  # it was given under another name
         elif detail["type"] == "missing":
             yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}=VALUE")
         else:
@@ -78,7 +78,7 @@ def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
 
 
 def _nested(path: Path, tree: JsonTree) -> str:
-    """Return the YAML that sets a key which was written with dots in a file, from its outermost new key on."""
+    """Return the YAML for a key that a file wrote with dots, starting at its outermost new key."""
     value: Any = tree
     for part in path:
         value = value[part]
@@ -88,7 +88,7 @@ def _nested(path: Path, tree: JsonTree) -> str:
 
 
 def _spoken_key(path: Path) -> str | None:
-    """Return the key of this section that people call so, None for no such word: `min` for a gate's `at_least`."""
+    """Return the key of this section for a common synonym, such as `min` for a gate's `at_least`; else None."""
     sections = [part for part in path[:-1] if isinstance(part, str)]
     if not sections or any(isinstance(part, int) for part in path):
         return None
@@ -97,7 +97,7 @@ def _spoken_key(path: Path) -> str | None:
 
 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
-    """Return the choice of an option that was meant by `trianer=ppo`: the option says that it was no value."""
+    """Return the group choice meant by a misspelt group such as `trianer=ppo`, recognised by its option."""
     value, known = tree.get(str(path[0])), groups()
     group = nearest(str(path[0]), known) if len(path) == 1 and isinstance(value, str) else None
     if group is None or value not in known[group]:
@@ -106,9 +106,7 @@ def _group_choice(path: Path, tree: JsonTree) -> str | None:
 
 
 def _meant(path: Path, tree: JsonTree) -> str | None:
-    """Return the key that was meant: all of it where one value was given below, the part that is wrong where several
-    were.
-    """
+    """Return the key that was meant: the full key if one value was given below it, else only the wrong part."""
     whole = _with_all_below(path, tree)
     meant = meant_key(_dotted(whole), tree)
     if meant is None and len(whole) > len(path):
@@ -117,7 +115,7 @@ def _meant(path: Path, tree: JsonTree) -> str | None:
 
 
 def _with_all_below(path: Path, tree: JsonTree) -> Path:
-    """Return the path with the keys below it, as long as there is one of them."""
+    """Return the path extended by the keys below it, as long as there is exactly one."""
     node: Any = tree
     for part in path:
         node = node[part]
@@ -148,7 +146,7 @@ def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -
 
 
 def _meant_instead(path: Path, given: JsonValue) -> str | None:
-    """Return `key=value` with the value that was meant; a part of a list's entry cannot be typed alone."""
+    """Return `key=value` with the value that was meant, or None for a list entry, which cannot be typed alone."""
     if not path or any(isinstance(part, int) for part in path):
         return None
     section, field = section_at(path), field_at(path)
@@ -158,7 +156,9 @@ def _meant_instead(path: Path, given: JsonValue) -> str | None:
 
 
 def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
-    """Return what was meant by a key that a section's own rule refuses: bounds in their order, a rule's `when`."""
+    """Return a fix for a key that a section's own validator rejects: bounds in order, or the misspelt key of a stop
+    rule.
+    """
     given = detail["input"]
     if not isinstance(given, dict):
         return None
@@ -172,7 +172,7 @@ def _meant_below(path: Path, detail: ErrorDetails) -> str | None:
 
 
 def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | None:
-    """Return the choice of a ready-made section that was meant by a word or by null: `track: null` is track=none."""
+    """Return the ready-made section meant by a word or null: `track: null` means track=none."""
     group = _dotted(path)
     options = groups().get(group, {})
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
@@ -185,7 +185,7 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
 
 
 def _option(path: Path, given: JsonValue) -> str | None:
-    """Return the choice of the ready-made reward that was given as if it were a value: `rewards.short=brevity`."""
+    """Return the ready-made reward that was given as if it were a value: `rewards.short=brevity`."""
     if len(path) != 2 or path[0] != "rewards" or not isinstance(given, str):
         return None
     close = nearest(given, groups().get("reward", {}))
@@ -193,7 +193,7 @@ def _option(path: Path, given: JsonValue) -> str | None:
 
 
 def _in_form(path: Path, detail: ErrorDetails) -> str | None:
-    """Return a name that a run or a reward may have, like the one that was given with other signs in it."""
+    """Return a valid name for a run or reward, similar to one that has invalid characters."""
     if detail["type"] != "string_pattern_mismatch":
         return None
     given = str(detail["input"])
@@ -205,14 +205,14 @@ def _in_form(path: Path, detail: ErrorDetails) -> str | None:
 
 
 def _own_model(path: Path, given: JsonValue) -> str | None:
-    """Return the group's choice that takes a `path`, where one was given beside what another choice builds."""
+    """Return the group choice that accepts a `path`, if a path was given together with another choice's `build`."""
     if path != ["model"] or not isinstance(given, dict) or bool(given.get("path")) != bool(given.get("build")):
         return None
     return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
 
 
 def _other_reward(path: Path, tree: JsonTree) -> str | None:
-    """Return the key of the reward that was meant where a part of one was given under a name that no reward has."""
+    """Return the key of the reward that was meant, if a part of a reward was given under an unknown name."""
     rewards = tree.get("rewards")
     if len(path) != 2 or path[0] != "rewards" or not isinstance(rewards, dict):
         return None

@@ -1,4 +1,4 @@
-"""Mends words that are no overrides: the shell broke them at a blank, a bracket or a quote is missing, `=` is."""
+"""Repairs words that are not overrides: split by the shell at a space, or without a bracket, a quote or `=`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Groups = dict[str, dict[str, Path]]
 
 
 def not_an_override(typed: Sequence[str], place: int, known: Groups) -> ConfigError:
-    """Return what is wrong with the word at this place of a command line, which is no override, and what was meant."""
+    """Return an error for the word at this position of a command line, which is not an override, with a suggestion."""
     text = typed[place]
     return ConfigError(
         f"{text!r} is not an override",
@@ -31,7 +31,7 @@ def not_an_override(typed: Sequence[str], place: int, known: Groups) -> ConfigEr
 
 
 def _choice(text: str, known: Groups) -> str | None:
-    """Return the group choice that a bare name stands for: an experiment, else any option that is called so."""
+    """Return the group choice for a bare name: an experiment, or else any option with that name."""
     path = Path(text)
     if path.suffix in (".yaml", ".yml"):
         group = path.parent.name if path.parent.name in known else "exp"
@@ -47,7 +47,7 @@ def _choice(text: str, known: Groups) -> str | None:
 
 
 def _with_its_value(typed: Sequence[str], place: int) -> str | None:
-    """Return `key=value` where the value was typed behind a blank, `key=VALUE` where there is none."""
+    """Return `key=value` if the value was typed after a space, or `key=VALUE` without a value."""
     text = typed[place]
     behind = typed[place + 1] if place + 1 < len(typed) else ""
     is_key = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", text) is not None
@@ -60,13 +60,15 @@ def _with_its_value(typed: Sequence[str], place: int) -> str | None:
 
 
 def _is_section_or_key(text: str) -> bool:
-    from rlhf_cli.config.schema.keys import valid_keys  # pydantic's classes of all sections come with it
+    from rlhf_cli.config.schema.keys import valid_keys  # it imports the pydantic classes of all sections
 
     return text in valid_keys([])
 
 
 def _broken_at_blanks(typed: Sequence[str], place: int) -> str | None:
-    """Return in quotes the words that were one before the shell saw them: a bracket of the first is closed later."""
+    """Return, in quotes, the words that were one before the shell split them: a later word closes a bracket of the
+    first.
+    """
     for first in range(place, -1, -1):
         if "=" in typed[first] and _missing(typed[first]):
             for last in range(place, len(typed)):
@@ -77,7 +79,7 @@ def _broken_at_blanks(typed: Sequence[str], place: int) -> str | None:
 
 
 def readable(text: str) -> str | None:
-    """Return an override as Hydra can read it: its brackets closed, or what holds other signs in quotes; else None."""
+    """Return an override that Hydra can parse, with its brackets closed or special characters quoted; else None."""
     key, equals, value = text.partition("=")
     if not equals:
         return None
@@ -94,7 +96,7 @@ def readable(text: str) -> str | None:
 
 
 def in_shell_quotes(text: str) -> str:
-    """Return a word as a shell takes it, in quotes that it does not hold itself."""
+    """Return a word in shell quotes of a kind that it does not contain."""
     return f"'{text}'" if "'" not in text else f'"{text}"'
 
 
@@ -110,7 +112,7 @@ def _in_quotes(text: str) -> str:
 
 
 def _missing(text: str) -> str:
-    """Return the brackets that would close what is open in a text; '' where nothing is."""
+    """Return the brackets that would close the open ones in a text; '' if all are closed."""
     open_ones: list[str] = []
     for sign in text:
         if sign in _CLOSING:

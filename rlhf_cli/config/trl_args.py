@@ -1,8 +1,8 @@
-"""Reads from the source of the installed TRL what it accepts, without importing it.
+"""Reads the fields of TRL's config classes from the source of the installed TRL, without importing it.
 
-Importing a TRL config class costs seconds; reading the same dataclass with `ast` costs a fraction of a second and gives
-the same fields (a contract test holds the two against each other). From the source come the field names, their
-annotations, and the values a docstring lists for a `str` field.
+Importing a TRL config class takes seconds; reading the same dataclass with `ast` takes a fraction of a second and gives
+the same fields (a contract test compares them). The source provides the field names, their annotations, and the values
+that a docstring lists for a `str` field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlhf_cli.tables.trl_choices import CHOICES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 _HOMES = ("trainer", "experimental/*")
-"""Holds the folders of TRL, as globs, in which a config class lies in a file of its own name."""
+"""Globs for the folders of TRL in which a config class has a file named after it."""
 
 _ANY = re.compile(
     r"\b(?!(?:None|True|False|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*"
@@ -34,7 +34,7 @@ _ANY = re.compile(
 
 @dataclass(frozen=True)
 class TrlField:
-    """A field of a TRL config class. `choices` is empty where any value of the type is accepted."""
+    """A field of a TRL config class. `choices` is empty if any value of the type is accepted."""
 
     name: str
     annotation: str
@@ -44,7 +44,7 @@ class TrlField:
 
 @dataclass(frozen=True)
 class TrainerFields:
-    """A TRL trainer as its user sees it: its name, its config class and the fields of that class by name."""
+    """A TRL trainer: its name, its config class and the fields of that class."""
 
     name: str
     config_class: str
@@ -55,7 +55,7 @@ class TrainerFields:
 def package_dir(package: str) -> Path:
     """Return the folder of an installed package without importing it.
 
-    Raises ModuleNotFoundError where the package is not installed.
+    Raise ModuleNotFoundError if the package is not installed.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -65,9 +65,9 @@ def package_dir(package: str) -> Path:
 
 @cache
 def trainers() -> dict[str, Path]:
-    """Return a map of every trainer class TRL ships -> the file that defines it.
+    """Return every trainer class in TRL -> the file that defines it.
 
-    Of two classes with one name it holds the stable one.
+    If two classes have the same name, keep the stable one.
     """
     trl = package_dir("trl")
     file_by_class: dict[str, Path] = {}
@@ -80,20 +80,20 @@ def trainers() -> dict[str, Path]:
 
 @cache
 def trainer(name: str) -> TrainerFields:
-    """Return what the trainer's config class takes. Raises KeyError for a trainer that has no row in the table."""
+    """Return the arguments of a trainer's config class. Raise KeyError for a trainer without a row in the table."""
     config_class = TRAINERS[name].config_class
     return TrainerFields(name, config_class, config_fields(config_class))
 
 
 @cache
 def config_fields(config_class: str) -> dict[str, TrlField]:
-    """Return the fields of a TRL config class, inherited ones included, in the order of the dataclass."""
+    """Return the fields of a TRL config class, including inherited ones, in the order of the dataclass."""
     fields: dict[str, TrlField] = {}
     for file, name in _bases(config_class):
         node = _fields_of_class(file, name)
         docstring = ast.get_docstring(node) or ""
         choices = _documented_choices(docstring)
-        # `scale_rewards: str` is documented, and handled, as "`str` or `bool`".
+        # `scale_rewards: str` is documented, and used, as "`str` or `bool`".
         also_bool = set(re.findall(r"^ *(\w+) \(`str` or `bool`", docstring, re.MULTILINE))
         for item in node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
@@ -110,12 +110,12 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
 
 
 def class_bodies(config_class: str) -> list[ast.ClassDef]:
-    """Return a TRL config class and what it inherits from, transformers' first, as far as their fields go."""
+    """Return a TRL config class and its bases, transformers' first, up to their first methods."""
     return [_fields_of_class(file, name) for file, name in _bases(config_class)]
 
 
 def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
-    """Return the value an argument will have: the experiment's, else TRL's default, else None."""
+    """Return the value of an argument: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)
 
@@ -127,7 +127,7 @@ def owner_of(field: str) -> list[str]:
 
 
 def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
-    """Return (what is expected, nearest valid value or None) when `value` does not fit `field`, else None."""
+    """Return (expected value in words, nearest valid value or None) if `value` does not fit `field`, else None."""
     if isinstance(value, str) and field.choices and value not in field.choices:
         return "one of " + ", ".join(field.choices), nearest(value, field.choices)
     if isinstance(value, list) and field.choices:
@@ -144,7 +144,7 @@ def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
 
 
 def _in_words(field: TrlField) -> str:
-    """Return what a field takes: a number in words and with its default, anything else as TRL declares it."""
+    """Return what a field accepts: a number in words with its default, other types as TRL declares them."""
     kinds = {"int": "a whole number", "float": "a number"}
     names = [name.strip() for name in field.annotation.split("|")]
     if not any(name in kinds for name in names):
@@ -154,7 +154,7 @@ def _in_words(field: TrlField) -> str:
 
 
 def json_schema(field: TrlField) -> JsonTree:
-    """Return what `complaint` accepts of a field as JSON Schema."""
+    """Return the values that `complaint` accepts as JSON Schema."""
     if field.choices:
         arms: list[JsonValue] = [{"enum": [*field.choices]}]
         arms += [{"type": "boolean"}] if "bool" in field.annotation else []
@@ -165,12 +165,12 @@ def json_schema(field: TrlField) -> JsonTree:
 
 @cache
 def _adapter(annotation: str) -> TypeAdapter[object]:
-    """Return a strict pydantic judge for an annotation; types only TRL or torch knows accept anything."""
+    """Return a strict pydantic validator for an annotation; types that only TRL or torch defines accept any value."""
     text = _ANY.sub("Any", annotation.replace("'", "").replace('"', ""))
-    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL wraps a scalar into the list itself
+    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL itself wraps a scalar into the list
     names = {"Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
     try:
-        # The text comes from the installed TRL's own annotations, reduced to the names above; no user text gets here.
+        # The text comes from the installed TRL's own annotations, reduced to the names above; it contains no user text.
         annotated = eval(scalar_too, {"__builtins__": {}}, {**names, **_BUILTIN_TYPES})
     except (TypeError, SyntaxError, NameError):
         annotated = Any
@@ -197,7 +197,7 @@ def _bases(config_class: str) -> list[tuple[Path, str]]:
 
 @cache
 def _fields_of_class(file: Path, name: str) -> ast.ClassDef:
-    """Parse a dataclass as far as its first method: docstring and fields, a tenth of what the whole file costs."""
+    """Parse a dataclass up to its first method: docstring and fields, a tenth of the cost of the whole file."""
     fields = _class_source(file, name).split("\n    def ")[0].split("\n    @")[0]
     node = ast.parse(fields).body[0]
     assert isinstance(node, ast.ClassDef)
@@ -235,10 +235,10 @@ def _default(item: ast.AnnAssign) -> object:
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
-    """Return a map of field -> values, for the fields whose documentation lists them.
+    """Return field -> values, for the fields whose documentation lists them.
 
-    Two forms occur: a bullet a value (- `"grpo"`: ...) and "one of `"a"`, `"b"`". A list with a single value is no
-    closed set and is left open.
+    Two forms occur: one bullet per value (- `"grpo"`: ...) and "one of `"a"`, `"b"`". A list with a single value is not
+    treated as a closed set.
     """
     choices: dict[str, tuple[str, ...]] = {}
     blocks = re.split(r"^ {4,8}(\w+) \(`", docstring, flags=re.MULTILINE)

@@ -1,7 +1,8 @@
-"""Says which mode of a truncation policy the rewards of an experiment want, and where a chosen one contradicts them.
+"""Chooses the mode of a truncation policy that fits an experiment's rewards, and warns if a chosen mode does not.
 
-Bootstrapping puts the critic's value of what would have followed beside what a cut row earned (`add`) or in its place
-(`replace`). `add` is right where rewards come step by step, `replace` where the whole answer is judged: docs/ppo.md.
+Bootstrapping adds the critic's value of the missing continuation to the reward of a truncated row (`add`) or replaces
+that reward by it (`replace`). Use `add` for rewards given step by step, `replace` for a score of the whole answer:
+docs/ppo.md.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LISTS = {"list", "List", "Sequence", "tuple"}
 
 
 def with_truncation_mode(experiment: Experiment) -> Experiment:
-    """Return the same experiment with `truncation.mode` written out, where its policy has modes and none was given."""
+    """Return the experiment with `truncation.mode` filled in, if its policy has modes and none was chosen."""
     truncation = experiment.truncation
     if truncation.mode is not None or not truncation.row.modes:
         return experiment
@@ -28,7 +29,7 @@ def with_truncation_mode(experiment: Experiment) -> Experiment:
 
 
 def truncation_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield what a mode that was asked for will do to these rewards, where the other is meant for them."""
+    """Yield a warning if the chosen mode does not fit the rewards, with its effect."""
     truncation = experiment.truncation
     if truncation.row.mode_if_dense is None:
         return
@@ -47,16 +48,16 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def _has_dense_rewards_alone(experiment: Experiment) -> bool:
-    """Return whether every reward that counts comes step by step."""
+    """Return whether every reward with a weight is given step by step."""
     counting = [reward for reward in experiment.rewards.values() if reward.weight != 0]
     return experiment.aggregate in AGGREGATES and bool(counting) and all(is_dense(reward) for reward in counting)
 
 
 def is_dense(reward: Reward) -> bool:
-    """Return whether a reward is said to be given token by token: by `spread: even`, or by what its function returns.
+    """Return whether a reward is declared per token: by `spread: even`, or by its function's return type.
 
-    The function's source is read, not imported: a list in a list (`list[list[float]]`, `list[list[Span]]`) is dense.
-    One that does not say what it returns counts as a score of the whole answer.
+    The function's source is read, not imported: a list of lists (`list[list[float]]`, `list[list[Span]]`) is dense. A
+    function without a return type counts as a score of the whole answer.
     """
     if reward.fn is None:
         return False
@@ -70,7 +71,7 @@ def _returns_lists(fn: str) -> bool:
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
     except (SyntaxError, ValueError):
-        return False  # preflight says so
+        return False  # preflight reports it
     functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name]
     returned: ast.AST | None = functions[-1].returns if functions else None
     if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
@@ -82,7 +83,7 @@ def _returns_lists(fn: str) -> bool:
 
 
 def _parsed(annotation: str) -> ast.AST | None:
-    """Return the type that an annotation in quotes names, None where it is prose: Python takes any text there."""
+    """Return the type in a quoted annotation, or None if it is prose, which Python allows there."""
     try:
         return ast.parse(annotation, mode="eval").body
     except (SyntaxError, ValueError):

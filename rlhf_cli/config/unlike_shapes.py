@@ -1,4 +1,4 @@
-"""Finds keys that one file gives a list and another a mapping: OmegaConf merges neither into the other."""
+"""Reports keys that are a list in one file and a mapping in another: OmegaConf cannot merge the two."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WORDS = {"list": "a list", "mapping": "keys with values"}
 
 
 def unlike_shapes(files: Iterable[tuple[Path, str]]) -> Iterator[ConfigError]:
-    """Yield an error for every key whose list meets a mapping. `files` are (file, package) in the order of the merge.
+    """Yield an error for every key that is both a list and a mapping. `files` are (file, package) in merge order.
 
-    A list takes the place of another list, and a mapping is merged into another mapping; so the later file may have
-    what it means in the shape of the earlier one.
+    A list replaces another list, and a mapping is merged into another mapping, so the later file can use the shape of
+    the earlier one.
     """
     seen: dict[str, tuple[str, Origin]] = {}
     for file, package in files:
@@ -40,7 +40,7 @@ def unlike_shapes(files: Iterable[tuple[Path, str]]) -> Iterator[ConfigError]:
 
 
 def _shapes(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (dotted key, list or mapping, line) of everything in a mapping that is one of both."""
+    """Yield (dotted key, "list" or "mapping", line) for every list and mapping inside a mapping."""
     for key_node, value_node in node.value:
         name = str(key_node.value)
         if not prefix and name == "defaults":

@@ -23,7 +23,7 @@ _ADDRESS = slice(20, 24)
 
 
 def towards(host: str) -> dict[str, str]:
-    """Return the variable that names the interface towards `host`; empty if it is already set or no interface matches."""
+    """Return the variable that names the interface towards `host`; empty if it is set already or no interface fits."""
     if GLOO in os.environ:
         return {}
     name = interface_of(own_address(host))

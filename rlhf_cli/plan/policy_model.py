@@ -44,9 +44,7 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
                 expected="a causal language model",
                 hint="the model it was trained from; a reward model belongs to rewards.NAME.model",
             )
-        describe_reward_model(
-            model.path, where=where
-        )  # raises for several labels: such a model cannot be trained further
+        describe_reward_model(model.path, where=where)  # raises if it has several labels
     return described + more
 
 

@@ -1,4 +1,4 @@
-"""Checks everything about an experiment that can be known before torch is imported, and reports all problems together."""
+"""Checks everything about an experiment that can be known before torch is imported; reports all problems at once."""
 
 from __future__ import annotations
 

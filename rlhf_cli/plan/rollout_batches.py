@@ -166,7 +166,7 @@ def _require_at_least(least: int, name: str, value: int, origins: Origins) -> No
 
 
 def _round_of_one(origins: Origins) -> UserError:
-    """Return an error that only PPO can have: TRL needs two completions per round, and PPO has no group to ensure that."""
+    """Return an error that only PPO can have: TRL needs two completions per round, and PPO has no groups."""
     key = "trainer.args.per_device_train_batch_size"
     return ConfigError(
         "one completion a round is too few",

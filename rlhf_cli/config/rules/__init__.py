@@ -1,1 +1,1 @@
-"""Holds the rules that need more than one key: each yields its problems, with their place and a way out."""
+"""Validation rules that involve several keys: each yields its problems, with their place and a suggested fix."""

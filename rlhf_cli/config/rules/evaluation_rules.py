@@ -1,4 +1,4 @@
-"""Checks evaluation while a run trains: on which rows it runs, and whether the best checkpoint's metric is logged."""
+"""Checks evaluation during training: which rows it uses, and whether the best checkpoint's metric is logged."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an evaluation without rows or with two origins of them, and for a best checkpoint by a metric
-    that nobody will log.
+    """Yield a problem for an evaluation without rows or with two sources of rows, and for a best checkpoint by a metric
+    that is not logged.
     """
     args = experiment.trainer.args
     yield from _two_origins(experiment, origins)
@@ -84,7 +84,7 @@ def _two_origins(experiment: Experiment, origins: Origins) -> Iterator[UserError
 
 
 def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
-    """Return what a metric's name should be and the nearest such name; None for one to be left as it is."""
+    """Return what a metric's name should be and the nearest such name; None if the name is acceptable."""
     if (part := _OF_A_PART.match(name)) is not None and part["rest"] not in _PARTS:
         close = nearest(part["rest"], _PARTS) or "total"
         return f"{part[1]}/ and one of {', '.join(_PARTS)}, rewards/NAME", f"{part[1]}/{close}"
@@ -105,19 +105,19 @@ def _better(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
 
 
 def _relative(name: str, experiment: Experiment) -> str | None:
-    """Return why a total's evaluations cannot be compared; None where they can, and for what is no total.
+    """Return why evaluations of a total cannot be compared; None if they can, or for other metrics.
 
-    A running deviation can be had in an evaluation, but it moves with the training: so does the unit of the total.
+    A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
     """
     normalize = {reward: section.normalize for reward, section in experiment.rewards.items()}
-    if name in _TRLS_TOTAL:  # of z-scores it has none: it is the mean of what they were made from
+    if name in _TRLS_TOTAL:  # TRL's total has no z-scores: it is the mean of the raw scores
         return why_no_total(normalize, "sum")
     part = _OF_A_PART.match(name)
     return why_no_total(normalize, experiment.aggregate) if part is not None and "total" in part["rest"] else None
 
 
 def _foremost(experiment: Experiment) -> str:
-    """Return the reward that the others are gated by, else the first."""
+    """Return the reward that gates the others, else the first."""
     return experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
 
 

@@ -1,4 +1,4 @@
-"""Checks what a run is expected to come to: an expectation that no run could meet is a mistake."""
+"""Checks the expectations of a run: an expectation that no run could meet is a mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTHING = "expect=null on the command line, to expect nothing"
 
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every expectation that cannot be met by this experiment, or that another says already."""
+    """Yield every expectation that this experiment cannot meet, or that duplicates another."""
     expected = expectations_of(experiment.expect)
     for name, one in expected.items():
         where, key = _place(experiment, origins, name)
@@ -53,9 +53,9 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 
 
 def _clash(one: Expectation, other: Expectation, rewards: list[str]) -> str | None:
-    """Return what is wrong with two expectations of the same number: one of them says nothing, or both cannot be met.
+    """Return what is wrong with two expectations of the same number: one is redundant, or they exclude each other.
 
-    `at_least` and `at_most` of one number, in this order of size, say something each.
+    `at_least` and `at_most` of one number, with the first below the second, are both useful.
     """
     if logged_name(one.metric, rewards) != logged_name(other.metric, rewards) or one.at != other.at:
         return None
@@ -68,7 +68,9 @@ def _clash(one: Expectation, other: Expectation, rewards: list[str]) -> str | No
 
 
 def _place(experiment: Experiment, origins: Origins, name: str) -> tuple[str, str | None]:
-    """Return where an expectation stands, and its key as it can be typed; a part of a list's entry cannot be."""
+    """Return where an expectation was written, and its key for typing; None for a list entry, which cannot be typed
+    alone.
+    """
     if isinstance(experiment.expect, list):
         return f"{origins.where('expect')}, {_named(name)}", None
     key = ".".join(part for part in ("expect", name) if part)

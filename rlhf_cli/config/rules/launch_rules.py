@@ -1,4 +1,4 @@
-"""Checks what is asked of machines and processes."""
+"""Checks the keys of `launch` about machines and deadlines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf_cli.config.schema.launch_section import Launch
 from rlhf_cli.errors import ConfigError, UserError
 
 _USUAL_PORT = 29500
-"""torch's own, which its documents name."""
+"""torch's default port, as in its documentation."""
 _HIGHEST_PORT = 65535
 
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what keeps machines from meeting, and a deadline that is none."""
+    """Yield what prevents machines from meeting, and an invalid deadline."""
     yield from _several_machines(experiment.launch, origins)
     if (deadline := experiment.launch.must_save_by) is not None and (wrong := _no_deadline(deadline)):
         yield ConfigError(
@@ -30,7 +30,7 @@ def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 
 
 def _several_machines(launch: Launch, origins: Origins) -> Iterator[UserError]:
-    """Yield what keeps the machines of a run from meeting; under Slurm they do so by themselves."""
+    """Yield what prevents the machines of a run from meeting; under Slurm they find one another."""
     if launch.rdzv is not None and launch.slurm is not None:
         yield ConfigError(
             "in a job of Slurm the machines find one another",
@@ -66,7 +66,7 @@ def _several_machines(launch: Launch, origins: Origins) -> Iterator[UserError]:
 
 
 def _no_deadline(text: str) -> str | None:
-    """Return what is wrong with a deadline, None where nothing is."""
+    """Return what is wrong with a deadline, or None if it is valid."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:

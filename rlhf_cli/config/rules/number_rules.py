@@ -1,7 +1,7 @@
-"""Checks every number of a composed tree, in whichever section: it is finite, and no learning rate is negative.
+"""Checks every number of a composed tree: it must be finite, and learning rates must not be negative.
 
-The tree is walked as it was composed, so that a number is judged in the sections' fields, in TRL's arguments, in those
-of a function of the user's and inside lists alike: no field has a check of its own.
+The check walks the composed tree, so it covers our sections, TRL's arguments, the arguments of user functions and lists
+alike; no field needs its own check.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NUMERIC = re.compile(r"\b(float|int|Any|dict)\b")
 def number_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for every number that is NaN, infinite or beyond float32, and for negative learning rates.
 
-    A key that there is not, and one that takes a text alone, are for whoever judges keys and types.
+    Unknown keys and keys that accept only text are left to the checks of keys and types.
     """
     for key, value in leaves(tree):
         for number in _numbers(key, value):
-            if not abs(number) <= LARGEST:  # NaN compares as false
+            if not abs(number) <= LARGEST:  # comparisons with NaN are false
                 declared = _declared(tree, key)
                 if declared is not None:
                     yield _refused(tree, key, value, declared, "is not a finite number", "a finite number", origins)
@@ -45,28 +45,28 @@ def number_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
 
 
 def _numbers(key: str, value: object) -> Iterator[int | float]:
-    """Yield a value that is a number; of a text under TRL's arguments, where TRL reads JSON, the numbers in it."""
+    """Yield a value that is a number; for a text under TRL's arguments, which TRL parses as JSON, the numbers in it."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield value
     elif isinstance(value, str) and key.startswith(_ARGS) and _IN_TEXT.match(value):
         try:
             inside = json.loads(value)
         except ValueError:
-            return  # no JSON: TRL says so, or takes it as a text
+            return  # not JSON: TRL reports it, or accepts it as text
         for _, inner in leaves(inside):
             yield from _numbers("", inner)
 
 
 @dataclass(frozen=True)
 class _Declared:
-    """Hold what is declared of a key: its type as a text, "Any" where a function of the user's decides, its default."""
+    """The declaration of a key: its type as text ("Any" if a user's function decides), and its default."""
 
     annotation: str = "Any"
     default: object = None
 
 
 def _declared(tree: JsonTree, key: str) -> _Declared | None:
-    """Return what is declared of a key that takes a number; None for one that takes none, or that there is not."""
+    """Return the declaration of a key that accepts a number; None for a key that does not, or is unknown."""
     if key.startswith(_ARGS):
         declared = _declared_by_trl(section(tree, "trainer"), key.removeprefix(_ARGS).partition("."))
     else:
@@ -104,10 +104,10 @@ def _refused(
 
 
 def _hint(tree: JsonTree, key: str, default: object) -> str | None:
-    """Return what to type: the default, or where there is none a place for the number; of a list the whole list."""
+    """Return what to type: the default, or a placeholder for the number; for a list entry, the whole list."""
     parent, _, name = key.rpartition(".")
     if any(part.isdigit() for part in parent.split(".")):
-        return None  # a part of a list's entry cannot be typed alone
+        return None  # a part of a list entry cannot be typed alone
     if name.isdigit():
         entries: Any = tree
         for part in parent.split("."):

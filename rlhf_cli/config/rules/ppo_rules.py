@@ -1,4 +1,4 @@
-"""Checks the keys of PPO against each other, and refuses the arguments of GRPO that mean nothing there."""
+"""Checks the keys of PPO against each other, and refuses GRPO's arguments that have no meaning in PPO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 
 
 def ppo_argument_problem(name: str, value: object, origins: Origins) -> UserError | None:
-    """Return what is wrong with the value of one of PPO's own arguments among TRL's, None where nothing is."""
+    """Return what is wrong with the value of one of PPO's own arguments, or None if it is valid."""
     try:
         PpoArgs.model_validate({name: value})
     except ValidationError as error:
@@ -27,7 +27,7 @@ def ppo_argument_problem(name: str, value: object, origins: Origins) -> UserErro
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with a critic, or with a section that needs a critic where the trainer has none."""
+    """Yield every problem with a critic, or with a section that needs a critic if the trainer has none."""
     trainer = experiment.trainer
     if trainer.baseline != "critic":
         yield from _without_critic(experiment, origins)
@@ -90,7 +90,7 @@ def _without_critic(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 
 
 def _loss_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for every argument of GRPO that does not fit a clipped loss with an advantage a token."""
+    """Yield a problem for every GRPO argument that does not fit a clipped loss with per-token advantages."""
     args = experiment.trainer.args
     loss = args.get("loss_type")
     if loss in POLICY_LOSSES and not POLICY_LOSSES[loss].is_clipped_ppo:
@@ -119,7 +119,7 @@ def _loss_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def _group_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for everything relative to the other completions of a prompt, of which PPO needs none."""
+    """Yield a problem for every setting that is relative to the other completions of a prompt, which PPO does not need."""
     args = experiment.trainer.args
     if "scale_rewards" in args:
         yield ConfigError(
@@ -171,7 +171,7 @@ def _kl_problems(kl: Kl, args: Mapping[str, object], origins: Origins) -> Iterat
 
 
 def _shared_problems(critic: Critic, experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for everything that a critic lacks which is an adapter on the policy's own body."""
+    """Yield a problem for every setting that is incompatible with a critic that is an adapter on the policy's body."""
     if experiment.model.lora is None:
         yield ConfigError(
             "a critic on the policy's body wants a policy that is an adapter, too",
@@ -181,7 +181,7 @@ def _shared_problems(critic: Critic, experiment: Experiment, origins: Origins) -
             hint="+model.lora.r=16",
         )
     key = "trainer.args.gradient_checkpointing"
-    if experiment.trainer.args.get("gradient_checkpointing") is not False:  # left out, TRL has it on
+    if experiment.trainer.args.get("gradient_checkpointing") is not False:  # TRL's default is on
         yield ConfigError(
             "a critic on the policy's body and gradient checkpointing do not go together",
             where=origins.where(key),
@@ -191,7 +191,7 @@ def _shared_problems(critic: Critic, experiment: Experiment, origins: Origins) -
             expected="false",
             hint=f"{key}=false, or critic.share=none",
         )
-    if experiment.trainer.args.get("activation_checkpointing"):  # transformers heeds this name first
+    if experiment.trainer.args.get("activation_checkpointing"):  # transformers reads this name first
         yield ConfigError(
             "a critic on the policy's body and activation checkpointing do not go together",
             where=origins.where("trainer.args.activation_checkpointing"),

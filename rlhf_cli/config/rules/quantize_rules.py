@@ -1,4 +1,4 @@
-"""Checks quantised weights: they are frozen, so something else has to be what is trained."""
+"""Checks quantised weights: they are frozen, so an adapter has to be trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what training a reward model needs of more than one key."""
+"""Checks the keys for training a reward model against each other."""
 
 from __future__ import annotations
 

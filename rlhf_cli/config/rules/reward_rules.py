@@ -1,4 +1,4 @@
-"""Checks what rewards need of more than one key: names, gates, dense, what a trainer can honour."""
+"""Checks rewards across several keys: names, gates, dense rewards, what a trainer supports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN_LEVEL_ONLY = {
     "loss_type": tuple(row.name for row in POLICY_LOSSES.values() if not row.takes_token_advantages),
     "importance_sampling_level": ("sequence",),
 }
-"""Lists TRL arguments whose values know no per-token advantage: they would collapse it to the row's mean."""
+"""TRL argument values without per-token advantages: they would collapse them to the row's mean."""
 
 
 def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -52,7 +52,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 
 
 def _function_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an aggregate, or a ready-made reward, that is named in the place of a function."""
+    """Yield a problem if an aggregate or a ready-made reward is named instead of a function."""
     aggregate = experiment.aggregate
     if aggregate not in AGGREGATES and ":" not in aggregate:
         close = nearest(aggregate, AGGREGATES)
@@ -128,7 +128,7 @@ def _cycle_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     trainer, args = experiment.trainer, experiment.trainer.args
     where = origins.where("trainer.dense")
-    if trainer.baseline == "critic":  # ppo_rules.py has the rules for its loss and for z-scores
+    if trainer.baseline == "critic":  # ppo_rules.py checks PPO's loss and z-scores
         if experiment.aggregate not in AGGREGATES:
             yield _not_a_sum(experiment, origins)
         return

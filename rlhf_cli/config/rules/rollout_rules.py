@@ -1,4 +1,4 @@
-"""Checks who generates, and from which prompts: `launch.rollout`, its GPUs, TRL's words for a vLLM server."""
+"""Checks generation: `launch.rollout`, its GPUs, and TRL's arguments for a vLLM server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
-"""Arguments of TRL's that say where a vLLM server is that somebody else has started."""
+"""TRL's arguments that give the address of an external vLLM server."""
 
 
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with who generates."""
+    """Yield every problem with generation."""
     launch, args = experiment.launch, experiment.trainer.args
     if experiment.data.overlong_prompts != "error" and not experiment.trainer.row.generates:
         yield ConfigError(
@@ -71,7 +71,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
 
 
 def rollout_warnings(experiment: Experiment) -> list[str]:
-    """Return a line where vLLM's importance ratio is biased: it is of probabilities cut by the sampler, and the
+    """Return a warning if vLLM's importance ratio is biased: its probabilities are truncated by the sampler, the
     trainer's are not.
     """
     args, trainer = experiment.trainer.args, trl_args.trainer(experiment.trainer.trl)

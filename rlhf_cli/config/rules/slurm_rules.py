@@ -1,4 +1,4 @@
-"""Checks what is asked of Slurm before sbatch is."""
+"""Checks the options for Slurm before sbatch is called."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _time_problems(time: str, grace_s: float, origins: Origins) -> Iterator[User
 
 
 def seconds(time: str) -> int | None:
-    """Return the seconds that sbatch's --time stands for, None where it is no such time."""
+    """Return the seconds that sbatch's --time means, or None if the text has another form."""
     match = _TIME.fullmatch(time.strip())
     if match is None:
         return None

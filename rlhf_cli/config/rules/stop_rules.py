@@ -1,4 +1,4 @@
-"""Checks the metrics that rules to stop by name: a rule that can never hold is a mistake."""
+"""Checks the metrics that stop rules refer to: a rule that can never hold is a mistake."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rlhf_cli.suggest import nearest, slips
 from rlhf_cli.tables import logged_metrics
 
 STEP = "step"
-"""What a rule may wait for beside metrics: the number of the step."""
+"""What a rule may use beside metrics: the number of the step."""
 _EVAL = "eval_"
 _EVAL_BY_TRACKERS = "eval/"
-"""How trackers write what transformers logs as `eval_...`."""
+"""The tracker's spelling of what transformers logs as `eval_...`."""
 _TOTAL = "total"
 _SHORT = 4
-"""Words of so many letters are like too many others."""
+"""Words of up to this many letters resemble too many others."""
 
 _OF_POLICY_EVALUATIONS = ("greedy/", "sampled/", "pass@", "maj@")
 
 
 def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every rule whose metric cannot be logged by this experiment, as far as that can be known."""
+    """Yield every rule whose metric this experiment cannot log, as far as that can be known."""
     for name, rule in rules_of(experiment.stop).items():
         key = ".".join(part for part in ("stop", name, "when") if part)
         told = None if rule.metric == STEP else not_logged(rule.metric, experiment)
         if told is not None:
             what, valid = told
             close = meant_metric(rule.metric, experiment, valid)
-            # A part of a list's entry cannot be typed alone.
+            # A part of a list entry cannot be typed alone.
             instead = rule.when.replace(rule.metric, close, 1) if close else None
             is_typed = not isinstance(experiment.stop, list)
             hint = None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}"
@@ -47,24 +47,24 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
 
 
 def metric_of(rule: StopRule, rewards: Iterable[str]) -> str:
-    """Return the name in metrics.jsonl that a rule waits for."""
+    """Return the name in metrics.jsonl that a rule refers to."""
     return logged_name(rule.metric, rewards)
 
 
 def logged_name(name: str, rewards: Iterable[str]) -> str:
-    """Return the name in metrics.jsonl that somebody means: of a reward its raw mean, of `total` TRL's `reward`."""
+    """Return the name in metrics.jsonl for a short name: a reward's raw mean, or TRL's `reward` for `total`."""
     if name in rewards and name not in known_metrics_of_every_run():
         return f"rewards/{name}/mean"
     return "reward" if name == _TOTAL else name
 
 
 def known_metrics_of_every_run() -> tuple[str, ...]:
-    """Return the names that mean a metric, also where a reward has that name."""
+    """Return the names that mean a metric even if a reward has the same name."""
     return (*logged_metrics.EVERY_TRAINER, *logged_metrics.OF_REWARDS, *logged_metrics.WITH_BETA)
 
 
 def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
-    """Return what is wrong with a name and the names it may be meant for; None where it may come."""
+    """Return what is wrong with a name and the names it may be meant for; None if it may be logged."""
     known = _known(experiment)
     is_eval, plain = is_of_evaluation(metric), _plain(metric)
     if is_eval and not evaluates(experiment):
@@ -95,10 +95,10 @@ def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | N
 
 
 def meant_metric(typed: str, experiment: Experiment, valid: list[str]) -> str | None:
-    """Return the metric that was most likely meant, None where nothing comes close.
+    """Return the metric that was most likely meant, or None if no name is near.
 
-    Of evaluations it is the name that they log, `eval_rewards/NAME/mean` for a reward; where nothing is evaluated it is
-    that of the training.
+    For an evaluation metric, return its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
+    evaluations, return the training metric.
     """
     if not is_of_evaluation(typed):
         return nearest_metric(typed, valid)
@@ -111,7 +111,7 @@ def meant_metric(typed: str, experiment: Experiment, valid: list[str]) -> str | 
 
 
 def is_of_evaluation(metric: str) -> bool:
-    """Return whether a name is that of an evaluation's metric, here or as trackers write it."""
+    """Return whether a name is that of an evaluation metric, in our spelling or the trackers'."""
     return metric.startswith((_EVAL, _EVAL_BY_TRACKERS))
 
 
@@ -120,19 +120,19 @@ def _plain(metric: str) -> str:
 
 
 def nearest_metric(typed: str, valid: list[str]) -> str | None:
-    """Return the metric that was most likely meant, by its whole name or by one of the words that it is made of."""
+    """Return the metric that was most likely meant, compared by its whole name or by its words."""
     return nearest(typed, valid) or _by_word(typed.removeprefix(_EVAL), valid)
 
 
 def _by_word(typed: str, names: list[str]) -> str | None:
-    """Return the first name of which a word was mistyped: `lenght` for `completions/mean_length`."""
+    """Return the first name that has a word similar to the typed one: `lenght` for `completions/mean_length`."""
     words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
     close = nearest(typed, words) if typed not in words else None
     return words[close] if close is not None and slips(typed, close) <= 2 else None
 
 
 def _is_slip(typed: str, close: str) -> bool:
-    """Return whether a name is so like another that it is a slip: a reward may log names of its own."""
+    """Return whether a name is so similar to another that it is a typo: rewards may log names of their own."""
     return "/" not in typed and abs(len(typed) - len(close)) <= 2 and typed[:1] == close[:1]
 
 
@@ -153,7 +153,7 @@ def _known(experiment: Experiment) -> list[str]:
 
 
 def evaluates(experiment: Experiment) -> bool:
-    """Return whether anything is evaluated while it trains."""
+    """Return whether the experiment evaluates during training."""
     args = experiment.trainer.args
     return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
 

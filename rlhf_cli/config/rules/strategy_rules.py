@@ -1,4 +1,4 @@
-"""Checks what an experiment trains against `launch.strategy`: what does not work is in tables/strategies.py."""
+"""Checks an experiment against `launch.strategy`; tables/strategies.py lists what does not work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
 
 def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every feature of the experiment that does not work with its strategy, with what does."""
+    """Yield every feature of the experiment that does not work with its strategy, with an alternative."""
     row = STRATEGIES[experiment.launch.strategy]
     there = features(experiment)
     for conflict in row.conflicts:
@@ -27,7 +27,7 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
 
 
 def features(experiment: Experiment) -> dict[Feature, str]:
-    """Return feature -> the key that asks for it, for what some strategy does not work with."""
+    """Return feature -> the key that enables it, for the features that some strategy does not support."""
     there: dict[Feature, str] = {}
     critic = experiment.critic
     if critic is not None and critic.share == "lora":

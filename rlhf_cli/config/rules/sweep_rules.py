@@ -1,4 +1,4 @@
-"""Checks what a search is to find: metrics that will be logged, and that do not move with what is searched."""
+"""Checks the objectives of a search: they must be logged, and must not depend on what is searched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _MOVES_THE_TOTAL = re.compile(
 
 
 def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an objective of no reward, for one that the search itself moves, for pruning by several."""
+    """Yield a problem for an objective that is not a reward, for one that the search itself changes, and for pruning by
+    several objectives.
+    """
     sweep = experiment.sweep
     if sweep is None:
         return
@@ -61,7 +63,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: str) -> ConfigError:
-    """Return what is wrong with a total as the objective of a search over what the total is made of."""
+    """Return an error for a total as the objective of a search over what the total is computed from."""
     raw = ",".join(f"rewards/{name}/mean" for name in rewards or ["NAME"])
     return ConfigError(
         f"{objective} holds what is searched: the greatest weight would win with the very same answers",
@@ -73,5 +75,5 @@ def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: 
 
 
 def moves_the_total(key: str) -> bool:
-    """Return whether a key says how rewards become a total."""
+    """Return whether a key affects how rewards become a total."""
     return _MOVES_THE_TOTAL.match(key) is not None

@@ -1,4 +1,4 @@
-"""Checks `trainer.class`, a class of the user's: it is read from its source, since importing it would import TRL."""
+"""Checks `trainer.class`, a user's class, by reading its source, because importing it would import TRL."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FORM = "./file.py:Class, or package.module:Class"
 
 
 def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what is wrong with the class: there is none of that name, or it inherits from another trainer of TRL's.
+    """Yield what is wrong with the class: it does not exist, or it inherits from another TRL trainer.
 
-    Where the source does not show all bases, the class itself is asked when it has been imported.
+    If the source does not show all bases, the class is checked after its import.
     """
     named, trl = experiment.trainer.own_class, experiment.trainer.trl
     if named is None:
@@ -67,7 +67,7 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
 
 
 def class_file(named: str) -> Path | None:
-    """Return the file in which `./file.py:Class` or `package.module:Class` is written; nothing of it is imported."""
+    """Return the file that defines `./file.py:Class` or `package.module:Class`, without importing it."""
     module = named.rpartition(":")[0]
     if module.endswith(".py"):
         return Path(module).expanduser()
@@ -81,7 +81,7 @@ def class_file(named: str) -> Path | None:
 
 
 def _folder_of(package: str) -> Path | None:
-    """Return the folder that an installed package or module lies in."""
+    """Return the folder that contains an installed package or module."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None

@@ -1,6 +1,6 @@
-"""Checks the section `trainer`: that there is such a trainer, and each argument by TRL's own fields.
+"""Checks the section `trainer`: whether the trainer exists, and each argument against TRL's own fields.
 
-These rules need no valid experiment: they are reported together with what the schema refuses.
+These rules need no valid experiment: they are reported together with the schema's errors.
 """
 
 from __future__ import annotations

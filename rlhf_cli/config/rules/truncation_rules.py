@@ -1,4 +1,4 @@
-"""Checks what truncation needs of more than one key: what a policy reads, and which trainer can honour it."""
+"""Checks truncation across several keys: what a policy reads, and which trainer supports it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 
 
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with what is to happen to completions that were cut off."""
+    """Yield every problem with the policy for truncated completions."""
     truncation, trainer = experiment.truncation, experiment.trainer
     where = origins.where("truncation.policy")
     described = trl_args.trainer(trainer.trl)
     row = truncation.row
     for key in ("penalty", "mode", "cache"):
-        # A frozen configuration holds every key, so what counts is whether it says something.
+        # A frozen configuration holds every key, so only values other than the default count.
         if key not in row.reads and getattr(truncation, key) != type(truncation).model_fields[key].default:
             readers = [other.name for other in TRUNCATION_POLICIES.values() if key in other.reads]
             yield ConfigError(

@@ -136,7 +136,7 @@ def _rendered(
 
 
 def _failing_template(tokenizer: TokenizerFiles, known: Known, where: str) -> Iterator[UserError]:
-    """Yield an error if the chat template is malformed, or does something forbidden by its sandbox on the first prompt."""
+    """Yield an error if the chat template is malformed, or does something that its sandbox forbids."""
     seen = next((seen for seen in known.sources if seen.rows and "prompt" in seen.columns), None)
     prompt = next(iter(values_of(seen.rows, "prompt")), None) if seen is not None and seen.rows is not None else None
     if not isinstance(prompt, list) or tokenizer.chat_template is None:
