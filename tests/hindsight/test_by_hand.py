@@ -194,7 +194,9 @@ class TestWhatCannotBeSaid:
         write_table(run, 1, **scores(advantage=[0.3, *WAS[1:]]))
         (found,) = answer(run, LESS).rounds
         assert found.why == "the run's own settings do not give the advantages that it stored"
-        assert found.sign_changed is None
+        assert found.replay_error == pytest.approx(0.3 - 0.275, **ARITHMETIC)
+        assert (found.sign_changed, found.share) == (None, {})
+        assert set(found.push.values()) == set(found.correlation.values()) == {(None, None)}
         assert found.tau is not None
 
     @pytest.mark.parametrize(("beyond", "is_near"), [(2.0**-10, True), (2.0**-10 + 2.0**-20, False)])

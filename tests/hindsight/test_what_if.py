@@ -5,17 +5,25 @@ The group of four and its numbers are those of test_by_hand.py.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from trl import RLOOConfig
 
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError, DataError, RewardFailed
+from rlhf_cli.hindsight.advantage_recipe import Recipe, recipe_of
+from rlhf_cli.hindsight.question import why_not_cheap
 from rlhf_cli.hindsight.stored_rounds import read_rounds
 from rlhf_cli.hindsight.what_if import Rule, what_if
 from rlhf_cli.jobs.asked_in_hindsight import ask
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.stack.reward_stack import RewardStack
 from tests.support.hindsight_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
-from tests.support.stored_tables import frozen, write_table
+from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC
 
 
@@ -160,3 +168,93 @@ def test_the_mean_of_a_figure_is_over_the_rounds_that_have_it(one_group: RunFold
     assert found.mean(lambda one: one.tau) == pytest.approx(4 / 6)
     assert found.mean(lambda one: None) is None
     assert [one.num_ranked for one in found.rounds] == [1, 0]
+
+
+OWN = """
+import time
+
+def steps(completions, trainer_state, log_extra, log_metric, **_):
+    log_extra("seen", list(completions))
+    log_metric("seen", 1.0)
+    time.sleep(0.05)
+    return [trainer_state.global_step + trainer_state.max_steps / 100] * len(completions)
+
+def breaks(rewards, weights):
+    raise ValueError("no")
+"""
+
+
+def test_a_new_reward_is_given_what_it_was_given_in_training(place: Path) -> None:
+    """Before the round the policy had taken 3 steps of 8. It may take its time: that of a training's call is over."""
+    (place / "mine.py").write_text(OWN)
+    run = frozen(place, UNSCALED)
+    write_table(run, 4, number=0, **scores(**{"rollout.step": [3] * 4}))
+    new = "rewards.new={fn: './mine.py:steps', weight: 1.0, timeout_s: 0.01}"
+    found = answer(run, new, recompute=True)
+    assert found.num_computed == 4
+    assert found.rounds[0].mean_total == pytest.approx((0.825, 0.825 + 3.08), **ARITHMETIC)
+
+
+@pytest.mark.parametrize("aggregate", ["sum", "./mine.py:breaks"])
+def test_what_settles_is_closed_however_it_ends(
+    place: Path, aggregate: str, one_group: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mine.py").write_text(OWN)
+    closed: list[object] = []
+    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
+    with nullcontext() if aggregate == "sum" else pytest.raises(RewardFailed):
+        answer(one_group, LESS, f"aggregate={aggregate}")
+    assert len(closed) == len(set(map(id, closed))) == 2
+
+
+def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
+    """b and d were cut off and counted nowhere: what the KL took from them the log does not say."""
+    run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05", "truncation=exclude")
+    cut = [False, True, False, True]
+    # Of 1.1 and 1.5 each is held against the other; 0.05 times a KL of 2 and of -2 lies between, too.
+    advantage = [1.1 - 1.5 - 0.2, 0.0, 1.5 - 1.1 + 0.2, 0.0]
+    write_table(run, 1, **scores(**{"rollout.truncated": cut}, advantage=advantage))
+    (same,) = answer(run, LESS).rounds
+    assert same.why is None
+    assert advantages_if(run, LESS)[1] == pytest.approx([0.35 - 0.75 - 0.2, 0.0, 0.75 - 0.35 + 0.2, 0.0], **ARITHMETIC)
+    (counted,) = answer(run, "truncation=none").rounds
+    assert counted.why == "the KL in the reward of rows that were left out is not stored"
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        ((), Recipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=true",), Recipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=false",), Recipe("group", 4, scale="none")),
+        (("trainer.args.scale_rewards=batch",), Recipe("group", 4, scale="batch")),
+        (("aggregate=normalize_then_sum",), Recipe("group", 4, scale="batch")),
+        (("trainer=rloo", "trainer.args.beta=0.05"), Recipe("others", 4, kl_coef=0.05)),
+        (
+            ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.reward_clip_range=[-1,2]"),
+            Recipe("others", 4, is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.05),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], recipe: Recipe) -> None:
+    found = recipe_of(prepare([*ONE_GROUP, *words]).experiment)
+    if "trainer.args.beta=0.05" not in words and recipe.baseline == "others":
+        recipe = replace(recipe, kl_coef=found.kl_coef)  # TRL's own default
+        assert found.kl_coef == RLOOConfig.beta
+    assert found == recipe
+    assert found.is_over_batch == (recipe.scale == "batch" or recipe.is_normalized)
+
+
+@pytest.mark.parametrize(
+    ("fn", "isolate", "said"),
+    [
+        ("rlhf_cli.rewards.toy:digits_only", False, None),
+        ("rlhf_cli.rewards.toy:digits_only", True, "a function that is to be isolated"),
+        ("rlhf_cli.rewards.judge:Judge", False, "rlhf_cli.rewards.judge:Judge, which asks a server or runs code"),
+        (None, False, "the reward model runs/model"),
+    ],
+)
+def test_what_is_not_computed_again(fn: str | None, isolate: bool, said: str | None) -> None:
+    reward = SimpleNamespace(fn=fn, model="runs/model", isolate=isolate)
+    assert why_not_cheap(SimpleNamespace(rewards={"a": reward}), "a") == said  # type: ignore[arg-type]
