@@ -20,7 +20,7 @@ from rlhf_cli.hindsight.stored_rounds import StoredRound, StoredRounds
 REPLAYED = 1e-4
 """So near must the stored advantages be to those of the run's own settings, in units of 1 or of the largest."""
 _EXACT = 1e-6
-"""Nearer than this they are the same: no KL has a part in them."""
+"""Advantages this near are the same: no KL has a part in them, and none of them has moved."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list
     """Return the rows of a round whose advantage moves most, the first of rows with the same prompt and completion."""
     if old.advantages is None or new.advantages is None:
         return []
-    distance = (new.advantages - old.advantages).abs().masked_fill(new.settled.is_unknown, 0.0)
+    distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.settled.is_unknown, 0.0).tolist()
     found: dict[str, Mover] = {}
     raw, names = new.settled.settled.raw.tolist(), new.settled.settled.names
     before, after = (side.settled.settled.row_totals.tolist() for side in (old, new))
-    for row in distance.argsort(descending=True, stable=True).tolist():
-        if float(distance[row]) == 0.0 or len(found) == count:
+    for row in sorted(range(len(distance)), key=distance.__getitem__, reverse=True):
+        if distance[row] <= _EXACT or len(found) == count:
             break
         prompt, completion = stored.columns["prompt"][row], stored.columns["completion"][row]
         scores = {name: _number(value) for name, value in zip(names, raw[row], strict=True)}

@@ -46,7 +46,7 @@ def two_weightings(
     known = [row for row, (total, other) in enumerate(pairs) if total is not None and other is not None]
     first, second = as_array([totals[row] for row in known]), as_array([others[row] for row in known])
     turned = mean_ranks(second) - mean_ranks(first)
-    moves = sorted(zip(known, turned.tolist(), strict=True), key=lambda move: -abs(move[1]))
+    moves = sorted(((row, float(turned[place])) for place, row in enumerate(known)), key=lambda move: -abs(move[1]))
     by_prompt: dict[str, list[int]] = {}
     for row in known:
         by_prompt.setdefault(json.dumps(prompts[row], sort_keys=True, default=str), []).append(row)

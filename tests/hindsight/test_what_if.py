@@ -193,6 +193,7 @@ def test_a_new_reward_is_given_what_it_was_given_in_training(place: Path) -> Non
     found = answer(run, new, recompute=True)
     assert found.num_computed == 4
     assert found.rounds[0].mean_total == pytest.approx((0.825, 0.825 + 3.08), **ARITHMETIC)
+    assert found.movers == ()  # the same for all moves no row by more than rounding
 
 
 @pytest.mark.parametrize("aggregate", ["sum", "./mine.py:breaks"])
