@@ -92,7 +92,7 @@ OURS = Project(
             "tests/trainers/test_resume_faults.py",
         ),
         "rlhf_cli/sampling": ("tests/sampling",),
-        "rlhf_cli/stack": ("tests/stack", "tests/numerics", "tests/trainers/test_stacked_rewards.py"),
+        "rlhf_cli/stack": ("tests/stack", "tests/trainers/test_stacked_rewards.py"),
         "rlhf_cli/tables": ("tests/tables", "tests/plan/test_argument_checks.py"),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),

@@ -10,6 +10,8 @@ import pytest
 
 from rlhf_cli.comparison.comparison import Asked, Comparison, compare, in_common, total_in_words
 from rlhf_cli.comparison.logged_run import LoggedRun, flat, named, weights_of
+from rlhf_cli.comparison.same_conditions import conditions_apart
+from rlhf_cli.comparison.settings import group_over_seeds
 from rlhf_cli.errors import UserError
 from tests.support.logged_runs import configured, in_memory
 
@@ -249,3 +251,23 @@ def test_a_metric_that_a_whole_setting_lacks_is_not_missing_in_a_seed() -> None:
     assert not any("missing" in note for note in of(both).notes)
     one = [replace(run, metrics=bare) if number == 3 else run for number, run in enumerate(runs)]
     assert f"correct is missing in {runs[3].name}" in of(one).notes
+
+
+@pytest.mark.parametrize(
+    ("cells", "apart"),
+    [
+        ([(0.0, 10), (0.0, 20), (0.5, 10), (0.5, 20)], []),  # each weight under both numbers of steps
+        ([(0.0, 10), (0.5, 10)], []),
+        ([(0.0, 10), (0.0, 20), (0.5, 10)], ["steps"]),
+        ([(0.0, 10), (0.5, 20)], []),  # one key stands for both
+        ([(0.0, 10), (0.5, 20), (0.5, 10), (1.0, 20)], ["steps"]),
+    ],
+)
+def test_conditions_under_which_not_every_value_was_run(cells: list[tuple[float, int]], apart: list[str]) -> None:
+    runs = []
+    for number, (weight, steps) in enumerate(cells):
+        for seed in (0, 1):
+            config: dict[str, Any] = configured(weight, seed)  # type: ignore[assignment]
+            config["trainer"] = {"name": "grpo", "args": {"max_steps": steps}}
+            runs += runs_of(config, **{CORRECT: [0.1 * number]})
+    assert conditions_apart(group_over_seeds(named(runs))) == apart
