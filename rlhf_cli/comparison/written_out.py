@@ -149,7 +149,7 @@ def _digits(estimates: Sequence[Estimate]) -> int:
     """Return the decimals of a column: two digits of its widest interval, and three of its largest mean."""
     halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
     means = [abs(one.mean) for one in estimates if one.mean is not None]
-    return max(decimals(max(halves, default=0.0)), decimals_of(max(means, default=0.0)))
+    return max(decimals(max(halves, default=0.0)), decimals_of(max(means)))
 
 
 def _tex_estimate(one: Estimate, digits: int) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rlhf_cli
+from rlhf_cli.comparison import frames
 from rlhf_cli.comparison.comparison import Asked
+from rlhf_cli.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import RunError
 from scripts import structure
-from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
 
 
 def test_a_row_a_run_and_a_row_an_event(place: Path) -> None:
@@ -84,6 +87,20 @@ def test_what_stands_beside_a_run(place: Path) -> None:
     assert loaded.runs["trainer"].tolist() == ["grpo", "rloo"]
     assert [Path(one).name for one in loaded.runs["place"]] == ["a", "b"]
     assert loaded.runs["trainer.args.max_steps"].tolist()[0] == 30
+
+
+def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, list[bool]]] = []
+
+    def read(word: str, *, wanted: Callable[[str], bool]) -> list[LoggedRun]:
+        asked.append((word, [wanted(name) for name in ("loss", "reward")]))
+        return [in_memory("theirs", settings={"seed": 7}, loss=[0.5])]
+
+    monkeypatch.setattr(frames, "read_wandb", read)
+    write_run(place / "a", configured(), {"loss": [0.1], "reward": [0.2]})
+    loaded = rlhf_cli.load_runs("a", "wandb:team/rlhf", metrics=["loss"])
+    assert asked == [("wandb:team/rlhf", [True, False])]
+    assert loaded.metrics["loss"].tolist() == [0.1, 0.5]
 
 
 def test_negative_control_a_metric_that_one_run_logs_is_not(place: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -125,6 +125,20 @@ def test_what_is_read_of_a_run() -> None:
     assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
 
 
+def test_the_server_has_half_a_minute_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    given: list[dict[str, object]] = []
+
+    def api(**named: object) -> StandIn:
+        given.append(named)
+        return StandIn([stored(0.0, 0, 0.5)])
+
+    monkeypatch.setattr(wandb, "Api", api)
+    assert len(read_wandb("wandb:a/b")) == 1
+    assert given == [{"timeout": 30}]
+
+
 def test_no_login_says_what_is_missing() -> None:
     class LoggedOut(StandIn):
         def runs(self, path: str, filters: dict[str, object] | None = None) -> list[StoredRun]:
