@@ -1,4 +1,4 @@
-"""What a comparison is asked for: measures, one key, one value to hold the others against, a front; and refusals."""
+"""Arguments of `rlhf compare`: measures, the key, the baseline, the front; and the full text of every refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether totals are the same sum, and the one set of weights that makes them so; each sentence whole."""
+"""Whether totals are comparable, and `--weights`, which makes them so; each message in full."""
 
 from __future__ import annotations
 

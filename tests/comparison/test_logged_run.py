@@ -1,4 +1,4 @@
-"""What is read of a run folder: settings, state, the model it began with, the figures of its evaluations."""
+"""Reading a run folder: settings, state, starting model, and the figures of its evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs are compared by, what a word means, and what number of a run a measure is."""
+"""Default measures, the meaning of a typed measure, and the number that a measure reads from a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as settings and their seeds, and the names they get: the borders of both, with runs that lie nowhere."""
+"""Grouping runs into settings, and naming runs: edge cases, with runs that exist in memory only."""
 
 from __future__ import annotations
 

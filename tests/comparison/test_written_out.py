@@ -1,4 +1,4 @@
-"""A comparison as JSON, as CSV and as a table of LaTeX, field by field against what was logged."""
+"""The JSON, CSV and LaTeX output of a comparison, field by field, against the logged values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored scores that stand in for a reward, words with several values, gates in words: without a run."""
+"""Stored scores in place of a reward, words with several values, and gates in words; no run is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else is asked of stored rounds: environments, truncation, clipped totals, the rows that move most, refusals.
+"""`rlhf whatif`: environments, truncation, clipped totals, the rows that move most, and refusals.
 
 The group of four and its numbers are those of test_by_hand.py.
 """

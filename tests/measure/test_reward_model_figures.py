@@ -1,4 +1,4 @@
-"""Every figure of a reward model's evaluation, of scores that are given: by hand, as numpy and as pandas have it."""
+"""Every figure of a reward model's evaluation for known scores, against numpy, pandas and hand calculations."""
 
 from __future__ import annotations
 

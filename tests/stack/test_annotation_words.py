@@ -1,4 +1,4 @@
-"""Annotations in words, what is judged, what may have been meant: a table of each, as PEP 484 and 586 have them."""
+"""Annotations in words, which annotations are checked, and the value a user may have meant (PEP 484, PEP 586)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker process does with a row and what is made of its answer, without a process."""
+"""How a worker scores a row, and how the parent reads the answer; the tests start no process."""
 
 from __future__ import annotations
 
