@@ -128,6 +128,10 @@ class TestCause:
         varying = replace(SEEN, low=0.0, spread=2.0)
         assert cause_of(rounds(varying))[0] == "a told rows apart and the total did not: see the aggregate"
 
+    def test_rounds_of_other_rewards_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            cause_of([DeadRound(3, (SEEN,), 0.0), DeadRound(4, (SEEN, SEEN), 0.0)])
+
     def test_all_left_out(self) -> None:
         cause, _ = cause_of(rounds(SEEN, left_out=1.0))
         assert cause == "every completion was cut off, and truncation leaves such rows out"
