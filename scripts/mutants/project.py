@@ -76,7 +76,7 @@ OURS = Project(
     about=_ABOUT,
     copied=("rlhf_cli", "conf", "tests", "scripts", "docs", "pyproject.toml", "README.md"),
     tests={
-        "rlhf_cli/comparison": ("tests/comparison", "tests/report", "tests/screen/test_comparison_shown.py"),
+        "rlhf_cli/comparison": ("tests/comparison", "tests/screen/test_comparison_shown.py"),
         "rlhf_cli/data": ("tests/data", "tests/models"),
         "rlhf_cli/decoding": ("tests/decoding", "tests/trainers/generation"),
         "rlhf_cli/diagnosis": ("tests/diagnosis", "tests/verbs/test_why.py"),
