@@ -155,11 +155,11 @@ def test_how_many_workers(monkeypatch: pytest.MonkeyPatch, cores: int | None, wo
 
 @pytest.mark.parametrize("name", ["says", "not_there"])
 def test_what_a_worker_does_before_its_first_row(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """It dies with its parent, has a group of its own, hides what is hidden, and never ends with code 0."""
+    """It dies with its parent, has its own process group, prints no secrets, and never ends with code 0."""
     done: list[object] = []
     monkeypatch.setattr(isolated, "die_with", done.append)
     monkeypatch.setattr(os, "setsid", lambda: done.append("setsid"))
-    monkeypatch.setattr(isolated, "hide_output_for_good", done.append)
+    monkeypatch.setattr(isolated, "safe_output_for_good", done.append)
     monkeypatch.setattr(os, "_exit", lambda status: done.append(status))
     isolated._prepare(f"./own.py:{name}", {}, ["secret"], 17)
     ending: Any = os._exit
