@@ -47,7 +47,7 @@ class NotingLoader(ConfigLoaderImpl):
         return config, {str(key): value for key, value in choices.items()}
 
     def _beside_hydras_own(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Compose as Hydra does when an override names one of its settings, and drop Hydra's settings from the result."""
+        """Compose as Hydra does when an override names one of its settings, and drop those from the result."""
         config = self.load_configuration(config_name, overrides, RunMode.RUN, from_shell=False)
         choices = OmegaConf.to_container(config.hydra.runtime.choices)
         assert isinstance(choices, dict)

@@ -155,7 +155,7 @@ def _require_options(key: str, value: str, options: dict[str, Path]) -> None:
 
 
 def _by_path(group: str, value: str) -> str | None:
-    """Return the override for the user's own model or data, if a folder, file, hub id or run was typed as the option."""
+    """Return the override for the user's own model or data, if the typed option is a folder, file, hub id or run."""
     choice = _BY_PATH.get(group)
     if choice is None or not ("/" in value or ":" in value or Path(value).exists()):
         return None

@@ -1,1 +1,1 @@
-"""Says how many bytes of memory a run takes, part by part, before anything is loaded: no file here imports torch."""
+"""Estimates how many bytes of memory a run takes, part by part, before loading anything. No file here imports torch."""

@@ -1,8 +1,8 @@
 """Reads the shape of a transformer from its config.json, as far as its memory depends on it.
 
-What a family of models keeps for the backward pass differs by how its layers are written, so a family that was not
-looked at is `UnknownArchitecture`, and its activations are not guessed. The families here were read in transformers
-5.23 and are held against the tensors that autograd saves (tests/memory/test_saved_tensors.py).
+What a model family keeps for the backward pass depends on how its layers are written, so a family that was not examined
+raises `UnknownArchitecture` instead of a guess. The families here were read in transformers 5.23 and are checked
+against the tensors that autograd saves (tests/memory/test_saved_tensors.py).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.config_json import language_part
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Values of `model_type` whose layers are those of Llama: RMSNorm, rotary positions, a gated MLP."""
+"""Values of `model_type` with Llama's layers: RMSNorm, rotary positions, a gated MLP."""
 _WITHOUT_BIASES = ("mistral",)
-"""Those that do not read `attention_bias`."""
+"""Families that ignore `attention_bias`."""
 _MAY_HAVE_FFN_BIASES = ("llama", "smollm3")
-"""Those that read `mlp_bias`; the others' MLP has no biases whatever their config.json says."""
+"""Families that read `mlp_bias`; the MLP of the others never has biases."""
 
 
 @dataclass(frozen=True)
 class Architecture:
     """The shape of a decoder. Sizes count numbers: `hidden` is the width of the residual stream, `ffn` of the MLP.
 
-    `head_dim` is the width of one attention head, of which there are `heads` for queries and `kv_heads` for keys and
-    values. `ties_head`: the output head is the embedding. `norms_heads`: queries and keys are normalised (Qwen3).
+    `head_dim` is the width of one attention head; there are `heads` query heads and `kv_heads` key and value heads.
+    `ties_head`: the output head is the embedding. `norms_heads`: queries and keys are normalised (Qwen3).
     `projection_biases` and `output_bias`: whether q, k, v and o have biases; `ffn_biases`: whether the MLP's matrices
     have. `gated`: the MLP multiplies two branches.
     """
@@ -48,25 +48,25 @@ class Architecture:
 
     @property
     def queries(self) -> int:
-        """Return the numbers of all heads' queries for one token."""
+        """Return the size of all heads' queries for one token."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Return the numbers of all heads' keys for one token; its values are as many."""
+        """Return the size of all heads' keys for one token; the values have the same size."""
         return self.kv_heads * self.head_dim
 
     def as_json(self) -> dict[str, object]:
-        """Return the fields by name."""
+        """Return a dict of the fields."""
         return asdict(self)
 
 
 class UnknownArchitecture(ValueError):
-    """Says of which model it is not known what it keeps in memory."""
+    """Raised for a model whose memory use is unknown."""
 
 
 def architecture_of(config: JsonTree) -> Architecture:
-    """Return the shape that a config.json describes. Raises UnknownArchitecture for a family not looked at yet."""
+    """Return the shape that a config.json describes. Raise UnknownArchitecture for a family not examined yet."""
     text = language_part(config)
     kind = str(text.get("model_type"))
     if kind == "gpt2":

@@ -1,7 +1,7 @@
-"""Estimates the memory of one device in the moments of a run, part by part, before anything is loaded.
+"""Estimates the memory of one device at the critical moments of a run, part by part, before loading anything.
 
-What is counted are tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds some ten
-megabytes more, and what malloc keeps of memory that was let go of (malloc_keeps.py).
+It counts tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds about ten megabytes
+more, plus the freed memory that malloc retains (malloc_keeps.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rlhf_cli.memory.run_load import RunLoad
 from rlhf_cli.memory.states import Held, Sharing, held, optimizer_bytes, weights_bytes
 
 _GATHERED_LAYERS = 2
-"""FSDP and ZeRO-3 gather a layer's weights to compute with them, and the next one's meanwhile."""
+"""FSDP and ZeRO-3 gather a layer's weights to compute with them, and prefetch those of the next layer."""
 
 Parts = dict[Part, float]
 
 
 class Estimate:
-    """The models of a run on one device, and what lies there in its moments, in bytes.
+    """The models of a run on one device, and the bytes they need at each moment.
 
-    `on_gpu`: computed on a GPU, in bfloat16 where `bf16`. `device_bytes` is the memory of the device, None for unknown.
-    `malloc_keeps`: what malloc holds beside tensors counts, too. Raises UnknownArchitecture where the policy's, or the
-    critic's, shape is not known.
+    `on_gpu`: the run computes on a GPU, in bfloat16 if `bf16`. `device_bytes` is the memory of the device, None if
+    unknown. `malloc_keeps`: also count what malloc retains. Raise UnknownArchitecture if the shape of the policy or the
+    critic is unknown.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Estimate:
         if not self._head.is_fused and experiment.trainer.row.trains != "reward model":
             self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
         self._held = self._held_of(self.policy, states or 0.0, self._sharing)
-        alone = Sharing("ddp", processes)  # every process has the whole critic, whatever shards the policy
+        alone = Sharing("ddp", processes)  # every process has the whole critic, even if the policy is sharded
         self._critic_held = Held(0.0, 0.0, 0.0)
         if self.critic is not None:
             beside = optimizer_bytes(name, self.critic.precision.weight_bytes) or 0.0
             self._critic_held = self._held_of(self.critic, beside, alone)
 
     def moments(self) -> list[Moment]:
-        """Return the moments of the run in which much is held."""
+        """Return the moments of the run that use much memory."""
         found: list[tuple[Phase, str, Parts]] = [*self._generation(), *self._training()]
         return [
             Moment(phase, what, {part: math.ceil(size) for part, size in parts.items() if size})
@@ -79,7 +79,7 @@ class Estimate:
         ]
 
     def _always(self) -> Parts:
-        """Return what is there all the time, once the optimizer has made a step."""
+        """Return what is held all the time, once the optimizer has made a step."""
         critic = self._critic_held
         shared = 1 / self._sharing.parts(sharded=self._sharing.shards_weights)
         reference = weights_bytes(self.policy.parameters, self.policy.precision) * shared
@@ -140,7 +140,7 @@ class Estimate:
         }
 
     def _passes(self) -> Parts:
-        """Return what the passes over a rollout need that have no gradient; nothing where there are none."""
+        """Return what the passes over a rollout without a gradient need; empty if there are no such passes."""
         load, experiment = self._load, self._experiment
         if self.critic is None and not has_reference(experiment) and self._setting("beta") in (0, 0.0, None):
             micro_batches = max(1, load.completions // load.micro_batch)
@@ -177,7 +177,7 @@ class Estimate:
             done["critic"] = self._critic_held.gradients
         arch = self.policy.architecture
         embedding = 0.0
-        if self.policy.adapter is None:  # its gradient is made once more before it is added to the head's
+        if self.policy.adapter is None:  # its gradient is computed again before it is added to the head's
             embedding = arch.vocabulary * arch.hidden * self.policy.precision.weight_bytes
         last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
         yield "training", "the end of the backward pass", _sum(self._always(), done, last)
@@ -186,7 +186,7 @@ class Estimate:
             yield "training", said, _sum(self._always(), self._passing(load.evaluated()))
 
     def _backward(self, model: Loaded) -> Iterator[Parts]:
-        """Yield what is there where the head's gradient is made, and where the last layer's is."""
+        """Yield what is held while the head's gradient is computed, and while the last layer's is."""
         experiment, precision = self._experiment, model.precision
         batch = self._learned(model)
         kept = activations.kept_bytes(
@@ -218,7 +218,7 @@ class Estimate:
         return {"kept by malloc": held}
 
     def _of_a_layer(self, model: Loaded) -> float:
-        """Return what a layer's backward pass needs, with all that it computes again under gradient checkpointing."""
+        """Return what a layer's backward pass needs, including recomputation under gradient checkpointing."""
         batch = self._learned(model)
         passing = activations.backward_bytes(model.architecture, model.precision, batch)
         if self._checkpoints:
@@ -269,7 +269,7 @@ def memory_plan(
     device_bytes: int | None = None,
     malloc_keeps: bool = False,
 ) -> MemoryPlan:
-    """Return what a run needs of one device's memory, or why that is not known; as `Estimate` has the arguments."""
+    """Return what a run needs of one device's memory, or why that is unknown; the arguments are those of `Estimate`."""
     device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
     try:
         found = Estimate(

@@ -1,4 +1,4 @@
-"""Counts what the policy's head needs at a time in a run: one pass that keeps the softmax, TRL's tiles, or nothing."""
+"""Computes the peak memory of the policy's head in a run: one pass that keeps the softmax, TRL's tiles, or zero."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FUSED_HEAD = ("GRPOTrainer", "RLOOTrainer", "GMPOTrainer", "SFTTrainer", "DPOTr
 
 
 class PolicyHead:
-    """The head of a policy: what it needs, in bytes, for rows that are learned from or passed without a gradient."""
+    """The head of a policy: the bytes it needs for rows with and without a gradient."""
 
     def __init__(self, experiment: Experiment, load: RunLoad, policy: Loaded, sharing: Sharing, *, on_gpu: bool):
         self._experiment, self._load, self._policy, self._on_gpu = experiment, load, policy, on_gpu
-        self._is_gathered = sharing.is_deepspeed and sharing.shards_weights  # whole in the forward pass alone
+        self._is_gathered = sharing.is_deepspeed and sharing.shards_weights  # gathered only in the forward pass
         self.is_fused = experiment.trainer.trl in _FUSED_HEAD
 
     def forward_bytes(self, rows: int) -> float:
@@ -30,7 +30,7 @@ class PolicyHead:
         return head_tiles.forward_bytes(arch, precision, tokens, on_gpu=self._on_gpu)
 
     def learning_bytes(self, rows: int) -> float:
-        """Return the bytes for the gradient of `rows` rows, where more is needed than for the forward pass before."""
+        """Return the peak bytes for the gradient of `rows` rows, forward or backward."""
         arch, precision, tokens = self._policy.architecture, self._policy.precision, self.scored(rows)
         trains_head = self._policy.adapter is None
         if not self._is_one_pass(tokens):
@@ -43,7 +43,7 @@ class PolicyHead:
         )
 
     def scored(self, rows: int) -> int:
-        """Return the tokens of `rows` rows that go through the head: without Triton, TRL sends the prompt's too."""
+        """Return the tokens of `rows` rows that go through the head: without Triton, TRL includes the prompt."""
         load = self._load
         is_answer_alone = load.completion_tokens and (self._on_gpu or load.passes != "plain")
         return rows * (load.completion_tokens if is_answer_alone else load.tokens)

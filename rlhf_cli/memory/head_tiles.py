@@ -1,11 +1,11 @@
-"""Counts what TRL's fused head needs at a time: log-probabilities tile by tile, and never all logits at once.
+"""Computes the peak memory of TRL's fused head, which computes log-probabilities in tiles, never all logits at once.
 
 TRL 1.16 (kernels/chunked_logprob.py) projects at most 4096 tokens on at most 32768 words of the vocabulary at a time,
-in a buffer that has all 32768 columns whatever the vocabulary is. On a GPU a Triton kernel works in that buffer, on the
-completion's tokens alone; elsewhere torch's operations make more tiles of it, in float32, for every position. The
-backward pass makes the tiles once more, and adds up the gradients of hidden states and head in float32.
+in a buffer that always has 32768 columns. On a GPU a Triton kernel works in that buffer, on the completion's tokens
+only. Elsewhere torch's operations create more tiles in float32, for every position. The backward pass creates the tiles
+again, and accumulates the gradients of hidden states and head in float32.
 
-Where rows do not go plain and the softmax is small, it is kept instead (packing/one_pass_head.py).
+If `passes` is not plain and the softmax is small, it is kept instead (packing/one_pass_head.py).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ TILE_TOKENS = 4096
 TILE_WORDS = 32768
 _FLOAT32 = 4
 _FORWARD_TILES = 3
-"""Without Triton: the scaled logits, their exponentials, and the product of both that entropy needs."""
+"""Without Triton: the scaled logits, their exponentials, and the product of both for the entropy."""
 _BACKWARD_TILES = 7.25
-"""Without Triton: logits unscaled and scaled, log-probabilities, probabilities, the gradient, what is added to it and
-its factor, and which word is the target, in a byte.
+"""Without Triton: logits unscaled and scaled, log-probabilities, probabilities, the gradient, its addend and factor,
+and a byte per element that marks the target word.
 """
 
 
 def forward_bytes(arch: Architecture, precision: Precision, tokens: int, *, on_gpu: bool) -> float:
-    """Return the bytes that the head needs at a time for the log-probabilities of `tokens` tokens."""
+    """Return the head's peak bytes for the log-probabilities of `tokens` tokens."""
     return _tiles(arch, precision, tokens, _FORWARD_TILES, on_gpu=on_gpu)
 
 
 def backward_bytes(arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, on_gpu: bool) -> float:
-    """Return the bytes that the head needs at a time for the gradient of `tokens` log-probabilities.
+    """Return the head's peak bytes for the gradient of `tokens` log-probabilities.
 
-    `trains_head`: the head's own gradient is among them, once in float32 and once as its weights are.
+    `trains_head`: include the head's own gradient, once in float32 and once in the dtype of its weights.
     """
     head = arch.vocabulary * arch.hidden * (_FLOAT32 + _copy(precision)) if trains_head else 0.0
     hidden = tokens * arch.hidden * (_FLOAT32 + _copy(precision))
@@ -46,10 +46,10 @@ def fits_one_pass(arch: Architecture, tokens: int) -> bool:
 
 
 def one_pass_forward_bytes(arch: Architecture, precision: Precision, tokens: int, *, has_entropy: bool) -> float:
-    """Return the bytes of logits, in whose place the softmax is made; for an entropy it lies beside them, and with it
-    the product of both.
+    """Return the bytes of the logits, which the softmax overwrites. With an entropy, the softmax and the product of
+    both are separate tensors.
 
-    In 2 bytes logits are there once more until float32 is made of them.
+    In a 2-byte dtype, the logits also exist in that dtype until they are converted to float32.
     """
     words, narrow = tokens * arch.vocabulary, precision.compute_bytes
     tiles = max(3.0 if has_entropy else 1.0, 1 + narrow / _FLOAT32 if narrow < _FLOAT32 else 1.0)
@@ -59,10 +59,10 @@ def one_pass_forward_bytes(arch: Architecture, precision: Precision, tokens: int
 def one_pass_backward_bytes(
     arch: Architecture, precision: Precision, tokens: int, *, trains_head: bool, entropy_learns: bool
 ) -> float:
-    """Return the bytes that the gradient of `tokens` log-probabilities takes: it is made beside the softmax.
+    """Return the bytes that the gradient of `tokens` log-probabilities takes beside the softmax.
 
-    `entropy_learns`: with it goes a mask of one byte for a moment. The head's gradient, where it is trained, and that
-    of the hidden states are made in the bytes of what is computed, and again in those of the weights.
+    `entropy_learns`: adds a temporary mask of one byte per element. The gradients of the head, if it is trained, and of
+    the hidden states exist in the compute dtype and again in the dtype of the weights.
     """
     words, narrow = tokens * arch.vocabulary, precision.compute_bytes
     copies = 2 if precision.copies_weights else 1
@@ -84,5 +84,5 @@ def _tiles(arch: Architecture, precision: Precision, tokens: int, tiles: float, 
 
 
 def _copy(precision: Precision) -> float:
-    """Return the bytes of a gradient that is made of the one in float32; none where that is already right."""
+    """Return the bytes per element of a gradient converted from float32; 0 if it stays in float32."""
     return 0.0 if precision.weight_bytes == _FLOAT32 else precision.weight_bytes

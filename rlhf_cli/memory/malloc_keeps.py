@@ -1,12 +1,12 @@
-"""Estimates what glibc's malloc holds beside tensors, as it ships, while a process on a CPU learns.
+"""Estimates the memory that glibc's malloc, with default settings, retains beside tensors when training on a CPU.
 
-What is freed below a block that is in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, 128 KiB at first, grows
-to the largest block that was freed, and to 32 MiB at most; blocks below it are cut out of one heap, larger ones have a
-mapping of their own, which is given back at once. So gaps between what the layers keep are held until the backward pass
-has gone through them, and so are those that tiles of logits leave, and gradients, which are let go of after every
-step. The optimizer's state, which comes after the first passes, fills some of the gaps; an adapter has next to none.
+Memory freed below a block in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, initially 128 KiB, grows to the
+size of the largest freed block, up to 32 MiB. Smaller blocks come from one heap; larger ones have their own mapping,
+which is returned at once. So three kinds of gaps stay allocated: those between what the layers keep, until the backward
+pass has gone through them; those of the logit tiles; and gradients, which are freed after every step. The optimizer's
+state, created after the first passes, fills some of the gaps; an adapter's state is too small for that.
 
-How much that comes to is measured, not derived: docs/memory.md has the runs.
+These amounts are measured, not derived: docs/memory.md has the runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LARGEST_IN_HEAP = 32 * 2**20
 """DEFAULT_MMAP_THRESHOLD_MAX where a long has 8 bytes."""
 _GIVES_BACK_BELOW = 2 * 2**20
 _OF_ACTIVATIONS, _OF_LOGITS, _OF_GRADIENTS = 0.3, 0.75, 0.75
-"""What is held beside what the layers keep, beside the head's tiles, and of all gradients, as a share of them."""
+"""Retained memory as a fraction of what the layers keep, of the head's tiles, and of all gradients."""
 _OF_ACTIVATIONS_WITH_ADAPTER = 0.8
 _MLP_TENSORS = 4
-"""Of a layer and of the MLP's width: both branches, the activation of one, their product."""
+"""Tensors of the MLP's width per layer: both branches, the activation of one, their product."""
 
 
 def malloc_keeps(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether processes here have glibc's malloc, and it was not told to give back what is freed."""
+    """Return whether processes here use glibc's malloc without a setting that makes it return freed memory."""
     try:
         is_glibc = os.confstr("CS_GNU_LIBC_VERSION") is not None
     except (ValueError, OSError):
@@ -52,7 +52,7 @@ def kept_by_malloc(
     gradients: float = 0.0,
     trains_adapter: bool = False,
 ) -> float:
-    """Return the bytes that are held and in no tensor when the backward pass of `batch` begins.
+    """Return the bytes that are retained outside of tensors when the backward pass of `batch` begins.
 
     `activations` is what the layers keep and `logits` what the head's tiles of `scored` tokens take, in bytes.
     `gradients` are those of all trained weights. `trains_adapter`: the other weights are frozen.

@@ -1,7 +1,7 @@
-"""Says which keys of an experiment to change where it does not fit into memory: the ones of that phase, cheapest first.
+"""Suggests keys to change when an experiment does not fit into memory: those that matter in its phase, cheapest first.
 
-A piece of advice names keys with the values to type and the ones they have; what comes first costs no quality, what
-comes last changes what is learned. Nothing is advised that the experiment would be refused with.
+A suggestion names keys with new and current values. The first ones cost no quality, the last ones change what is
+learned. No suggestion leads to a configuration that would be refused.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from rlhf_cli.runs.pulse import (
 
 @dataclass(frozen=True)
 class Advice:
-    """What to type, word by word, and what it does; `now` are the values that these keys have, '' where that says it
-    all.
-    """
+    """The words to type, and their effect; `now` are the current values of these keys, '' if the words are enough."""
 
     words: tuple[str, ...]
     why: str
@@ -45,9 +43,9 @@ class Advice:
 def memory_advice(
     experiment: Experiment, phases: Sequence[str], *, world_size: int, on_gpu: bool, rewards: Sequence[str] = ()
 ) -> list[Advice]:
-    """Return what to change where memory ran out in `phases` (as runs/pulse.py has them, the innermost last).
+    """Return what to change when memory ran out in `phases` (named as in runs/pulse.py, the innermost last).
 
-    `rewards` are the names of those that ran, where that is known.
+    `rewards` are the names of the rewards that were running, if known.
     """
     found = _Advisor(experiment, world_size, on_gpu)
     phases = whole_phases(phases)
@@ -73,7 +71,7 @@ def memory_advice(
 
 
 def part_advice(experiment: Experiment, part: Part, *, world_size: int, on_gpu: bool) -> Advice | None:
-    """Return the cheapest of what lowers one part of a run's memory; None where there is nothing to type."""
+    """Return the cheapest change that lowers one part of a run's memory, or None without a suggestion."""
     found = _Advisor(experiment, world_size, on_gpu)
     kinds: dict[Part, tuple[Callable[[], Iterator[Advice]], ...]] = {
         "weights": (found.smaller_weights, found.sharding),
@@ -92,7 +90,7 @@ def part_advice(experiment: Experiment, part: Part, *, world_size: int, on_gpu: 
 
 
 class _Advisor:
-    """Knows what there is to lower in an experiment; every method yields what it has of one kind."""
+    """Finds what can be lowered in an experiment; every method yields suggestions of one kind."""
 
     def __init__(self, experiment: Experiment, world_size: int, on_gpu: bool) -> None:
         self._experiment = experiment
@@ -102,7 +100,7 @@ class _Advisor:
         self._on_gpu = on_gpu
 
     def smaller_parts(self) -> Iterator[Advice]:
-        """Yield the same batch in more parts: what is learned stays as it is."""
+        """Yield the same batch in more parts, which does not change what is learned."""
         size, parts = self._whole("per_device_train_batch_size"), self._whole("gradient_accumulation_steps") or 1
         if not size or size % 2:
             return
@@ -112,7 +110,7 @@ class _Advisor:
         yield Advice(tuple(words), "the same batch in smaller parts", f"{size} and {parts}")
 
     def fewer_at_once(self) -> Iterator[Advice]:
-        """Yield a smaller round: a process generates, and scores, all completions of one at once."""
+        """Yield a smaller round: a process generates and scores all completions of a round at once."""
         size, parts = self._whole("per_device_train_batch_size"), self._whole("gradient_accumulation_steps") or 1
         if size is None or not self._experiment.trainer.row.generates:
             return
@@ -139,12 +137,12 @@ class _Advisor:
                 return
 
     def recomputation(self) -> Iterator[Advice]:
-        """Yield activations that are computed again instead of kept."""
+        """Yield activations that are recomputed instead of kept."""
         if self._value("gradient_checkpointing") is False:
             yield Advice((_arg("gradient_checkpointing", "true"),), "activations are computed again, 20-30 % slower")
 
     def smaller_evaluation(self) -> Iterator[Advice]:
-        """Yield fewer rows of an evaluation at once."""
+        """Yield fewer evaluation rows at once."""
         size, group = self._whole("per_device_eval_batch_size"), self._group_in_evaluation
         if size is not None and size % 2 == 0 and (size // 2 * self._world_size) % group == 0:
             word = _arg("per_device_eval_batch_size", size // 2)
@@ -153,7 +151,7 @@ class _Advisor:
             yield Advice((_arg("num_generations_eval", 1),), "one sampled answer a held-out prompt", str(group))
 
     def reward_batches(self, rewards: Sequence[str]) -> Iterator[Advice]:
-        """Yield smaller batches of the reward models: of those that ran, else of all."""
+        """Yield smaller batches for the reward models that ran, or for all of them."""
         models = {name: reward for name, reward in self._experiment.rewards.items() if reward.model is not None}
         for name in [one for one in rewards if one in models] or models:
             if (size := models[name].batch_size) > 1:
@@ -174,7 +172,7 @@ class _Advisor:
                 yield Advice((f"rewards.{name}.device=cpu",), "the reward model leaves the GPU; slower")
 
     def rollout_engine(self) -> Iterator[Advice]:
-        """Yield less of what vLLM keeps for itself on the same GPU."""
+        """Yield a smaller share for vLLM on the same GPU."""
         if self._experiment.launch.rollout == "vllm":
             share = self._value("vllm_gpu_memory_utilization")
             if isinstance(share, float) and share > 0.1:
@@ -184,7 +182,7 @@ class _Advisor:
                 yield Advice((_arg("vllm_enable_sleep_mode", "true"),), "vLLM leaves the GPU while the policy learns")
 
     def smaller_weights(self) -> Iterator[Advice]:
-        """Yield weights of fewer bits."""
+        """Yield weights with fewer bits."""
         model, launch = self._experiment.model, self._experiment.launch
         if not self._on_gpu:
             return
@@ -200,7 +198,7 @@ class _Advisor:
             yield Advice((_LORA,), "an adapter is trained: gradients and optimizer for a hundredth of the weights")
 
     def optimizer(self) -> Iterator[Advice]:
-        """Yield an optimizer that keeps less."""
+        """Yield an optimizer with a smaller state."""
         name = str(self._value("optim") or "adamw_torch_fused")
         if name.startswith("adamw_torch") and not self._shards:
             if self._on_gpu:
@@ -216,7 +214,7 @@ class _Advisor:
         yield Advice(words, "the critic is an adapter on the policy's body", critic.share)
 
     def sharding(self) -> Iterator[Advice]:
-        """Yield a model in shards, for who has several GPUs."""
+        """Yield a sharded model, for users with several GPUs."""
         experiment = self._experiment
         if self._shards or not self._on_gpu:
             return
@@ -227,13 +225,13 @@ class _Advisor:
         yield Advice(("launch=zero2" if is_for_zero else "launch=fsdp2",), f"on several GPUs, {why}", "ddp")
 
     def smaller_checkpoint(self) -> Iterator[Advice]:
-        """Yield less to gather and write."""
+        """Yield smaller checkpoints to gather and write."""
         if self._value("save_only_model") is False:
             yield Advice((_arg("save_only_model", "true"),), "no optimizer in checkpoints: nothing resumes exactly")
 
     @property
     def _can_shrink(self) -> bool:
-        """Return whether the model may be trained by an adapter: no reward model, and in no shards."""
+        """Return whether the model may be trained with an adapter: it is not a reward model and not sharded."""
         return "reward_model" not in self._experiment.trainer.row.sections and not self._shards
 
     @property

@@ -1,4 +1,4 @@
-"""Finds out the shape of a model that is not loaded: from its folder, the hub's cache, or the recipe of a tiny one."""
+"""Reads the shape of a model without loading it: from its folder, the hub's cache, or the settings of a tiny model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a model, and how many bytes a weight of it takes where it is stored."""
+    """The shape of a model, and the stored bytes per weight."""
 
     architecture: Architecture
     stored_bytes: float
@@ -41,9 +41,9 @@ def tiny_shape(hidden_size: int, num_layers: int, num_heads: int, context_tokens
 
 
 def model_shape(path: str, *, revision: str | None = None) -> ModelShape:
-    """Return the shape of the model in a folder or, of a hub id, in the hub's cache on this machine.
+    """Return the shape of the model in a folder or, for a hub id, in the hub's cache on this machine.
 
-    Raises UnknownArchitecture where there is no config.json to read, or it is of a family not looked at.
+    Raise UnknownArchitecture if there is no readable config.json, or its model family was not examined.
     """
     folder = _folder(path, revision)
     adapter = folder / "adapter_config.json"
@@ -52,7 +52,7 @@ def model_shape(path: str, *, revision: str | None = None) -> ModelShape:
     config = _read(folder / "config.json")
     architecture = architecture_of(config)
     stored = stored_shapes(folder)
-    if stored is not None:  # the dtype of most of it: a head may be in another
+    if stored is not None:  # the dtype of the largest weight: a head may have another
         return ModelShape(architecture, max(stored, key=lambda shape: shape.numel).element_bytes)
     text = language_part(config)
     said = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")

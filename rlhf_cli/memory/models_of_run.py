@@ -1,4 +1,4 @@
-"""Lists the models that a run holds on a device by an experiment: policy, reference, critic, reward models."""
+"""Lists the models that a run holds on a device: policy, reference, critic, reward models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONE_SCORE = 1
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as a run loads it. Of an `adapter` only its `adapter_parameters` (and `head_parameters`) are trained."""
+    """A model as a run loads it. With an `adapter`, only `adapter_parameters` and `head_parameters` are trained."""
 
     architecture: Architecture
     parameters: Parameters
@@ -25,18 +25,18 @@ class Loaded:
     adapter: Adapter | None = None
     adapter_parameters: int = 0
     head_parameters: int = 0
-    """Those of a new head, which is trained beside an adapter."""
+    """Parameters of a new head, which is trained together with an adapter."""
 
     @property
     def trained(self) -> int:
-        """Return how many parameters are trained, where this model is."""
+        """Return how many parameters are trained, if this model is trained."""
         return self.parameters.total if self.adapter is None else self.adapter_parameters + self.head_parameters
 
 
 def policy_of(experiment: Experiment, *, bf16: bool) -> Loaded:
     """Return the model that is trained. `bf16`: its matrices are computed in 2 bytes.
 
-    Raises UnknownArchitecture where nothing here says what shape it has.
+    Raise UnknownArchitecture if its shape is unknown.
     """
     model = experiment.model
     shape = _policy_shape(experiment)
@@ -60,7 +60,7 @@ def policy_of(experiment: Experiment, *, bf16: bool) -> Loaded:
 
 
 def critic_of(experiment: Experiment, policy: Loaded) -> Loaded | None:
-    """Return the critic that is a model of its own, with its head of one value; None where there is none.
+    """Return the critic with its head of one value if it is a separate model, else None.
 
     Without a `model.dtype` its weights are in float32 (assemble/ppo_parts.py).
     """
@@ -74,7 +74,7 @@ def critic_of(experiment: Experiment, policy: Loaded) -> Loaded | None:
 
 
 def reward_models_of(experiment: Experiment, *, on_gpu: bool) -> tuple[dict[str, Loaded], list[str]]:
-    """Return the reward models on the device that trains, by the name of their reward, and those of unknown shape."""
+    """Return the reward models on the training device, keyed by reward, and the names of those of unknown shape."""
     known: dict[str, Loaded] = {}
     unknown: list[str] = []
     for name, reward in experiment.rewards.items():
@@ -92,7 +92,7 @@ def reward_models_of(experiment: Experiment, *, on_gpu: bool) -> tuple[dict[str,
 
 
 def has_reference(experiment: Experiment) -> bool:
-    """Return whether a frozen copy of the policy is held beside it: under an adapter the policy without it serves."""
+    """Return whether a frozen copy of the policy is held: with an adapter, the policy without it is the reference."""
     fields, args = trainer(experiment.trainer.trl), experiment.trainer.args
     if experiment.model.lora is not None:
         return False

@@ -1,6 +1,6 @@
-"""Holds the memory of one device as values: the moments of a run, and in each the bytes of every part.
+"""Defines the memory of one device as data classes: the moments of a run, and the bytes of every part in each.
 
-Moments are never added up: the same bytes serve one after the other. Generation and learning each have their fullest.
+Moments must not be added up, because they reuse the same memory. Generation and training each have their own peak.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Part = Literal[
 
 @dataclass(frozen=True)
 class Moment:
-    """What lies in the memory of a device at one moment of a `phase`: bytes by part, without what has none.
+    """The memory of a device at one moment of a `phase`: bytes by part, without empty parts.
 
-    `what` says in words what is being done.
+    `what` describes the activity in words.
     """
 
     phase: Phase
@@ -43,25 +43,27 @@ class Moment:
 
     @property
     def largest(self) -> Part:
-        """Return the part that takes most. What malloc keeps comes of the others, and is lowered with them."""
+        """Return the largest part. What malloc retains depends on the other parts and shrinks with them, so it comes
+        last.
+        """
         return max(self.parts, key=lambda part: (part != "kept by malloc", self.parts[part]))
 
     def as_json(self) -> dict[str, object]:
-        """Return the moment as JSON has it, sizes in bytes."""
+        """Return the moment as JSON values, with sizes in bytes."""
         parts = {part.replace(" ", "_"): size for part, size in self.parts.items()}
         return {"phase": self.phase, "what": self.what, "total_bytes": self.total, "parts_bytes": parts}
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """What to type, word by word, to lower a part, and why that is cheap."""
+    """The words to type to lower a part, and why that is cheap."""
 
     part: Part
     words: tuple[str, ...]
     why: str
 
     def as_json(self) -> dict[str, object]:
-        """Return the fields by name."""
+        """Return a dict of the fields."""
         return asdict(self) | {"words": list(self.words)}
 
 
@@ -69,9 +71,9 @@ class Lowering:
 class MemoryPlan:
     """What a run needs of the memory of one device, as far as that is known before it starts.
 
-    `moments` is empty where it is not known, and `unknown` says why. `leaves_out` says what is not counted, in words.
-    `device_bytes` is how much memory the device has, None where nobody can say; `cheapest` lowers the largest part of
-    the fullest moment for which there is anything to type.
+    `moments` is empty if that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
+    `device_bytes` is the memory of the device, None if unknown. `cheapest` lowers the largest part of the peak for
+    which there is a suggestion.
     """
 
     moments: Sequence[Moment] = ()
@@ -82,17 +84,17 @@ class MemoryPlan:
     cheapest: Lowering | None = None
 
     def fullest(self, phase: Phase) -> Moment | None:
-        """Return the moment of a phase in which most is held; None where there is no such phase."""
+        """Return the peak moment of a phase, or None if the run has no such phase."""
         of_phase = [moment for moment in self.moments if moment.phase == phase]
         return max(of_phase, key=lambda moment: moment.total) if of_phase else None
 
     @property
     def peak(self) -> Moment | None:
-        """Return the fullest moment of all."""
+        """Return the peak moment of the run."""
         return max(self.moments, key=lambda moment: moment.total) if self.moments else None
 
     def as_json(self) -> dict[str, object]:
-        """Return the plan as JSON has it, sizes in bytes; generation and training are not to be added up."""
+        """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
         peak, phases = self.peak, ("generation", "training")
         fullest = {phase: moment.as_json() for phase in phases if (moment := self.fullest(phase)) is not None}  # type: ignore[arg-type]
         return {

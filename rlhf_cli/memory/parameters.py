@@ -1,6 +1,6 @@
-"""Counts the parameters of a transformer by their kind, because kinds differ in what a run does with them.
+"""Counts the parameters of a transformer by kind, because a run treats the kinds differently.
 
-Matrices of the body are what LoRA adapts and bitsandbytes quantises; embedding and head stay as they are.
+LoRA adapts and bitsandbytes quantises the matrices of the body; embedding and head stay as they are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @dataclass(frozen=True)
 class Parameters:
-    """Counts of a model's parameters: of the `body`'s matrices, the `embedding` (with positions that are learned), the
-    `head` (0 where it is the embedding) and of the `rest`: norms and biases.
+    """Counts of a model's parameters: the `body`'s matrices, the `embedding` (with learned positions), the `head` (0 if
+    it is tied to the embedding) and the `rest`: norms and biases.
     """
 
     body: int
@@ -27,12 +27,12 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """Return all of them."""
+        """Return the sum of all counts."""
         return self.body + self.embedding + self.head + self.rest
 
 
 def matrices(arch: Architecture) -> dict[str, tuple[int, int]]:
-    """Return (inputs, outputs) of every matrix in a layer, by the name that transformers gives its module."""
+    """Return (inputs, outputs) of every matrix in a layer, keyed by its module name in transformers."""
     h, q, kv, f = arch.hidden, arch.queries, arch.keys, arch.ffn
     if arch.family == "gpt2":
         return {"attn.c_attn": (h, 3 * h), "attn.c_proj": (h, h), "mlp.c_fc": (h, f), "mlp.c_proj": (f, h)}
@@ -48,8 +48,8 @@ def matrices(arch: Architecture) -> dict[str, tuple[int, int]]:
 
 
 def count_parameters(arch: Architecture, *, head: int | None = None) -> Parameters:
-    """Count a model's parameters by its shape. `head`: outputs of a head in the language model's place, which has none
-    of the vocabulary's; None for a language model.
+    """Count the parameters of a model of this shape. `head` is the number of outputs of a head that replaces the
+    language model's; None for a language model.
     """
     shapes = matrices(arch)
     body = arch.layers * sum(ins * outs for ins, outs in shapes.values())
@@ -73,13 +73,13 @@ def count_parameters(arch: Architecture, *, head: int | None = None) -> Paramete
 
 
 def count_adapter(arch: Architecture, rank: int, targets: str | Sequence[str]) -> int:
-    """Count a LoRA adapter's parameters: (rank, inputs) and (outputs, rank) a matrix (arXiv 2106.09685, 4.1)."""
+    """Count a LoRA adapter's parameters: (rank, inputs) and (outputs, rank) per matrix (arXiv 2106.09685, 4.1)."""
     each = [_adapted_in(layer, arch, targets) for layer in range(arch.layers)]
     return sum(rank * (ins + outs) for shapes in each for ins, outs in shapes.values())
 
 
 def adapted(arch: Architecture, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return those matrices that peft's `target_modules` means, of one layer or another; `all-linear` is every one."""
+    """Return the matrices, in any layer, that peft's `target_modules` selects; `all-linear` selects every one."""
     return {name: shape for layer in range(arch.layers) for name, shape in _adapted_in(layer, arch, targets).items()}
 
 
@@ -91,7 +91,7 @@ def _adapted_in(layer: int, arch: Architecture, targets: str | Sequence[str]) ->
 
 
 def _whole_name(arch: Architecture, layer: int, name: str) -> str:
-    """Return the name of a module in the whole model."""
+    """Return the full name of a module in the model."""
     if arch.family == "gpt2":
         return f"transformer.h.{layer}.{name}"
     return f"model.layers.{layer}.{'self_attn' if name in _OF_ATTENTION else 'mlp'}.{name}"

@@ -1,19 +1,19 @@
-"""Says in how many bytes weights lie and numbers are computed: both follow from dtype, precision and quantisation."""
+"""Defines the bytes per stored weight and per computed number, from dtype, precision and quantisation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""A weight of QLoRA: 4 bits, a scale of 8 bits for 64 of them, and 32 bits for 256 scales (arXiv 2305.14314, 3)."""
+"""A weight in QLoRA: 4 bits, an 8-bit scale per 64 weights, and 32 bits per 256 scales (arXiv 2305.14314, 3)."""
 INT8_BYTES = 1.0
-"""A weight of LLM.int8() (arXiv 2208.07339); its scales, one a row of a matrix, are left out."""
+"""A weight in LLM.int8() (arXiv 2208.07339), without its scales (one per row of a matrix)."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """`weight_bytes` is what a weight takes that is not quantised; `autocast` computes matrices in 2 bytes whatever
-    that is. `quantised_bytes` is what a weight of the body's matrices takes, None where they are as the others.
+    """Bytes per number. `weight_bytes` is the size of a weight that is not quantised; `autocast` computes matrices in 2
+    bytes in any case. `quantised_bytes` is the size of a weight in the body's matrices, None if they are not quantised.
     """
 
     weight_bytes: float
@@ -22,7 +22,7 @@ class Precision:
 
     @property
     def compute_bytes(self) -> float:
-        """Return the bytes of what a matrix multiplication gives."""
+        """Return the bytes per element of a matrix product."""
         return 2.0 if self.autocast else self.weight_bytes
 
     @property
@@ -32,5 +32,5 @@ class Precision:
 
     @property
     def copies_weights(self) -> bool:
-        """Return whether autocast keeps a copy of the body's matrices in 2 bytes until a backward pass is over."""
+        """Return whether autocast keeps a 2-byte copy of the body's matrices until a backward pass ends."""
         return self.autocast and self.quantised_bytes is None and self.weight_bytes > self.compute_bytes

@@ -1,4 +1,4 @@
-"""Says how much goes through the models of a run at a time: rows, tokens, and how often gradients are added up."""
+"""Computes how much goes through the models of a run at a time: rows, tokens, gradient accumulation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TRIPLES = ("TPOTrainer",)
 
 @dataclass(frozen=True)
 class Lengths:
-    """The tokens of the longest prompt, and of the longest row that is learned from as it is, 0 for unknown. `padded`:
-    not all are as long.
+    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown. `padded`: the
+    rows differ in length.
     """
 
     prompt: int
@@ -27,9 +27,10 @@ class Lengths:
 
 @dataclass(frozen=True)
 class RunLoad:
-    """What one process puts through its models at a time, in rows; `tokens` are those of a row, at most.
+    """What one process puts through its models at a time, in rows; `tokens` is the maximum per row.
 
-    `completions` are generated at once, of `prompt_tokens` and `completion_tokens`; 0 where nothing is generated.
+    `completions` are generated at once, with `prompt_tokens` and `completion_tokens`; 0 for trainers that do not
+    generate.
     """
 
     micro_batch: int
@@ -40,26 +41,26 @@ class RunLoad:
     completion_tokens: int = 0
     evaluated_at_once: int = 0
     generates_between: bool = False
-    """Whether it generates in the middle of an optimizer step, beside gradients."""
+    """Whether it generates in the middle of an optimizer step, while gradients are held."""
     padded: bool = True
     passes: PassMode = "plain"
     """How the rows of a round go through the models (docs/passes.md)."""
     group: int = 1
-    """Completions of one prompt, and in an evaluation `evaluated_group`."""
+    """Completions per prompt; `evaluated_group` in an evaluation."""
     evaluated_group: int = 1
     prompts: int = 0
-    """The most prompts of a micro-batch that is learned from."""
+    """The maximum number of prompts in a training micro-batch."""
 
     def learned(self, *, with_last: bool = False) -> Batch:
-        """Return a micro-batch that is learned from; `with_last`: what stands behind a row's last token counts."""
+        """Return a training micro-batch; `with_last`: include the position after a row's last token."""
         return self._batch(self.micro_batch, self.prompts, with_last=with_last)
 
     def passed(self) -> Batch:
-        """Return what goes through a model at a time without a gradient, before a round is learned from."""
+        """Return the batch of a pass without a gradient, before a round is trained on."""
         return self._batch(self.micro_batch, most_prompts(self.micro_batch, self.group))
 
     def evaluated(self) -> Batch:
-        """Return what goes through a model at a time in an evaluation's loss."""
+        """Return the batch of a pass for an evaluation's loss."""
         return self._batch(self.evaluated_at_once, most_prompts(self.evaluated_at_once, self.evaluated_group))
 
     def _batch(self, rows: int, prompts: int, *, with_last: bool = False) -> Batch:
@@ -69,9 +70,9 @@ class RunLoad:
 
 
 def run_load(experiment: Experiment, lengths: Lengths, completions: int, passes: PassMode = "plain") -> RunLoad:
-    """Return what one process of an experiment puts through its models; `completions` it generates at once, or 0.
+    """Return what one process of an experiment puts through its models; it generates `completions` at once, or 0.
 
-    `passes` is how they go through, of a trainer that generates.
+    `passes` is how rows go through the models of a trainer that generates.
     """
     row, args = experiment.trainer.row, experiment.trainer.args
     fields = trainer(experiment.trainer.trl)

@@ -1,4 +1,4 @@
-"""Counts how many different prompts the rows of a packed micro-batch have at most: each lies in it once."""
+"""Counts the maximum number of different prompts in a packed micro-batch, which stores each prompt once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 
 
 def most_prompts(rows: int, group: int) -> int:
-    """Return how many prompts a part of a list of whole groups has at most, which is cut into parts of `rows` rows.
+    """Return the maximum number of prompts in a slice of `rows` rows of a list of whole groups cut into such slices.
 
-    A part begins at a multiple of the greatest common divisor of both, at most that far from a group's end.
+    A slice starts at a multiple of the greatest common divisor of `rows` and `group` within a group, at most `group`
+    minus that divisor after the group's start.
     """
     latest = group - math.gcd(rows, group)
     return -(-(latest + rows) // group)
 
 
 def prompts_learned_from(experiment: Experiment, micro_batch: int, completions: int) -> int:
-    """Return the most prompts of a micro-batch of a round of `completions` in one process.
+    """Return the maximum number of prompts in a micro-batch of a round of `completions` in one process.
 
-    TRL shuffles a round; rows are sorted by prompt again where the micro-batches of an optimizer step are the whole
-    round and the loss does not depend on which rows share one (trainers/passes/row_passes.py).
+    TRL shuffles a round. Rows are sorted by prompt again if the micro-batches of an optimizer step are the whole round
+    and the loss does not depend on which rows share a micro-batch (trainers/passes/row_passes.py).
     """
     fields, args = trainer(experiment.trainer.trl), experiment.trainer.args
     group = _whole(setting(fields, args, "num_generations"))
@@ -32,7 +33,7 @@ def prompts_learned_from(experiment: Experiment, micro_batch: int, completions: 
     is_sorted = micro_batches == 1 or (accumulation % micro_batches == 0 and _may_reorder(experiment))
     if not is_sorted:
         return min(in_round, micro_batch)
-    edges = 2 if completions % group else 0  # groups that another process has the rest of
+    edges = 2 if completions % group else 0  # groups shared with another process
     return min(in_round, micro_batch, most_prompts(micro_batch, group) + edges)
 
 

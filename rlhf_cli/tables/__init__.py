@@ -1,3 +1,3 @@
-"""List what is known of TRL's trainers and of our own forms, one row each; the words of a configuration derive from
-it.
+"""Tables of facts about TRL's trainers and our own options, one row each. The words of a configuration derive from
+them.
 """

@@ -1,6 +1,6 @@
-"""Lists the arguments of TRL's trainers whose values have bounds that only a library below TRL knows of.
+"""Lists the arguments of TRL's trainers whose bounds are checked only by a library below TRL.
 
-TRL hands them on, so that without this table they would be refused with the first batch, or not at all.
+TRL passes them on, so without this table they would be rejected only at the first batch, or not at all.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """The bounds of one argument, None where there is none. `why` says who holds to them.
+    """The bounds of one argument, each None if there is no such bound. `why` says what enforces them.
 
-    `strategy` names the argument that has to be `steps` for this one to be read, None where it always is.
+    `strategy` names the argument that has to be `steps` for this one to be used, None if it is always used.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Range:
     strategy: str | None = None
 
     def holds(self, value: float) -> bool:
-        """Return whether a value lies within the bounds."""
+        """Return whether a value is within the bounds."""
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -33,7 +33,7 @@ class Range:
         )
 
     def in_words(self) -> str:
-        """Return the bounds: `at least 0 and below 1`."""
+        """Return the bounds in words: `at least 0 and below 1`."""
         bounds = (("at least", self.at_least), ("above", self.above), ("at most", self.at_most), ("below", self.below))
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 

@@ -1,7 +1,8 @@
-"""List the logged metrics of a process, not of a run, a clock's above all: the same run, stopped, differs in them.
+"""Lists the metrics that belong to a process instead of a run, mostly times: a stopped and resumed run has other
+values.
 
-Nothing is left out of a comparison of a run with itself but these. A count that a clock decides (`timeouts`) is none
-of them: it says that another thing happened.
+A comparison of a run with itself ignores only these. Counts that depend on time (`timeouts`) are not listed: a
+different count means that the runs differed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ClockRow:
-    """Say what of the clock a metric is. `name` is its whole name, `*` in it for what has no slash."""
+    """A metric that depends on the process. `name` is its full name, with `*` for any text without a slash."""
 
     name: str
     reason: str
 
     @property
     def pattern(self) -> str:
-        """Return the expression that a whole name has to match."""
+        """Return the regular expression that a full name has to match."""
         return re.escape(self.name).replace(r"\*", "[^/]+")
 
 
@@ -48,5 +49,5 @@ _CLOCK = re.compile("|".join(f"(?:{row.pattern})" for row in CLOCK_METRICS))
 
 
 def is_of_the_clock(metric: str) -> bool:
-    """Return whether a metric is a time or a speed, by its whole name."""
+    """Return whether a metric, given by its full name, is a time or a speed."""
     return _CLOCK.fullmatch(metric) is not None

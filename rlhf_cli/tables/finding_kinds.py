@@ -1,4 +1,4 @@
-"""List the kinds of findings: what `rlhf why` and a running training look for, by the name that switches it off."""
+"""Lists the kinds of findings that `rlhf why` and a running training check, under the names that switch them off."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ FINDING_KINDS: dict[str, str] = {
     "value_loss": "the critic's loss does not grow",
     "time": "no phase takes most of the time that a change would win back",
 }
-"""Kind -> what holds where there is no such finding. The order is that in which they are looked for."""
+"""Kind -> what is true of a run without such a finding. Kinds are checked in this order."""

@@ -1,5 +1,6 @@
-"""The names that settings have elsewhere, or had: in older versions of TRL and transformers, in verl and OpenRLHF, in
-everyday speech. A row each, with what it is called here today; tests hold that no row names a field of today's TRL.
+"""Lists names that settings have in other tools (verl, OpenRLHF) or had in older versions of TRL and transformers.
+
+Each row gives today's name. Tests check that no row names a field of today's TRL.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ _ARGS = "trainer.args."
 
 @dataclass(frozen=True)
 class FormerName:
-    """A name, whose it is, and what to type instead.
+    """A name, the tool or version it belongs to, and what to type instead.
 
-    `today` is a full key, or key=value, or several with commas of which the first there is counts; '' where nothing
-    takes its place, and then `why` says so. `with_critic` is the same where the trainer has a critic.
+    `today` is a full key, key=value, or several keys separated by commas; the first key that the trainer has is used.
+    It is '' if the setting has no successor; `why` then explains. `with_critic` replaces `today` for a trainer with a
+    critic.
     """
 
     name: str
@@ -31,7 +33,7 @@ _MAX_LENGTH = "trainer.args.max_length,trainer.args.max_completion_length"
 
 
 def _rows(whose: str, *rows: tuple[str, ...]) -> list[FormerName]:
-    """Return rows of (name, today[, with a critic]); a name that begins in lower case without a dot is TRL's today."""
+    """Return rows of (name, today[, with a critic]); a lower-case name without a dot is a TRL argument."""
     return [FormerName(row[0], whose, _full(row[1]), _full(row[2]) if len(row) > 2 else None) for row in rows]
 
 
@@ -251,7 +253,7 @@ SPOKEN_VALUES: dict[str, dict[str, str]] = {
     "truncation": {"off": "none", "null": "none", "mask": "exclude", "drop": "exclude"},
     "launch": {"gpu": "auto", "cuda": "auto", "fsdp": "fsdp2", "deepspeed": "zero2", "local": "auto"},
 }
-"""Last part of a key, or group -> {what people say: the value that is meant}."""
+"""Last part of a key, or group -> {common synonym: the value that is meant}."""
 
 SPOKEN_KEYS: dict[str, dict[str, str]] = {
     "gate": {
@@ -265,10 +267,10 @@ SPOKEN_KEYS: dict[str, dict[str, str]] = {
         **{"over": "steps", "num_steps": "steps", "schedule": "shape", "type": "shape", "kind": "shape"},
     },
 }
-"""Section -> {what people call a key of it: the key}."""
+"""Section -> {common synonym of a key: the key}."""
 
 SPOKEN_SECTIONS: dict[str, str] = {
     **dict.fromkeys(("wandb", "tensorboard", "mlflow", "trackio", "tracking", "logging", "logger"), "track"),
     **{"lora": "model.lora", "peft": "model.lora", "policy": "model", "dataset": "data", "slurm": "launch.slurm"},
 }
-"""What people call a section -> the section."""
+"""Common synonym of a section -> the section."""

@@ -1,8 +1,8 @@
-"""Name how a model may be asked to generate."""
+"""Names the modes of generation."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 GenerationSetting = Literal["auto", "plain"]
-"""`auto`: without finished rows wherever they can leave a batch. `plain`: by transformers' own loop."""
+"""`auto`: drop finished rows from the batch where possible. `plain`: use transformers' own loop."""

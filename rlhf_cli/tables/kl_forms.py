@@ -1,19 +1,18 @@
-"""List the places where a KL penalty may stand, one row each, with the estimator that is right there."""
+"""Lists the places for a KL penalty, one row each, with the right estimator for each place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MAX_RELATIVE_ERROR = 0.2
-"""Bounds KL / target - 1 in the adaptive controller, on either side (Ziegler et al., arXiv 1909.08593, section 2.2)."""
+"""Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""
 
 
 @dataclass(frozen=True)
 class KlForm:
-    """Describe one value of `kl.where`. `estimator` names the function of numerics/kl_estimators.py, None where there
-    is no KL.
+    """A value of `kl.where`. `estimator` names the function in numerics/kl_estimators.py, None without a KL.
 
-    In the reward k1 is exact for the gradient of the KL; k3 is what TRL's loss holds.
+    In the reward, k1 is exact for the gradient of the KL; TRL's loss uses k3.
     """
 
     where: str
@@ -23,7 +22,7 @@ class KlForm:
 
     @property
     def needs_reference(self) -> bool:
-        """Return whether a reference model has to be there."""
+        """Return whether a reference model is required."""
         return self.in_reward or self.in_loss
 
 

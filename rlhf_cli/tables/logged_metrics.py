@@ -1,7 +1,7 @@
-"""List the metrics that are logged, by who logs them: what can be known of a name before a run has logged anything.
+"""Lists the logged metrics by what logs them, so that names can be checked before a run has logged anything.
 
-docs/metrics.md says what they mean. A reward may log names of its own (TRL's log_metric), so a name that is not here
-may come all the same; a name below one of these families may not.
+docs/metrics.md explains them. A reward may log names of its own (TRL's log_metric), so an unlisted name may still be
+valid, unless it belongs to one of these families.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ OF_REWARDS = (
     *("completions/clipped_ratio", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"),
     *("clip_ratio/low_min", "clip_ratio/high_max", "passes/zero_advantage_share"),
 )
-"""What trainers that sample log (GRPO, RLOO, PPO), beside what each reward logs."""
+"""Metrics of the trainers that sample (GRPO, RLOO, PPO), in addition to the metrics of each reward."""
 
 WITH_BETA = ("kl",)
-"""TRL's divergence, where `trainer.args.beta` is above 0."""
+"""TRL's KL divergence, logged if `trainer.args.beta` is above 0."""
 
 OF_A_CRITIC = (
     *(f"ppo/{what}" for what in ("values_mean", "returns_mean", "returns_std", "advantages_mean", "advantages_std")),
@@ -40,4 +40,4 @@ OF_KL = ("weighted_mean", "advantage_share")
 OF_VALUE = ("advantage_share",)
 
 FAMILIES = frozenset(name.partition("/")[0] for name in OF_A_CRITIC + OF_REWARDS if "/" in name)
-"""The first words of names that are all listed here."""
+"""First parts of names; all names of these families are listed here."""

@@ -1,5 +1,6 @@
-"""Says by the values of a model's configuration whether its rows may be packed: the part of that question that needs no
-model, for the plan of a run and for the run itself.
+"""Decides from a model's configuration whether its rows may be packed: the part of the check that needs no model.
+
+Both the plan of a run and the run itself use it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from collections.abc import Mapping
 ATTENTIONS = ("sdpa",)
 """The attention functions of transformers that can be called on each segment of a flat batch."""
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
-"""Rotary embeddings that change with the longest place of a batch: a row's numbers would depend on its company."""
+"""Rotary embeddings that depend on the longest position in a batch: a row's result would depend on the other rows."""
 
 READ = ("rope_parameters", "rope_theta", "rope_scaling", "layer_types", "sliding_window", "use_sliding_window")
-"""The keys of a configuration that are looked at."""
+"""The configuration keys that are used."""
 
 _ROTARY: dict[str, object] = {"rope_theta": 10000.0}
 WHERE_NOT_SAID: dict[str, Mapping[str, object]] = {
@@ -23,19 +24,19 @@ WHERE_NOT_SAID: dict[str, Mapping[str, object]] = {
     "smollm3": _ROTARY | {"use_sliding_window": False},
     "gpt2": {},
 }
-"""`model_type` -> what transformers takes for a key that its config.json leaves out, as far as it is read here."""
+"""`model_type` -> transformers' defaults for the keys read here that a config.json may omit."""
 
 
 def is_rotary(values: Mapping[str, object]) -> bool:
-    """Return whether places are counted by rotary embeddings, so that a row may be moved without another result."""
+    """Return whether positions are rotary, so that shifting a row does not change its result."""
     return bool(values.get("rope_parameters") or values.get("rope_theta"))
 
 
 def why_values_not_packed(values: Mapping[str, object], attention: str) -> str | None:
-    """Return what in a language model's configuration keeps its rows from being packed; None where nothing does.
+    """Return what in a language model's configuration prevents packing, or None if its rows can be packed.
 
-    `attention` is the name of its attention function. Keys that a config.json may leave out are those of
-    WHERE_NOT_SAID.
+    `attention` is the name of its attention function. WHERE_NOT_SAID has the defaults of keys that a config.json may
+    omit.
     """
     if attention not in ATTENTIONS:
         return f"its attention is {attention}; packed are {', '.join(ATTENTIONS)}"
@@ -57,8 +58,8 @@ def why_values_not_packed(values: Mapping[str, object], attention: str) -> str |
 
 
 def why_config_not_packed(config: Mapping[str, object], attention: str) -> str | None:
-    """Return the same of what stands in a config.json.
+    """Return the same for a config.json.
 
-    Raises KeyError for a `model_type` of which it is not known what stands for a key that is left out.
+    Raise KeyError for a `model_type` whose defaults are unknown.
     """
     return why_values_not_packed({**WHERE_NOT_SAID[str(config.get("model_type"))], **config}, attention)

@@ -6,20 +6,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 PassMode = Literal["packed", "trimmed", "plain"]
-"""`packed`: the tokens of a micro-batch in one flat row, each prompt once. `trimmed`: rows sorted by length, without
-columns that are all padding. `plain`: as TRL does it."""
+"""`packed`: the tokens of a micro-batch in one flat row, with each prompt once. `trimmed`: rows sorted by length,
+without columns that are all padding. `plain`: as in TRL.
+"""
 
 PassSetting = Literal["auto", "packed", "trimmed", "plain"]
-"""`auto` is the first of them that a model can go."""
+"""`auto` is the first of these modes that a model supports."""
 
 MAX_SOFTMAX_BYTES = 256 * 2**20
-"""Up to here the softmax of a pass, float32 of (places, vocabulary), is kept where rows do not go plain; TRL's own tile
-is as large with 2,048 places."""
+"""The softmax of a pass, float32 of shape (positions, vocabulary), is kept up to this size unless `passes` is plain.
+TRL's own tile with 2,048 positions is as large.
+"""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Hold how rows go through models, and what keeps them from a faster way; None where nothing does."""
+    """How rows go through models, and why not in a faster mode (None if this is the fastest)."""
 
     mode: PassMode
     why: str | None = None
@@ -31,7 +33,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class RowAttention:
-    """Hold how packed rows attend: all at once with a GPU's kernel of variable lengths, or a row each, and why not."""
+    """How packed rows attend: all at once with a GPU's variable-length kernel, or row by row, and why."""
 
     why_a_row_each: str | None
 

@@ -1,4 +1,4 @@
-"""List TRL's losses of GRPO that PPO and dense rewards can use, one row each, with what normalises them."""
+"""Lists TRL's GRPO losses that PPO and dense rewards can use, one row each, with their normaliser."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Literal
 
 Normaliser = Literal["row", "rows", "max_length", "window", "micro-batch"]
 """What a loss divides the sum over tokens by: the tokens of each row, the number of rows, that number times the maximal
-length of a completion, the tokens of the accumulation window, or those of the micro-batch."""
+completion length, the tokens of the accumulation window, or the tokens of the micro-batch.
+"""
 
 
 @dataclass(frozen=True)
 class LossRow:
-    """Describe one value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with an advantage a token.
+    """A value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with per-token advantages.
 
-    `takes_token_advantages`: it is not one number a sequence.
+    `takes_token_advantages`: it does not use one number per sequence.
     """
 
     name: str
@@ -35,4 +36,4 @@ _ROWS = (
 )
 
 POLICY_LOSSES: dict[str, LossRow] = {row.name: row for row in _ROWS}
-"""`loss_type` -> row. A contract test holds the names against TRL's own."""
+"""`loss_type` -> row. A contract test compares the names with TRL's."""

@@ -1,8 +1,8 @@
-"""List what may be changed of a run that goes on: a row a key or section, the first that fits counts.
+"""Lists what may be changed when a run is resumed: one row per key or section, the first match counts.
 
-A run that goes on is to be the run that never stopped. So a changed value is refused unless it is known to leave the
-result alone; most of the others can be taken by name (`--allow KEY`), some cannot be taken at all, because what the
-checkpoint holds would overrule them in silence.
+A resumed run must be equivalent to one that was never interrupted. So a changed value is refused unless it is known not
+to affect the result. Most other changes can be allowed explicitly (`--allow KEY`); some cannot, because the
+checkpoint's values would silently override them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Effect = Literal["taken", "by name", "never"]
 
 @dataclass(frozen=True)
 class ResumeRow:
-    """Say what becomes of a change. `key` is a dotted key and stands for all below it; `*` at its end for any rest.
+    """The effect of a change. `key` is a dotted key that includes all keys below it; a final `*` matches any suffix.
 
-    `taken`: it does not change what is trained. `by name`: it does, and is taken from here on where `--allow` names
-    it. `never`: the checkpoint would overrule it, or not fit. `only_if` is the condition under which a change is
-    taken, by its name in jobs/resume_conditions.py; where it does not hold the change is `by name`, or, with
-    `else_never`, never taken. `reason` is what a user is told.
+    `taken`: the change does not affect training. `by name`: it does, and applies from here on if `--allow` names it.
+    `never`: the checkpoint would override it, or not fit. `only_if` is the condition under which a change is taken, a
+    name in jobs/resume_conditions.py; if it is false, the change is `by name`, or with `else_never`, never taken.
+    `reason` is shown to the user.
     """
 
     key: str
@@ -30,7 +30,7 @@ class ResumeRow:
     else_never: bool = False
 
     def fits(self, key: str) -> bool:
-        """Return whether this row speaks about a dotted key."""
+        """Return whether this row applies to a dotted key."""
         if self.key.endswith("*"):
             return key.startswith(self.key[:-1])
         return key == self.key or key.startswith(f"{self.key}.")
@@ -91,9 +91,9 @@ _ROWS = (
 )
 
 RESUME_KEYS: tuple[ResumeRow, ...] = _ROWS
-"""In the order in which they are asked; the last fits everything."""
+"""The rows in matching order; the last one matches every key."""
 
 
 def row_of(key: str) -> ResumeRow:
-    """Return the first row that speaks about a dotted key."""
+    """Return the first row that applies to a dotted key."""
     return next(row for row in RESUME_KEYS if row.fits(key) or not row.key)

@@ -1,4 +1,4 @@
-"""The arguments that TRL gives a reward function beside the columns of the dataset, one row each."""
+"""Lists the arguments that TRL passes to a reward function in addition to the dataset's columns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RewardArgument:
-    """One of them. `is_by_row`: it has an entry a completion, else it is one for the whole batch.
+    """An argument of a reward function. `is_by_row`: it has one entry per completion, else one for the whole batch.
 
-    `is_text`: what was asked and answered, as texts, messages or token ids. Only these make a function a reward, and
-    only these are sent to a worker process.
+    `is_text`: it holds prompts or completions, as texts, messages or token ids. A function needs one of these to count
+    as a reward, and only these are sent to a worker process.
     """
 
     name: str

@@ -1,17 +1,17 @@
-"""Name the columns of a completions table that say of which rollout a row is, and how it ended.
+"""Names the columns of a completions table that identify a row's rollout and say how it ended.
 
-With them, and the raw scores beside them, a round can be settled again exactly (docs/whatif.md).
+With them and the raw scores, a round's rewards can be recomputed exactly (docs/whatif.md).
 """
 
 from __future__ import annotations
 
 ROUND = "rollout.round"
-"""Which round of training the row was generated in, counted from 0; nothing for a row of an evaluation."""
+"""The training round in which the row was generated, counted from 0; empty for an evaluation row."""
 STEP = "rollout.step"
-"""How many optimizer steps the policy that wrote it had taken; schedules of weights stand there."""
+"""The optimizer steps that the generating policy had taken; weight schedules are evaluated at this step."""
 TRUNCATED = "rollout.truncated"
-"""Whether it was cut off, as the truncation policy sees it."""
+"""Whether it was truncated, as the truncation policy defines it."""
 TOKENS = "rollout.tokens"
-"""Its length in tokens, the end-of-sequence token among them."""
+"""Its length in tokens, including the end-of-sequence token."""
 
 ALL = (ROUND, STEP, TRUNCATED, TOKENS)

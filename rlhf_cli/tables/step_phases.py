@@ -1,7 +1,7 @@
-"""List the phases that the time of a training is divided into: a row each, in the order of a step.
+"""Lists the phases into which training time is divided: one row each, in the order of a step.
 
-The time of a phase is its own: what another phase takes within it is that phase's. So the shares of all rows, with one
-a reward and `rest`, add up to 1.
+The time of a phase excludes phases nested in it. So the shares of all rows, with those of each reward and `rest`, add
+up to 1.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 SHARE, OF_REWARD = "time/share/", "time/share/reward/"
-"""Where the metrics of shares begin; a reward's ends in its name."""
+"""Prefixes of the metrics for shares; a reward's metric ends in its name."""
 ELAPSED = "time/elapsed_s"
-"""The seconds that the shares of a log event are of."""
+"""The seconds that the shares of a log event refer to."""
 SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_per_token"
 
 WAITING, REST, EVALUATION = "waiting", "rest", "evaluation"
@@ -23,9 +23,9 @@ Where: TypeAlias = Literal["all", "rollouts", "critic", "ranks"]
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """Describe a phase: the end of its metric's name, what a table calls it, and what happens in it.
+    """A phase: the end of its metric's name, its label in a table, and what happens in it.
 
-    `where` it is logged: by all trainers, those that generate, those with a critic, or where there are several ranks.
+    `where` it is logged: by all trainers, by those that generate, by those with a critic, or with several ranks.
     """
 
     key: str

@@ -1,8 +1,8 @@
-"""List the strategies of `launch.strategy`, one row each: what a process holds, and what does not work with it.
+"""Lists the values of `launch.strategy`, one row each: what a process holds, and which features do not work.
 
-What works was run on CPUs, in two processes against DDP (tests/launch/test_strategies_agree.py, and docs/launch.md
-for what a CPU cannot show); what does not was tried there, or judged by the source of TRL 1.16, accelerate 1.15 and
-transformers 5.23. A row is changed here and nowhere else: the rules and the messages read it.
+Working features were run on CPUs, with two processes against DDP (tests/launch/test_strategies_agree.py; docs/launch.md
+lists what a CPU cannot show). The others were tried there, or judged from the source of TRL 1.16, accelerate 1.15 and
+transformers 5.23. The rules and the messages read this table.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Feature = Literal[
     "rollout=continuous",
     "offload",
 ]
-"""What an experiment may have that a strategy does not work with."""
+"""Features of an experiment that some strategy does not support."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Say why a feature does not work with a strategy, and what to type instead."""
+    """Why a feature does not work with a strategy, and what to type instead."""
 
     feature: Feature
     why: str
@@ -32,9 +32,9 @@ class Conflict:
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """Describe one strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says what every process has of the
-    model, in words. `distributed_types` are the names that accelerate gives it on more than one process; on one process
-    a strategy that shards has the same name, and DDP is none at all. `package` has to be installed for it.
+    """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words how the model is sharded.
+    `distributed_types` are accelerate's names for it with several processes; with one process, sharding strategies keep
+    their name and DDP has none. `package` has to be installed for it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class StrategyRow:
 
     @property
     def shards(self) -> bool:
-        """Return whether a process holds less than all of weights, gradients and optimizer."""
+        """Return whether a process holds only a part of weights, gradients and optimizer."""
         return self.name != "ddp"
 
 

@@ -1,7 +1,7 @@
-"""The words that arguments of TRL's and transformers take where no docstring lists them in a form that can be read.
+"""Lists the values of TRL's and transformers' arguments that no docstring lists in a parseable form.
 
-TRL finds a misspelt one when it computes the first loss, which is after the model was loaded and the first answers
-were generated. Tests hold the rows against what the installed libraries compare and list.
+TRL rejects a misspelt value only when it computes the first loss, after loading the model and generating the first
+answers. Tests compare the rows with the installed libraries.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "log_level_replica": _LOG_LEVELS,
     "include_num_input_tokens_seen": ("all", "non_padding", "no"),
 }
-"""Argument, or CONFIG.argument where configs differ -> the words that it takes."""
+"""Argument, or CONFIG.argument if configs differ -> its valid values."""

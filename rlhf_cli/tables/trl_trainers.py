@@ -1,7 +1,7 @@
-"""List TRL's trainers, one row each: what the checks, the loading of rows and the assembler need to know of them.
+"""Lists TRL's trainers, one row each, with the facts that the checks, the loading of rows and the assembler need.
 
-A trainer without a row is refused by `rlhf check`. A class that inherits from one with a row is run by
-`trainer.class`, and its row is the one that `trainer.trl` names.
+`rlhf check` refuses a trainer without a row. `trainer.class` runs a class that inherits from one with a row, and uses
+the row named by `trainer.trl`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Literal
 from rlhf_cli.tables.policy_losses import Normaliser
 
 TEXT = "text"
-"""The column that SFTTrainer takes for plain text; `trainer.args.dataset_text_field` may name another."""
+"""The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""
 
 ColumnSet = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TrainerRow:
-    """Describe one trainer. Those that generate score completions by rewards, the others learn from rows.
+    """A trainer. Those that generate score completions by rewards; the others train on rows.
 
-    `module` is where the class and its config class (`GRPOConfig`) are imported from. `learns_from` holds the sets of
-    columns that it can learn from, of which the first that is there is taken; `expected_columns` says the same to a
-    person. `sections` are those of our configuration that mean something to it, beside the ones every trainer reads.
-    `advantages`: one a completion or one a token; None where it has none. `trains`: which kind of model. `measured`
-    are the columns of a row that TRL has prepared: what it begins with, and the texts of which the longest counts;
-    None where TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows. `loss_divisor`: what its
-    loss divides by, None where that is for its argument `loss_type` to say.
+    `module`: where to import the class and its config class (`GRPOConfig`). `learns_from`: the column sets that it can
+    train on, the first that is present is used; `expected_columns`: the same in words. `sections`: the sections of our
+    configuration that it uses in addition to the common ones. `advantages`: per completion or per token, None if it has
+    none. `trains`: the kind of model. `measured`: the columns that give the length of a row prepared by TRL: those at
+    its start, and alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of
+    answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides.
     """
 
     name: str
@@ -44,12 +43,12 @@ class TrainerRow:
 
     @property
     def config_class(self) -> str:
-        """Return the name of the dataclass that holds its arguments."""
+        """Return the name of the dataclass with its arguments."""
         return self.name.removesuffix("Trainer") + "Config"
 
     @property
     def can_have_critic(self) -> bool:
-        """Return whether PPO stands on it: on its rollouts and its clipped loss."""
+        """Return whether PPO is built on it: on its rollouts and its clipped loss."""
         return "critic" in self.sections
 
 
@@ -110,4 +109,4 @@ _ROWS = (
 )
 
 TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}
-"""Class name -> row. A new trainer of a known shape is one more row."""
+"""Class name -> row. A new trainer of a known kind is one more row."""

@@ -1,7 +1,7 @@
-"""List the truncation policies, one row each: what a completion may be worth that the length limit cut.
+"""Lists the truncation policies, one row each: how a completion that reached the length limit is rewarded.
 
-The words that a configuration accepts, the rules about them and the line in the panel before a run derive from here.
-A new policy is a row here, a function of the same name in stack/truncation.py and a file in conf/truncation/.
+The valid values, the rules about them and the line in the start panel derive from this table. A new policy needs a row
+here, a function of the same name in stack/truncation.py and a file in conf/truncation/.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TruncationRow:
-    """Describe one policy. `reads` are the keys of the section `truncation` that mean something to it.
+    """A policy. `reads` are the keys of the section `truncation` that it uses.
 
-    `modes` are what `truncation.mode` may be, the first one the default; `mode_if_dense` is the default where every
-    reward is dense, None where that makes no difference. `needs_critic`: only a trainer with a critic can honour it.
-    `needs_limit`: it means nothing where completions have no maximal length.
+    `modes` are the values of `truncation.mode`, the first is the default. `mode_if_dense` is the default if every
+    reward is dense, None if it is the same. `needs_critic`: only a trainer with a critic supports it. `needs_limit`: it
+    requires a maximal completion length.
     """
 
     name: str
@@ -35,4 +35,4 @@ _ROWS = (
 )
 
 TRUNCATION_POLICIES: dict[str, TruncationRow] = {row.name: row for row in _ROWS}
-"""Name -> row, in the order in which they are listed."""
+"""Name -> row, in the order of listings."""

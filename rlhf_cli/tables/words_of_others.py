@@ -1,4 +1,4 @@
-"""What hands used to other tools type, and what it is called here: Hydra's flags, TRL's scripts, other verbs."""
+"""Maps what users of other tools type to our words: Hydra's flags, TRL's scripts, other verbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HYDRA_INSTEAD: dict[str, str] = {
     "verbose": "log.txt in the run folder has what libraries said",
     "job_logging": "log.txt in the run folder has what libraries said",
 }
-"""A part of Hydra's own section -> what says it here: Hydra composes, and runs nothing."""
+"""A part of Hydra's own section -> what replaces it here: Hydra only composes and does not run anything."""
 
 VERBS_OF_OTHERS: dict[str, str] = {
     "run": "train",

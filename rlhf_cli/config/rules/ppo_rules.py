@@ -119,7 +119,7 @@ def _loss_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def _group_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for every setting that is relative to the other completions of a prompt, which PPO does not need."""
+    """Yield a problem for every setting relative to the other completions of a prompt: PPO needs no group."""
     args = experiment.trainer.args
     if "scale_rewards" in args:
         yield ConfigError(

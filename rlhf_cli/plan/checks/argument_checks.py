@@ -68,7 +68,7 @@ def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -
 
 
 def best_model_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Yield an error if the best checkpoint cannot be determined, because saves and evaluations differ in their steps."""
+    """Yield an error if the best checkpoint cannot be determined: saves and evaluations have different steps."""
     args, origins = experiment.trainer.args, composed.origins
 
     def of(name: str) -> object:
