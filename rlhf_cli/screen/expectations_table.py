@@ -12,7 +12,7 @@ from rich.text import Text
 from rlhf_cli.expectations.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
 from rlhf_cli.runs.run_status import FINISHED, Status, told_state
 
-_MOST_MISSED = 3
+_MOST_MISSED, _MOST_TYPED = 3, 2
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
@@ -50,7 +50,9 @@ def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
     own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
     if missed and changes and not own:
         were = "were" if len(changes) > 1 else "was"
-        said = f"  it is expected of the experiment as written, and {', '.join(changes)} {were} typed"
+        more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
+        typed_words = f"{', '.join(changes[:_MOST_TYPED])}{more}"
+        said = f"  it is expected of the experiment as written, and {typed_words} {were} typed"
         yield Text(said, style="yellow")
 
 

@@ -61,11 +61,11 @@ def show_end(console: Console, folder: RunFolder) -> None:
 
 def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
     """Yield other facts about a run, one line each, the most important first."""
+    if reason := stopped_by_rule(status):
+        yield Text(reason, style="bold")
     verified = verify(folder)
     if verified.outcomes:
         yield from at_the_end(verified, _typed(folder))
-    if reason := stopped_by_rule(status):
-        yield Text(reason, style="bold")
     if status.warnings:
         warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
         yield Text(f"{warnings} of your code: log.txt", style="yellow")

@@ -53,6 +53,8 @@ def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) 
     text = " ".join(printed(at_the_end(verify(other), ["+exp=quickstart", "seed=3", "a.b=1"])).split())
     assert "a.b=1 was typed" in text
     assert "seed" not in text
+    text = printed(at_the_end(verify(other), [f"a.b{number}=1" for number in range(9)]))
+    assert "a.b0=1, a.b1=1 and 7 more were typed" in " ".join(text.split())
     text = printed(at_the_end(verify(other), ["++a.b=1", "++expect=[{metric: correct, at_least: 21}]"]))
     assert "expected: 0 of 1 met" in text
     assert "typed" not in text

@@ -95,11 +95,14 @@ def busy(place: Path) -> RunFolder:
         {"step": step, "reward": 0.5 * step, **rewards, **failures, **times, "eval_greedy/total": 0.1 * step}
         for step in range(1, 10)
     ]
-    folder = run_of(place, events, warnings=3, step=9)
+    reason = "stopped by rule: kl > 3: 3.1, 3.2 at steps 8 to 9"
+    folder = run_of(place, events, warnings=3, step=9, reason=reason)
     config = yaml.safe_load(folder.config.read_text())
     config["expect"] = [{"metric": "total", "at_least": number} for number in range(90, 96)]
     folder.config.write_text(yaml.safe_dump(config))
-    folder.provenance.write_text(json.dumps({"lengths": {one: {"in_words": "9 tokens"} for one in ("train", "eval")}}))
+    lengths = {one: {"in_words": "9 tokens"} for one in ("train", "eval")}
+    typed = [f"trainer.args.argument_{number}=1" for number in range(20)]
+    folder.provenance.write_text(json.dumps({"lengths": lengths, "overrides": typed}))
     (folder.path / "completions").mkdir()
     rows = [{"prompt": f"{number}+1=", "completion": "2" * 99, "advantage": 0.5} for number in range(9)]
     pyarrow.parquet.write_table(
@@ -120,7 +123,7 @@ def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width
     assert "and 9 more" in text or "and 7 more" in text
     assert "expected: 0 of 6 met" in text
     assert text.count("missed: ") == 3
-    assert "3 warnings of your code" in text
+    assert "stopped by rule: kl > 3" in text
 
 
 def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
