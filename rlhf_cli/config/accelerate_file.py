@@ -86,7 +86,7 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
             hint=f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine",
         )
     if kind == "NO":
-        processes = 1  # accelerate starts one, whatever num_processes is
+        processes = 1  # accelerate starts one process, for any num_processes
     ids = tree.get("gpu_ids")
     return AccelerateFile(
         path=path,
@@ -245,7 +245,7 @@ def _json_of(path: Path, where: str) -> JsonTree:
 
 def _precision(tree: JsonTree, path: Path, where: str) -> str | None:
     said = tree.get("mixed_precision")
-    if said is False:  # YAML reads no as false
+    if said is False:  # YAML parses an unquoted no as false
         said = "no"
     if said is None or said in _PRECISIONS:
         return None if said is None else _PRECISIONS[str(said)]

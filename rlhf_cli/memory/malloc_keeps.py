@@ -2,9 +2,10 @@
 
 Memory freed below a block in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, initially 128 KiB, grows to the
 size of the largest freed block, up to 32 MiB. Smaller blocks come from one heap; larger ones have their own mapping,
-which is returned at once. So three kinds of gaps stay allocated: those between what the layers keep, until the backward
-pass has gone through them; those of the logit tiles; and gradients, which are freed after every step. The optimizer's
-state, created after the first passes, fills some of the gaps; an adapter's state is too small for that.
+which is returned at once. So the process retains the gaps between what the layers keep, until the backward pass has
+gone through them. It also retains the gaps that the logit tiles leave, and the gradients, which are freed after every
+step. The optimizer's state, created after the first passes, fills some of the gaps; an adapter's state is too small for
+that.
 
 These amounts are measured, not derived: docs/memory.md has the runs.
 """
@@ -21,7 +22,7 @@ from rlhf_cli.memory.precision import Precision
 
 _FLOAT32 = 4
 _LARGEST_IN_HEAP = 32 * 2**20
-"""DEFAULT_MMAP_THRESHOLD_MAX where a long has 8 bytes."""
+"""DEFAULT_MMAP_THRESHOLD_MAX on systems where a long has 8 bytes."""
 _GIVES_BACK_BELOW = 2 * 2**20
 _OF_ACTIVATIONS, _OF_LOGITS, _OF_GRADIENTS = 0.3, 0.75, 0.75
 """Retained memory as a fraction of what the layers keep, of the head's tiles, and of all gradients."""

@@ -92,7 +92,9 @@ def reward_models_of(experiment: Experiment, *, on_gpu: bool) -> tuple[dict[str,
 
 
 def has_reference(experiment: Experiment) -> bool:
-    """Return whether a frozen copy of the policy is held: with an adapter, the policy without it is the reference."""
+    """Return whether a separate frozen copy of the policy is held. With an adapter, the policy without it is the
+    reference.
+    """
     fields, args = trainer(experiment.trainer.trl), experiment.trainer.args
     if experiment.model.lora is not None:
         return False

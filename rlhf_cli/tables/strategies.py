@@ -32,9 +32,9 @@ class Conflict:
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words how the model is sharded.
-    `distributed_types` are accelerate's names for it with several processes; with one process, sharding strategies keep
-    their name and DDP has none. `package` has to be installed for it.
+    """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words which part of the model every
+    process holds. `distributed_types` are accelerate's names for it with several processes; with one process, sharding
+    strategies have the same name, and DDP counts as not distributed. `package` has to be installed for it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class StrategyRow:
 
     @property
     def shards(self) -> bool:
-        """Return whether a process holds only a part of weights, gradients and optimizer."""
+        """Return whether a process holds less than all weights, gradients and optimizer state."""
         return self.name != "ddp"
 
 

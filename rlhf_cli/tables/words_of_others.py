@@ -64,7 +64,7 @@ VERBS_OF_OTHERS: dict[str, str] = {
     "merge": "export",
     "version": "--version",
 }
-"""A verb of other tools -> what is typed behind `rlhf` instead."""
+"""A verb of other tools -> what to type after `rlhf` instead."""
 
 MEANT_FLAGS: dict[str, dict[str, str]] = {
     "generate": dict.fromkeys(
@@ -80,7 +80,7 @@ MEANT_FLAGS: dict[str, dict[str, str]] = {
     "score": {"--file": "--completions", "--input": "--completions"},
     "export": {"--output": "--out", "--to": "--out", "--hub": "--push", "--repo": "--push"},
 }
-"""A verb -> a flag that is typed for one of its own -> the one that is meant."""
+"""A verb -> a flag that users may type -> the verb's own flag for it."""
 
 FLAGS_OF_OTHERS: dict[str, str] = {
     # Hydra's
@@ -95,7 +95,7 @@ FLAGS_OF_OTHERS: dict[str, str] = {
     "--shell-completion": "rlhf completion bash",
     "--multirun": "rlhf train -m {words}",
     "-m": "rlhf train -m {words}",
-    # what one looks for
+    # flags that users may expect
     "--dry-run": "rlhf train --dry-run {words}",
     "--dryrun": "rlhf train --dry-run {words}",
     "--config": "+exp=NAME, of ./conf/exp/NAME.yaml",
@@ -105,7 +105,7 @@ FLAGS_OF_OTHERS: dict[str, str] = {
     "--resume": "rlhf resume RUN",
     "--sweep": "rlhf train -m {words}",
     "--wandb": "track=wandb",
-    # of TRL's scripts, transformers and accelerate, where it is no argument of the trainer's here
+    # from TRL's scripts, transformers and accelerate, unless it is an argument of the trainer here
     "--config_file": "launch.accelerate_config={value}",
     "--num_processes": "launch.processes={value}",
     "--nproc_per_node": "launch.processes={value}",
@@ -135,4 +135,4 @@ FLAGS_OF_OTHERS: dict[str, str] = {
     "--deepspeed": "launch.strategy=zero2, or zero3",
     "--fsdp": "launch.strategy=fsdp2",
 }
-"""A flag of other tools -> what is typed instead. `{words}` are the other words of the command, `{value}` its value."""
+"""A flag of other tools -> what to type instead. `{words}` are the other words of the command, `{value}` its value."""
