@@ -1,1 +1,1 @@
-"""Extend TRL's trainers around their narrow seams. Nothing here knows configurations, data or rewards."""
+"""Extend TRL's trainers at a few methods. This package does not depend on configurations, data or rewards."""

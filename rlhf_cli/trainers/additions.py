@@ -1,4 +1,4 @@
-"""Hold what we add to a TRL trainer: one value, given to the mixed class when it is constructed and never changed."""
+"""Everything added to a TRL trainer, as one immutable value that the mixed class gets when it is constructed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Stack(Protocol):
-    """Name what a trainer needs of a reward stack."""
+    """The interface of a reward stack that a trainer needs."""
 
     outcomes: dict[str, Outcome]
     decode: Decode | None
@@ -43,7 +43,7 @@ class Stack(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """Return their names."""
+        """Return the names of the components."""
         ...
 
     def batch(self) -> AbstractContextManager[None]:
@@ -51,32 +51,33 @@ class Stack(Protocol):
         ...
 
     def weights(self, step: int, max_steps: int) -> list[float]:
-        """Return every component's weight while that optimizer step is prepared."""
+        """Return every component's weight at that optimizer step."""
         ...
 
     def close(self) -> None:
-        """End whatever the stack keeps running."""
+        """End the stack's threads and processes."""
         ...
 
     def parts(self, name: str, row: int) -> list[Part] | None:
-        """Return the parts of a dense row with the rewards they were given; None for a plain score."""
+        """Return the parts of a dense row with their rewards; None for a plain score."""
         ...
 
     def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
-        """Return the values of a dense row, one a token, after offset and clip and divided by `divisor`; None for a row
-        whose score was no dense one.
+        """Return a dense row's values, one per token, after offset and clip and divided by `divisor`.
+
+        Return None if the row's score was not dense.
         """
         ...
 
 
 @dataclass(frozen=True)
 class RewardParts:
-    """Hold what a trainer that generates is given: how its completions are scored, in training and in an evaluation.
+    """How a generating trainer scores its completions, in training and in an evaluation.
 
-    `is_dense` gives every token an advantage of its own. So many rounds in a row whose advantages are all 0 end the run
-    as `no_signal` says, None never. `sum_up` makes metrics of the answers of an evaluation; None leaves TRL's own
-    evaluation as it is. `loss_divisor`: what the trainer's loss divides by, None where `loss_type` says it.
-    `passes`: how rows go through the models, `generation`: how completions are generated.
+    `is_dense`: every token has its own advantage. `no_signal`: the run ends after this many consecutive rounds whose
+    advantages are all 0; None for never. `sum_up` computes metrics from the answers of an evaluation; None keeps TRL's
+    own evaluation. `loss_divisor`: the divisor of the trainer's loss, None if it follows from `loss_type`. `passes`:
+    how rows go through the models. `generation`: how completions are generated.
     """
 
     stack: Stack
@@ -92,9 +93,7 @@ class RewardParts:
 
 @dataclass(frozen=True)
 class PpoParts:
-    """Hold what PPO is given beside rewards. `make_critic` is called once, with the policy as the trainer has loaded
-    it.
-    """
+    """The parts that PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
 
     settings: PpoSettings
     kl: KlPenalty
@@ -103,15 +102,17 @@ class PpoParts:
 
 @dataclass(frozen=True)
 class Additions:
-    """Hold everything that the trainers' mixins read. None in `rewards` or `ppo`: the trainer has nothing of the
-    kind.
+    """Everything that the trainers' mixins read; None in `rewards` or `ppo` if the trainer does not use them.
 
-    `table_log` takes what TRL prints. `measured` are the columns of a prepared row: what it begins with, and the texts
-    of which the longest counts; None where TRL prepares no rows. `left_out` counts rows that were refused beforehand,
-    name of the data -> reason -> number. `ends_with_eos`: whether the texts that a reward model learns from end
-    with the end-of-sequence token; None where none is trained. `may_lose_state`: a checkpoint without its optimizer,
-    schedule or random state is gone on from by its weights alone, and refused otherwise. `pulse` is told what is being
-    done, and `profile` says where the time went; None where nobody asks.
+    - `table_log` receives TRL's printed output.
+    - `measured` are the columns of a prepared row: its beginning, and the texts of which the longest is measured; None
+      if TRL prepares no rows.
+    - `left_out` counts rows that were rejected earlier, as name of the data -> reason -> number.
+    - `ends_with_eos`: whether the texts of a reward model's training end with the end-of-sequence token; None without
+      one.
+    - `may_lose_state`: resume a checkpoint without optimizer, schedule or random state from its weights alone, instead
+      of refusing it.
+    - `pulse` receives the current phase, and `profile` measures times; None to disable.
     """
 
     table_log: Path | None = None
@@ -126,9 +127,7 @@ class Additions:
 
 
 class BuiltWhole(TrlTrainer):
-    """Mixed in as the first of all, it keeps the additions, so that every other mixin can read them from its first line
-    on.
-    """
+    """First of all mixins; it stores the additions before any other mixin's constructor runs."""
 
     additions: Additions
 

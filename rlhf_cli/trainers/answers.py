@@ -1,4 +1,4 @@
-"""Hold the answers of a policy to held-out prompts, with the scores they got."""
+"""A policy's answers to held-out prompts with their scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold one answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have an entry a reward."""
+    """One answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have one entry per reward."""
 
     row: dict[str, object]
     completion: str | list[dict[str, object]]
@@ -22,7 +22,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Hold all answers of all ranks to the held-out prompts: `each` of a prompt stand together."""
+    """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
 
     each: int
     answers: list[Answer]
@@ -32,6 +32,4 @@ SumUp = Callable[
     [dict[str, Answers], list[float], int, Mapping[str, RunningDeviation]],
     dict[str, float | None],
 ]
-"""Given the answers by way of answering, the rewards' weights, the step and the running deviations by reward; returns
-metric -> value.
-"""
+"""Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""

@@ -1,4 +1,4 @@
-"""Write the batch that a training was stopped at to a file that a person reads: texts, rewards, advantages, as JSON."""
+"""Write the batch at which a training stopped to a readable JSON file: texts, rewards, advantages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AsText = Callable[[Sequence[int]], str]
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _NO_LABEL = -100
-"""The value of torch's losses for a token that is no label, which transformers puts in place of ids."""
+"""The label that torch's losses ignore, which transformers uses instead of ids."""
 
 
 def write_batch(
@@ -29,8 +29,8 @@ def write_batch(
 ) -> Path:
     """Write heading, the micro-batches of one optimizer step with their losses, and TRL's table of the round.
 
-    window: (tensors by name, loss) a micro-batch. logs: TRL's `_logs` of a trainer that generates, else nothing. What
-    is not finite is written as a text, "nan" or "inf", which JSON has no numbers for. Returns the file.
+    window: (tensors by name, loss) per micro-batch. logs: TRL's `_logs` if the trainer generates, else empty. Values
+    that are not finite become the texts "nan" or "inf", because JSON has no such numbers. Return the file.
     """
     content = {
         **heading,
@@ -46,7 +46,7 @@ def write_batch(
 
 
 def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
-    """Return the rows of a micro-batch: ids as the text they stand for, numbers by row and by token as they are."""
+    """Return the rows of a micro-batch: ids decoded to text, numbers per row and per token unchanged."""
     if not isinstance(inputs, Mapping):
         return []
     rows: list[dict[str, object]] = []

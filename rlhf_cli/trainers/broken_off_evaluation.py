@@ -1,4 +1,4 @@
-"""Save the step before an evaluation that is broken off, because the process was asked to stop meanwhile."""
+"""Save the current step if a stop request interrupts an evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class EvaluationBrokenOff(Exception):
-    """A callback raises this between two batches of an evaluation, on all ranks at the same one."""
+    """Raised by a callback between two batches of an evaluation, on all ranks at the same batch."""
 
 
 class BreaksOffEvaluations(TrlTrainer):
-    """Mixed into any TRL trainer, it saves and stops where a callback raises `EvaluationBrokenOff`."""
+    """For any TRL trainer: save and stop when a callback raises `EvaluationBrokenOff`."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **named: Any) -> None:
         try:
@@ -36,7 +36,7 @@ class BreaksOffEvaluations(TrlTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
-        """Evaluate; if that is broken off, drop what TRL has gathered for its next log."""
+        """Evaluate; if it is interrupted, drop what TRL has gathered for its next log."""
         logs = copy.deepcopy(getattr(self, "_logs", None))
         try:
             return super().evaluation_loop(
@@ -47,5 +47,5 @@ class BreaksOffEvaluations(TrlTrainer):
                 self._logs = logs
             if hasattr(self, "_metrics"):
                 self._metrics["eval"].clear()
-            self.model.train()  # TRL logs by the mode that the model is in
+            self.model.train()  # TRL logs by the mode of the model
             raise

@@ -1,6 +1,6 @@
-"""Count the token slots of TRL's own passes (token_slots.py): mixed in directly above TRL's trainer.
+"""Count the token slots of TRL's own passes (token_slots.py); mixed in directly above TRL's trainer.
 
-A pass of ours that does not go through TRL's counts itself.
+Passes of our own that bypass TRL's count themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _IDS, _PROMPT = "input_ids", "prompt"
-"""A batch's prompts alone go through no model: where they are, they are also in front of the answers."""
+"""Prompt ids do not go through a model separately: the ids of the answers include them."""
 
 
 class CountedRows(TrlTrainer):
-    """Mixed into a TRL trainer that learns from rows: what its batches hold is what its model computes."""
+    """For a TRL trainer that learns from rows: the model computes all token slots of its batches."""
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """Return TRL's loss of a batch that was counted."""
+        """Return TRL's loss after counting the batch."""
         for name in [name for name in inputs if name.endswith(_IDS) and not name.startswith(_PROMPT)]:
             ids, mask = inputs[name], inputs.get(f"{name.removesuffix(_IDS)}attention_mask")
             if isinstance(ids, Tensor):
@@ -29,7 +29,7 @@ class CountedRows(TrlTrainer):
 
 
 class CountedLogps(TrlTrainer):
-    """Mixed into a TRL trainer that generates: its passes are those that give log-probabilities."""
+    """For a TRL trainer that generates: count the passes that compute log-probabilities."""
 
     def _get_per_token_logps_and_entropies(
         self,

@@ -1,8 +1,8 @@
-"""Switch dropout off: for good, or for a pass.
+"""Switch dropout off, permanently or for one pass.
 
-PPO compares the policy in training with that of the rollout, token by token. With dropout in either, the ratio is that
-of two thinned models drawn at random: it is not 1 where nothing has moved, and is clipped. So TRL's PPOTrainer (until
-1.12), verl and others train without.
+PPO compares the policy in training with the policy of the rollout, token by token. With dropout, both are randomly
+thinned models: the ratio is not 1 even without an update, and gets clipped. So TRL's PPOTrainer (until 1.12), verl and
+others train without dropout.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from torch import nn
 
 
 def switch_off_dropout(model: nn.Module) -> None:
-    """Set every share of `model` that is dropped to 0."""
+    """Set every dropout probability of `model` to 0."""
     for module, name in list(_shares(model)):
         setattr(module, name, 0.0)
 
 
 def drops(model: nn.Module) -> bool:
-    """Return whether a pass in training drops anything at random."""
+    """Return whether a training pass drops anything at random."""
     return any(getattr(module, name) > 0 for module, name in _shares(model))
 
 
 def _shares(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield where shares that are dropped are kept: in dropout layers, and as plain numbers of modules
-    (`attention_dropout` of Llama and its kin), which TRL's `disable_dropout` passes over.
+    """Yield the attributes that hold dropout probabilities, as (module, name).
+
+    They are in dropout layers, and in plain numbers of modules (`attention_dropout` of Llama and similar models), which
+    TRL's `disable_dropout` ignores.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -38,7 +40,7 @@ def _shares(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
 
 @contextlib.contextmanager
 def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Open a context in which no module of `model` is in training; afterwards each is as it was."""
+    """Put all modules of `model` into evaluation mode in this context; restore each mode afterwards."""
     in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:

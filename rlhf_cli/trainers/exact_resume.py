@@ -1,8 +1,8 @@
-"""Let on-policy trainers go on from a checkpoint as if they had never stopped.
+"""Resume on-policy trainers from a checkpoint as if they had never stopped.
 
-The Trainer restores weights, optimizer, schedule and random numbers. What TRL keeps beside them is lost: the rollouts
-it still has optimizer steps to make from, where in them it is, the metrics it has not logged yet, and the order of the
-data from the second epoch on. It is in every checkpoint here, one file a rank.
+The Trainer restores weights, optimizer, schedule and random numbers. It loses TRL's own state: buffered rollouts, the
+position in them, metrics that are not logged yet, and the data order from the second epoch on. Here every checkpoint
+includes that state, one file per rank.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _START_OVER = "rlhf train ... model.path=CHECKPOINT starts a new run from its we
 
 
 Table: TypeAlias = dict[str, list[object] | dict[str, list[object]]]
-"""A table of completions as TRL keeps it, column -> values; `rewards` and `extra` hold columns of their own."""
+"""A table of completions in TRL's format, column -> values; `rewards` and `extra` hold columns of their own."""
 
 
 class RolloutState(TypedDict):
-    """What TRL keeps of one rank's rollouts between two optimizer steps, as tensors and plain values."""
+    """TRL's state of one rank's rollouts between two optimizer steps, as tensors and plain values."""
 
     world_size: int
     step: int
@@ -46,7 +46,7 @@ class RolloutState(TypedDict):
 
 
 class ExactResume(TrlTrainer):
-    """Mixed into a TRL trainer that buffers its rollouts (`_step`, `_buffered_inputs`), it saves and restores them."""
+    """For a TRL trainer with buffered rollouts (`_step`, `_buffered_inputs`): save and restore them."""
 
     additions: Additions
     _train_sampler: RepeatSampler | None = None
@@ -88,11 +88,11 @@ class ExactResume(TrlTrainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
-        # The Trainer sets these to zero after it loaded the rest, and calls this once before its first step.
+        # The Trainer sets these to zero after it has loaded the rest; it calls this method once before its first step.
         if self._pending_loss is not None:
             loss, self._globalstep_last_logged = self._pending_loss
             self._tr_loss += loss
-            # The loss of this call's own steps is what it reports at the end.
+            # The Trainer reports the mean loss of this call's own steps at the end.
             self._total_loss_scalar -= loss.item()
             self._pending_loss = None
 
@@ -102,8 +102,8 @@ def _rollout_file(rank: int) -> str:
 
 
 def _rollout_state(trainer: TrlTrainer) -> RolloutState:
-    """Return what TRL keeps of this rank's rollouts between two optimizer steps, as tensors and plain values."""
-    # At the end of a window TRL generates anew: the buffer would be written for nothing.
+    """Return TRL's state of this rank's rollouts between two optimizer steps, as tensors and plain values."""
+    # At the end of a window TRL generates new rollouts, so the buffer is not needed.
     is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
     return {
         "world_size": trainer.accelerator.num_processes,
@@ -128,10 +128,9 @@ def _restore(trainer: TrlTrainer, state: RolloutState) -> None:
 
 
 def _table(logs: Mapping[str, Iterable[object]]) -> Table:
-    """Return the completions of the newest rollout, which TRL writes at every log; nothing where they hold other
-    objects.
+    """Return the completions of the newest rollout, which TRL writes at every log; empty if they are not plain values.
 
-    Without them a log in the middle of a window replaces that step's table of completions by an empty one.
+    Without them, a log in the middle of a window replaces that step's table of completions by an empty one.
     """
     plain = {
         name: {inner: list(values) for inner, values in column.items()} if isinstance(column, dict) else list(column)
@@ -141,7 +140,7 @@ def _table(logs: Mapping[str, Iterable[object]]) -> Table:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether torch reads it back without unpickling arbitrary objects."""
+    """Return whether torch can load it without unpickling arbitrary objects."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -151,9 +150,7 @@ def _is_plain(value: object) -> bool:
 
 @contextmanager
 def _readable(file: Path, what: str) -> Iterator[Path]:
-    """Open a context in which a file of a checkpoint is read. Raises RunError when it is not there or holds more than
-    plain values.
-    """
+    """Yield a checkpoint's file for reading. Raise RunError if it is missing or holds more than plain values."""
     if not file.is_file():
         raise RunError(
             f"the checkpoint has no {what}: going on from it would silently train something else",
@@ -169,16 +166,15 @@ def _readable(file: Path, what: str) -> Iterator[Path]:
 
 
 def _place(device: torch.device) -> torch.device:
-    """Return the device to load onto: under a launcher accelerate's CPU is called cpu:0, which torch.load does not
-    know.
+    """Return the device to load onto.
+
+    Under a launcher accelerate's CPU device is called cpu:0, which torch.load does not know.
     """
     return torch.device("cpu") if device.type == "cpu" else device
 
 
 def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:
-    """Raise RunError for another number of ranks: every rank has rollouts of its own, which cannot be dealt out
-    anew.
-    """
+    """Raise RunError for a different number of ranks: each rank's rollouts cannot be redistributed."""
     if saved != now:
         raise RunError(
             "the checkpoint was written by another number of processes",
@@ -190,12 +186,12 @@ def _refuse_another_world_size(saved: int, now: int, checkpoint: str) -> None:
 
 
 def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
-    """Return the reference model where it follows the policy, and so is not the one the run began with; else None."""
+    """Return the reference model if it follows the policy during training, else None."""
     return trainer.ref_model if getattr(trainer.args, "sync_ref_model", False) else None
 
 
 def _skip_epochs(sampler: RepeatSampler | None, num_epochs: int) -> None:
-    """Draw what TRL's sampler drew in the finished epochs: it goes on with one generator from epoch to epoch."""
+    """Draw what TRL's sampler drew in the finished epochs: it uses one generator for all epochs."""
     generator = getattr(sampler, "generator", None)
     if sampler is None or generator is None:
         return

@@ -1,9 +1,10 @@
-"""Stop a training before it takes an optimizer step from NaN or infinity, and before it saves any.
+"""Stop a training before an optimizer step or a save with NaN or infinite values.
 
-Before every optimizer step the losses of its micro-batches, the gradient and the trained weights are looked at, and
-before every save the weights once more. What was found is added up over the ranks, so that all of them stop at one
-place; the batch is written to the run folder first, and the last good checkpoint is named. DeepSpeed's engine has made
-its step by then, and keeps its gradients to itself: there the loss or the weights tell, and nothing is saved.
+Before every optimizer step, check the losses of its micro-batches, the gradient and the trained weights; before every
+save, check the weights again. The findings are summed over the ranks, so that all of them stop at the same place. The
+batch is written to the run folder first, and the error names the last good checkpoint. DeepSpeed's engine has already
+made its step then, and hides its gradients: there only the loss or the weights show the problem, but no bad weights are
+saved.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FOUND = ("the loss", "the gradient", "a weight")
 
 
 class FiniteSteps(TrlTrainer):
-    """Mixed in next to any TRL trainer, it raises GuardStopped before a step or a save that is not finite."""
+    """For any TRL trainer: raise GuardStopped before a step or a save with values that are not finite."""
 
     additions: Additions
     _window: list[tuple[TrlBatch, Tensor]]
@@ -48,8 +49,9 @@ class FiniteSteps(TrlTrainer):
         return super().compute_loss(model, inputs, *args, **named)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        """Take TRL's step, which ends in a gradient. Raises GuardStopped where loss, gradient or weights are not
-        finite.
+        """Take TRL's step, which computes a gradient.
+
+        Raise GuardStopped if loss, gradient or weights are not finite.
         """
         if self._is_window_over:
             self._window = []
@@ -61,19 +63,19 @@ class FiniteSteps(TrlTrainer):
         return loss
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save as TRL does, a checkpoint or the last model. Raises GuardStopped where its weights are not finite."""
+        """Save as in TRL, a checkpoint or the last model. Raise GuardStopped if its weights are not finite."""
         self.refuse_non_finite([], self._trained(), with_gradient=False)
         super().save_model(output_dir, _internal_call)
 
     def _trained(self) -> Named:
-        """Return name and parameter of all that a checkpoint holds."""
+        """Return name and parameter for everything that a checkpoint contains."""
         return self.model.named_parameters()
 
     def refuse_non_finite(self, losses: Sequence[Tensor], trained: Named, *, with_gradient: bool = True) -> None:
-        """Raise GuardStopped on every rank where any rank has a loss, a gradient or a weight that is not finite.
+        """Raise GuardStopped on every rank if any rank has a loss, gradient or weight that is not finite.
 
-        losses: () each, of the micro-batches of one step. trained: frozen parameters among them are passed over.
-        Costs a reduction of three numbers over the ranks, and a pass over gradient and weights.
+        losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped. The cost is a
+        reduction of three numbers over the ranks, and a pass over gradient and weights.
         """
         with during(self.additions.pulse, CHECKS):
             parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
@@ -84,8 +86,8 @@ class FiniteSteps(TrlTrainer):
     def _not_finite(
         self, losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]], *, with_gradient: bool
     ) -> list[str]:
-        """Return what is not finite on any rank."""
-        # Under fp16 an overflow in the gradient is part of the method: the scaler skips that step and scales less.
+        """Return the names of the quantities that are not finite on any rank."""
+        # Under fp16, overflowing gradients are normal: the scaler skips that step and reduces its scale.
         reads_gradient = with_gradient and self.accelerator.scaler is None
         gradients = [parameter.grad for _, parameter in parameters if parameter.grad is not None and reads_gradient]
         is_bad = [
@@ -100,7 +102,7 @@ class FiniteSteps(TrlTrainer):
     def stop(
         self, found: Sequence[str], details: Sequence[str], *, cause: BaseException | None = None, alone: bool = False
     ) -> NoReturn:
-        """Write the batch to the run folder and raise GuardStopped, when all ranks are here or `alone`."""
+        """Write the batch to the run folder and raise GuardStopped; unless `alone`, all ranks must call this."""
         step, folder = self.state.global_step + 1, Path(self.args.output_dir)
         rank = self.accelerator.process_index
         file = write_batch(
@@ -111,7 +113,7 @@ class FiniteSteps(TrlTrainer):
             self._as_text,
         )
         way_out = [self._way_out(folder) if rank == 0 or alone else None]
-        if not alone:  # also that no rank leaves, and has the others killed, while one still writes
+        if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)
         are = "are" if len(found) > 1 else "is"
         raise GuardStopped(
@@ -143,14 +145,14 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     local = [tensor for tensor in local if tensor.numel()]
     if not local or bool(torch.nn.utils.get_total_norm(local, norm_type=2.0).isfinite()):
         return True
-    # The squares may have overflowed where the entries did not; the largest entry says, at ten times the cost.
+    # The squares may overflow although the entries did not; the maximum decides, at ten times the cost.
     return bool(torch.nn.utils.get_total_norm(local, norm_type=torch.inf).isfinite())
 
 
 def _described(
     found: Sequence[str], losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]]
 ) -> list[str]:
-    """Return a line for everything found, by this rank's numbers."""
+    """Return one line per finding, with this rank's numbers."""
     lines = []
     if "the loss" in found:
         lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))

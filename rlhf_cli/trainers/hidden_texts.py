@@ -1,4 +1,4 @@
-"""Take secrets out of what TRL writes by itself: its tables of completions and the arguments beside every model."""
+"""Remove secrets from what TRL writes: its tables of completions and the arguments beside every model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlhf_cli.redaction import redacted_tree
 
 
 def hide_in_tables(logs: Mapping[str, object]) -> None:
-    """Hide in place the known secrets in TRL's `_logs`: a value of the environment may stand in every prompt.
+    """Hide known secrets in TRL's `_logs` in place: an environment value may occur in every prompt.
 
-    What only looks like a secret stays: a model or a data set has written it.
+    Texts that only look like a secret stay: a model or a data set wrote them.
     """
     for column in logs.values():
         if isinstance(column, Mapping):
@@ -28,9 +28,9 @@ def hide_in_tables(logs: Mapping[str, object]) -> None:
 
 
 def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
-    """Write the arguments anew to `file`, where transformers has just put them, if a secret stands in one of them."""
+    """Rewrite `file`, where transformers has just saved the arguments, if one of them contains a secret."""
     values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
-    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # the environment is read once
+    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # reads the environment only once
     changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
     changed = {name: value for name, value in changed.items() if value != values[name]}
     if changed:

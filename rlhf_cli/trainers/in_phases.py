@@ -1,7 +1,7 @@
-"""Say what a trainer is doing, so that a run that fails or hangs can say during what, and where the time of a run goes.
+"""Report a trainer's current phase, for errors, hangs and profiles.
 
-Nothing here changes what is done. A phase that begins within another one interrupts it. While it loads and saves a
-trainer is not watched: the time that takes is the disk's.
+This does not change the training. A phase that begins within another one interrupts it. The watchdog is off while a
+trainer loads or saves, since disks may be slow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class InPhases(BuiltWhole):
-    """Mixed into any TRL trainer, it tells `additions.pulse` what is being done."""
+    """For any TRL trainer: report phases to `additions.pulse`."""
 
     def _during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
         pulse = self.additions.pulse
@@ -48,14 +48,14 @@ class InPhases(BuiltWhole):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        reference = getattr(self, "ref_model", None)  # a trainer of rows asks it within its loss
+        reference = getattr(self, "ref_model", None)  # a trainer of rows calls it within its loss
         if reference is not None and self.additions.pulse is not None:
             told = _Told(self.additions.pulse, REFERENCE_LOGPS)
             reference.register_forward_pre_hook(told.begin)
             reference.register_forward_hook(told.end)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """Say that rows are read."""
+        """Read rows, reported as a phase."""
         with self._during(DATA):
             return super().get_batch_samples(epoch_iterator, num_batches, device)
 
@@ -64,7 +64,7 @@ class InPhases(BuiltWhole):
             return super()._prepare_inputs(inputs)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """Say that a model goes forward."""
+        """Compute the loss, reported as the forward phase."""
         with self._during(FORWARD):
             return super().compute_loss(model, inputs, *args, **named)
 
@@ -73,16 +73,16 @@ class InPhases(BuiltWhole):
             return super()._clip_grad_norm(model)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Say that something is logged, and log with it where the time went."""
+        """Log, reported as a phase, and add the time profile."""
         with self._during(LOGGING):
             profile = self.additions.profile
             is_of_training = "loss" in logs or "train_runtime" in logs
             measured = profile.taken(self.accelerator) if profile is not None and is_of_training else {}
-            logs.update(measured)  # in place, as TRL's own: the best checkpoint is chosen by what an evaluation logged
+            logs.update(measured)  # in place like TRL's own: the best checkpoint is chosen by an evaluation's log
             super().log(logs, start_time)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        """Say that a micro-batch's loss and gradient are computed."""
+        """Compute a micro-batch's loss and gradient, reported as a phase."""
         with self._during(LOSS):
             return super().training_step(model, inputs, num_items_in_batch)
 
@@ -94,14 +94,14 @@ class InPhases(BuiltWhole):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
-        """Say that rows are evaluated."""
+        """Evaluate rows, reported as a phase."""
         with self._during(EVALUATION), uncounted():
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Say that a model is written, which takes the time that the disk takes."""
+        """Save a model, reported as a phase that is not watched: disks may be slow."""
         with self._during(SAVING, is_watched=False):
             super().save_model(output_dir, _internal_call)
 
@@ -111,7 +111,7 @@ class InPhases(BuiltWhole):
 
 
 class InRolloutPhases(InPhases):
-    """The same for a trainer that generates. While a model generates, every forward pass of it is a sign of life."""
+    """The same for a trainer that generates; each forward pass of generation counts as a sign of life."""
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self._during(ROLLOUT):
@@ -153,7 +153,7 @@ class InRolloutPhases(InPhases):
         if pulse is None:
             yield
             return
-        # An adapter's own forward is not called when it generates: its model's is.
+        # Generation bypasses an adapter's own forward, but calls its base model's.
         model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         hook = model.register_forward_pre_hook(lambda *_: pulse.beat())
         try:
@@ -163,17 +163,17 @@ class InRolloutPhases(InPhases):
 
 
 class _Told:
-    """Tells of a phase by two hooks, which a module calls before and after its forward pass."""
+    """Report a phase by two hooks, called before and after a module's forward pass."""
 
     def __init__(self, pulse: Pulse, phase: str) -> None:
         self._pulse, self._phase = pulse, phase
         self._before: list[tuple[str, ...]] = []
 
     def begin(self, *_: object) -> None:
-        """Say that the phase begins."""
+        """Enter the phase."""
         self._before.append(self._pulse.phases)
         self._pulse.enter_part((*self._pulse.phases, self._phase))
 
     def end(self, *_: object) -> None:
-        """Say that what was done before goes on."""
+        """Return to the phases before."""
         self._pulse.enter_part(self._before.pop())

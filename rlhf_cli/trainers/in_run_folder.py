@@ -1,7 +1,7 @@
-"""Say where any TRL trainer writes, what it must not tell, and why the best checkpoint cannot be chosen.
+"""Adapt a TRL trainer's outputs: checkpoint folder, printed tables, secrets, choice of the best checkpoint.
 
-Every method here calls super() and copies none of its body. tests/trainers/test_contract.py names each seam, so that
-a TRL that moves one fails there in a readable place.
+Every method here calls super() and copies no TRL code. tests/trainers/test_contract.py names each overridden method, so
+that a change in TRL fails there with a clear message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlhf_cli.trainers.hidden_texts import hide_in_arguments, hide_in_tables
 
 
 class InRunFolder(FiniteSteps):
-    """Mixed into any TRL trainer, it puts checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
+    """For any TRL trainer: put checkpoints under `checkpoints/` and TRL's printed tables into a log file."""
 
     additions: Additions
 
@@ -45,15 +45,15 @@ class InRunFolder(FiniteSteps):
                     hint=f"trainer.args.metric_for_best_model={close}" if close else None,
                 )
             if metrics.get(name) is None:
-                # A reward scored nothing this time, or was not only 0 and 1: that is no reason to end the run.
+                # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
                 logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
                 return False
         return super()._determine_best_metric(metrics, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, with what TRL prints sent to the log file."""
+        """Log as in TRL, with TRL's printed output in the log file."""
         hide_in_tables(getattr(self, "_logs", {}))
-        # TRL prints a sample of completions on every log; beside a progress bar that belongs into the log file.
+        # TRL prints a sample of completions on every log, which would disturb the progress bar.
         with _stdout_into(self.additions.table_log):
             super().log(logs, start_time)
 
@@ -64,7 +64,7 @@ class InRunFolder(FiniteSteps):
 
 
 def _may_come(name: str, metrics: Mapping[str, object]) -> bool:
-    """Return whether it is pass@k or maj@k of a reward that has not scored anything yet."""
+    """Return whether it is pass@k or maj@k of a reward that has not scored any row yet."""
     is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
     return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
 

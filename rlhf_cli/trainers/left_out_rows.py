@@ -1,12 +1,12 @@
-"""Take rows that are left out (truncation=exclude, no score) out of what a loss is divided by, too.
+"""Remove left-out rows (truncation=exclude, no score) from the divisor of the loss, too.
 
-TRL divides by all rows, or by all micro-batches: with a zeroed mask a row adds nothing to the sum and still counts
-below it, and every step shrinks by the share that was left out. docs/ppo.md derives what each loss is to be divided by.
-
-Let N rows, or M micro-batches, be in a round of all ranks, n or m of them not left out. Each loss is linear in
-advantage and KL coefficient together, so both times N/n (M/m) make the mean one over what counts. The share is that of
-the whole round, not of the optimizer step: every row of a round weighs the same, whichever step it was shuffled into,
-and however the rows are split into micro-batches and among processes; TRL's token-normalised losses do so, too.
+TRL divides by all rows, or by all micro-batches. A row with a zeroed mask adds 0 to the sum but still counts in the
+divisor, so every step shrinks by the share of left-out rows. docs/ppo.md derives the correct divisor of each loss. Let
+a round of all ranks have N rows, or M micro-batches, of which n or m are not left out. Each loss is linear in advantage
+and KL coefficient together, so multiplying both by N/n (M/m) gives the mean over the rows that count. The share is that
+of the whole round, not of the optimizer step. So every row of a round has the same weight, whichever step it was
+shuffled into, and however the rows are split into micro-batches and processes; TRL's token-normalised losses do the
+same.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rlhf_cli.tables.policy_losses import POLICY_LOSSES, Normaliser
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
-"""Keys of a micro-batch: the share of the round's rows, and of its micro-batches, that hold anything to learn from."""
+"""Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
 
 _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 
 
 class WithoutLeftOut(TrlTrainer):
-    """Mixed into a TRL trainer that generates, it divides the loss by what counts.
+    """For a TRL trainer that generates: divide the loss by the rows that count.
 
-    `loss_divisor` is what the trainer's loss divides by, None where that follows from its `loss_type`.
+    `loss_divisor` is the divisor of the trainer's loss, None if it follows from its `loss_type`.
     """
 
     loss_divisor: Normaliser | None
@@ -48,7 +48,7 @@ class WithoutLeftOut(TrlTrainer):
         return batches[self._step % self.args.steps_per_generation]
 
     def _kept(self, batches: list[TrlBatch]) -> dict[str, float]:
-        """Return the shares of a round, over all ranks; 1 where nothing counts at all, and nothing is divided."""
+        """Return the shares of a round over all ranks; 1 if all rows are left out."""
         rows = [batch["completion_mask"].any(dim=1) for batch in batches]
         kept_batches = torch.stack([of_batch.any() for of_batch in rows])
         kept_rows = torch.cat(rows)
@@ -67,9 +67,7 @@ class WithoutLeftOut(TrlTrainer):
         return loss
 
     def kept_share(self, inputs: TrlBatch) -> float:
-        """Return the share of what the loss divides by that is not left out; 1 where it divides by tokens of the
-        round.
-        """
+        """Return the share of the loss's divisor that is not left out; 1 if it divides by tokens of the round."""
         divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type].normaliser
         if divisor == "window":
             return 1.0
@@ -78,7 +76,7 @@ class WithoutLeftOut(TrlTrainer):
 
     @contextlib.contextmanager
     def _beta(self, value: float) -> Iterator[None]:
-        """Set TRL's coefficient of the KL in the loss for a while."""
+        """Temporarily set TRL's coefficient of the KL in the loss."""
         before, self.beta = self.beta, value
         try:
             yield
@@ -87,9 +85,9 @@ class WithoutLeftOut(TrlTrainer):
 
     @contextlib.contextmanager
     def _entropy_share(self, share: float) -> Iterator[None]:
-        """Set TRL's coefficient of the entropy for a while: the bonus is a mean over micro-batches, empty ones too.
+        """Temporarily set TRL's entropy coefficient: the bonus is a mean over micro-batches, including empty ones.
 
-        An adaptive coefficient moves within the loss, and stays TRL's.
+        An adaptive coefficient changes within the loss, and is left to TRL.
         """
         if share == 1.0 or not getattr(self, "_entropy_bonus_enabled", False) or self.use_adaptive_entropy:
             yield
@@ -104,7 +102,7 @@ class WithoutLeftOut(TrlTrainer):
             logged[count:] = [before] * (len(logged) - count)
 
     def _count_metrics_over_kept(self, inputs: TrlBatch) -> None:
-        """Make those of TRL's metrics that are means over a micro-batch's rows means over the rows that count."""
+        """Correct TRL's metrics that are means over a micro-batch's rows to means over the rows that count."""
         kept = inputs["completion_mask"].any(dim=1)
         counts = torch.stack([kept.sum(), kept.new_ones(kept.shape).sum()]).double()
         n, num_rows = self.accelerator.reduce(counts, reduction="sum").tolist()
@@ -115,12 +113,12 @@ class WithoutLeftOut(TrlTrainer):
                 total = metrics[name][-1] * num_rows - of_left_out * (num_rows - n)
                 metrics[name][-1] = total / n if n else torch.nan
 
-        over_kept("vespo/phi_seq_mean", 1.0)  # of a ratio of 1
+        over_kept("vespo/phi_seq_mean", 1.0)  # left-out rows have a ratio of 1
         if not self._counts_clipped_rows:
             return
         for name in _ROW_METRICS:
             over_kept(name, 0.0)
-        # A row is clipped or not, so the least is 1 only where all are.
+        # Each row is either clipped or not, so the minimum is 1 only if all are.
         for extreme, mean in (("low_min", "low_mean"), ("high_max", "high_mean")):
             if metrics.get(f"clip_ratio/{mean}"):
                 share = metrics[f"clip_ratio/{mean}"][-1]
@@ -129,7 +127,7 @@ class WithoutLeftOut(TrlTrainer):
 
     @property
     def _counts_clipped_rows(self) -> bool:
-        """Return whether TRL logs the share of clipped rows, not of clipped tokens."""
+        """Return whether TRL logs the share of clipped rows instead of clipped tokens."""
         if not hasattr(self, "loss_type"):  # RLOO
             return True
         return self.loss_divisor is None and self.importance_sampling_level == "sequence"

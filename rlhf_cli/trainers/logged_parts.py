@@ -1,6 +1,6 @@
-"""Write what each part of a completion got into the completions table: its text, its reward and its advantage.
+"""Log text, reward and advantage of each part of a completion in the completions table.
 
-TRL takes a table's columns before it has made advantages, so a column is entered empty and filled afterwards.
+TRL reads a table's columns before it computes advantages, so a column is added empty and filled later.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _COLUMN = "{}.parts"
 
 
 class PartColumns:
-    """Keep which rewards have ever named parts, on any rank: a column that was in one table is in all that follow.
+    """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
 
-    Columns are gathered one by one, so that every rank needs the same ones in the same order, whatever its rows got.
+    Columns are gathered one by one, so every rank needs the same ones in the same order, whatever its rows got.
     """
 
     def __init__(self) -> None:
         self._names: list[str] = []
 
     def empty(self, stack: Stack, num_rows: int) -> dict[str, list[object]]:
-        """Return column -> nothing for each row of this rank, for the rewards that have named parts by now.
+        """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
 
-        Every rank has to call it.
+        Every rank must call this.
         """
         own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
         named = {*self._names, *gather_object(own)}
@@ -37,10 +37,10 @@ class PartColumns:
         return {_COLUMN.format(name): [None] * num_rows for name in self._names}
 
     def filled(self, stack: Stack, advantages: Tensor) -> dict[str, list[str | None]]:
-        """Return column -> a JSON text a row of this rank: start, end, text, reward and advantage of each part.
+        """Return column -> one JSON text per row of this rank: start, end, text, reward and advantage of each part.
 
-        advantages: (rows of this rank, tokens), or (rows,) where all tokens of a row have the same. A part's is the
-        mean over its tokens, null where it has none.
+        advantages: (rows of this rank, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the
+        mean over its tokens, null if it has no tokens.
         """
         return {
             _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]

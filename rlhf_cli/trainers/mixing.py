@@ -1,4 +1,4 @@
-"""Make the subclass of a TRL trainer that runs experiments: which mixins it has follows from what is added."""
+"""Build the subclass of a TRL trainer that runs experiments; the additions decide its mixins."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def with_our_seams(trl_trainer: type, additions: Additions) -> type:
         ours = (WithTextEndings, *ours)
     if additions.measured is not None:
         ours = (WithLengths, *ours)
-    # Checkpoints are the outermost that saves, so that whatever another one writes into them is in their manifest.
-    # Outside of all is what says what is being done.
+    # Checkpoints are the outermost mixin that saves, so that their manifest covers what all others write. The outermost
+    # mixin of all reports the phase.
     said = InPhases if additions.rewards is None else InRolloutPhases
     counted: tuple[type, ...] = ()
-    if additions.profile is not None:  # directly above TRL, whose passes are those that are left to it
+    if additions.profile is not None:  # directly above TRL, to count only passes that TRL computes
         counted = (CountedRows,) if additions.rewards is None else (CountedLogps,)
     bases = (said, BuiltWhole, WholeCheckpoints, BreaksOffEvaluations, *ours, ResumedState, *counted, trl_trainer)
     return type(trl_trainer.__name__, bases, {"__module__": __name__, "__doc__": trl_trainer.__doc__})
 
 
 def built_whole(trl_trainer: type, additions: Additions, **given: object) -> BuiltWhole:
-    """Return a trainer of that class, made of TRL's arguments and of ours at once."""
+    """Construct a trainer of that class from TRL's arguments and ours."""
     trainer: BuiltWhole = with_our_seams(trl_trainer, additions)(additions=additions, **given)
     return trainer

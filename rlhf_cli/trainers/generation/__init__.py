@@ -1,1 +1,1 @@
-"""Seams on how TRL's trainers generate."""
+"""Changes to how TRL's trainers generate."""

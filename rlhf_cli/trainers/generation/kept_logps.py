@@ -1,4 +1,4 @@
-"""Hold the log-probabilities that a policy gave its tokens while it sampled them, and say of what they are."""
+"""The log-probabilities of sampled tokens from generation, and the adapters that produced them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _Adapters = frozenset[tuple[tuple[str, ...], bool]]
 
 @dataclass(frozen=True)
 class KeptLogps:
-    """Hold (B, C) float32 `logps`, 0 behind a row's end, and which adapters were in use: of other ones they are not."""
+    """(B, C) float32 `logps`, 0 after a row's end, and the active adapters; they are only valid for these adapters."""
 
     logps: Tensor
     adapters: _Adapters
 
     @classmethod
     def of(cls, model: nn.Module, logps: Tensor) -> KeptLogps:
-        """Return what `model` gave its tokens, as it is now."""
+        """Return the log-probabilities of `model` in its current state."""
         return cls(logps, _adapters_in_use(model))
 
     def is_of(self, model: nn.Module, num_rows: int) -> bool:
-        """Return whether so many rows of `model`, as it is now, would be given these."""
+        """Return whether these belong to `num_rows` rows of `model` in its current state."""
         return len(self.logps) == num_rows and _adapters_in_use(model) == self.adapters
 
     def padded(self, num_tokens: int) -> Tensor:
-        """Return (B, num_tokens); a round is as long as its longest row, and may be padded beyond."""
+        """Return (B, num_tokens), padded or cut: a round is as long as its longest row, and may be padded further."""
         missing = num_tokens - self.logps.shape[1]
         return nn.functional.pad(self.logps, (0, missing)) if missing > 0 else self.logps[:, :num_tokens]
 
 
 def computes_as_it_samples(model: nn.Module, mixed_precision: str) -> bool:
-    """Return whether a pass over a whole row comes to what sampling it came to, but for float32's rounding.
+    """Return whether a pass over a whole row equals sampling it, up to float32 rounding.
 
-    In half precision the two differ by some per cent of a token's probability, and TRL's pass is what its update is
-    compared with; with dropout the pass is that of another, thinned model.
+    In half precision, the two differ by some per cent of a token's probability, and the update is compared with TRL's
+    pass. With dropout, the pass uses a different, thinned model.
     """
     is_float32 = all(one.dtype is torch.float32 for one in model.parameters() if one.is_floating_point())
     return mixed_precision == "no" and is_float32 and not drops_out(model)

@@ -1,7 +1,7 @@
-"""Generate rollouts without dead rows, and keep the log-probabilities of what was sampled.
+"""Generate rollouts without computing finished rows, and keep the log-probabilities of the sampled tokens.
 
-TRL calls the policy's `generate`. Where an update is not the only one of its rollout, in RLOO and under PPO's KL
-penalty, the policy is asked once more how probable every token was, which generation has just computed.
+TRL calls the policy's `generate`. If a rollout is used for several updates, in RLOO, and under PPO's KL penalty, TRL
+computes each token's log-probability again, although generation has just computed it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rlhf_cli.trainers.generation.kept_logps import KeptLogps, computes_as_it_sa
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _CHECK_EVERY = 100
-"""Rounds from one whose kept log-probabilities are also computed to the next; the first is one."""
+"""Number of rounds between comparisons of kept and recomputed log-probabilities; the first round is compared."""
 
 
 class LiveGeneration(TrlTrainer):
-    """Mixed into a TRL trainer that generates, it generates as `additions.rewards.generation` says."""
+    """For a TRL trainer that generates: generate as set by `additions.rewards.generation`."""
 
     additions: Additions
     _generating: Generating
     _kept_logps: KeptLogps | None = None
-    """Of the rollout that is being made, until they are asked for."""
+    """Log-probabilities of the current rollout, until they are used."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         assert self.additions.rewards is not None
@@ -37,7 +37,7 @@ class LiveGeneration(TrlTrainer):
 
     @property
     def generation_mode(self) -> GenerationMode:
-        """Return how completions are generated and why: how the last were, or what is expected before any is."""
+        """Return how completions are generated and why: for the last ones, or the expected mode before the first."""
         if self._generating.mode is not None:
             return self._generating.mode
         if self.use_vllm:
@@ -88,7 +88,7 @@ class LiveGeneration(TrlTrainer):
 
     @property
     def _is_asked_again(self) -> bool:
-        """Return whether anybody asks the policy how probable the tokens of a rollout were."""
+        """Return whether the policy's log-probabilities of rollout tokens are needed again."""
         has_penalty = self.additions.ppo is not None and self.additions.ppo.kl.is_used
         steps = self.args.steps_per_generation * self.num_iterations
         is_off_policy = self.args.gradient_accumulation_steps % steps != 0
@@ -96,8 +96,8 @@ class LiveGeneration(TrlTrainer):
 
     @property
     def _may_keep(self) -> bool:
-        """Return whether what sampling comes to is what is asked for. A tool's output lies between two samplings."""
-        has_turns = bool(getattr(self, "tools", None))  # RLOO knows none
+        """Return whether sampling gives the needed log-probabilities; tool outputs between turns prevent that."""
+        has_turns = bool(getattr(self, "tools", None))  # RLOO has no tools
         return not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
 
     @property
@@ -106,7 +106,7 @@ class LiveGeneration(TrlTrainer):
         return self.model.training and number % _CHECK_EVERY == 0
 
     def _log_difference(self, differences: Tensor) -> None:
-        """Log what (tokens,) kept log-probabilities are off by, over all ranks."""
+        """Log the error of (tokens,) kept log-probabilities over all ranks."""
         largest = differences.max() if differences.numel() else differences.new_zeros(())
         own = torch.stack([differences.sum(), differences.new_tensor(differences.numel()), largest])
         total, count, _ = self.accelerator.reduce(own, reduction="sum").tolist()

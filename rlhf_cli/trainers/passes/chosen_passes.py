@@ -1,4 +1,4 @@
-"""Decides how a run's rows go through its models, and says why: packed, trimmed or as TRL does it."""
+"""Choose how a run's rows go through its models and why: packed, trimmed or as in TRL."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Module | None = None) -> Passes:
-    """Return the fastest way that all of a trainer's models can go, or the one that is asked for.
+    """Return the fastest way that all of a trainer's models support, or the requested one.
 
-    Raises ModelError where `packed` is asked for and a model cannot.
+    Raise ModelError if `packed` is requested and a model does not support it.
     """
     if setting in ("trimmed", "plain"):
         return Passes(setting, "as asked")

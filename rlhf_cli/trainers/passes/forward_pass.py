@@ -1,6 +1,6 @@
-"""Computes log-probabilities and entropies of completions in one forward pass, packed or with the padding cut off.
+"""Compute log-probabilities and entropies of completions in one forward pass, packed or with the padding cut off.
 
-Both ask TRL's own forward for them, and give its head only the states that predict a completion token.
+Both use TRL's own forward, and give its head only the states that predict a completion token.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trim import used_columns
 
 Scored = tuple[Tensor, Tensor | None]
-"""(B, C) log-probabilities, and entropies where they are asked for; 0 where there is no token."""
+"""(B, C) log-probabilities, and entropies if requested; 0 where there is no token."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """Hold what a pass needs of a trainer.
+    """The parts of a trainer that a pass needs.
 
-    `model` is called, wrapped as it is; `inner` is the language model in it. `may_move`: rows may be moved to the left.
+    `model` is called as it is, wrapped; `inner` is the language model in it. `may_move`: rows may be moved to the left.
     """
 
     model: Callable[..., FusedCausalLMOutput]
@@ -38,7 +38,7 @@ class Forward:
     may_move: bool
 
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
-        """Score rows (B, P + C) laid into one flat row; as `trimmed` where they cannot be."""
+        """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
         rows = packed_rows(ids, mask, num_completion)
         if rows is None:
             return self.trimmed(ids, mask, num_completion, has_entropy=has_entropy)
@@ -48,7 +48,7 @@ class Forward:
         return self._scored(model_inputs(rows), rows.states_before(), labels, is_token, has_entropy)
 
     def trimmed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
-        """Score rows (B, P + C) without the columns that hold no token of any of them."""
+        """Score rows (B, P + C) without the columns that are padding in all rows."""
         num_prompt = ids.shape[1] - num_completion
         columns = used_columns(mask, num_completion, may_move=self.may_move)
         ids_cut, mask_cut = ids[:, columns], mask[:, columns]

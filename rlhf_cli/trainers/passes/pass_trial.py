@@ -1,4 +1,4 @@
-"""Hold packed rows against padded ones, three rows once a run and model, before anything is learned from them."""
+"""Compare packed with padded rows before training, on three rows once per run and model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from rlhf_cli.trainers.token_slots import uncounted
 _log = logging.getLogger("rlhf")
 _ROWS = 3
 _TOLERANCE, _TOLERANCE_IN_HALF = 1e-3, 0.05
-"""How far packed numbers may be from padded ones on average. A model that does not hand arguments down to its attention
-is off by far more; single tokens are off by a tenth in bfloat16."""
+"""Allowed mean difference between packed and padded numbers. A model that does not pass arguments on to its attention
+differs by far more; single tokens differ by a tenth in bfloat16.
+"""
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What accelerate's mixed precision computes attention in."""
+"""The dtype of attention under accelerate's mixed precision."""
 
 
 def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
-    """Return (3,) the rows of (B, P + C) that are tried: the first that have a completion, again where there are fewer.
+    """Return (3,), the rows of (B, P + C) to try: the first that have a completion, repeated if there are fewer.
 
-    One row alone would prove nothing: packed, it has no neighbour that it could see.
+    A single row would prove nothing: packed alone, it has no neighbour that it could see.
     """
     is_empty = ~mask[:, -num_completion:].bool().any(dim=1)
     order = is_empty.int().argsort(stable=True)
@@ -36,27 +37,27 @@ def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
 
 
 def why_attention_a_row_each(model: PreTrainedModel | PeftModel, accelerator: Accelerator) -> str | None:
-    """Return what keeps a model's packed rows from attending all at once, in words; None where nothing does.
+    """Return why a model's packed rows cannot attend in one kernel call; None if they can.
 
-    It is read off the configuration, and asked again of what comes to each layer.
+    This reads the configuration; each layer's actual input is checked again.
     """
     dtype = _AUTOCAST.get(accelerator.mixed_precision, model.dtype)
     return why_a_row_each(heads_of_model(model, accelerator.device, dtype))
 
 
 class PassTrial:
-    """Try one model of a run. `what` names the numbers that are compared: `its log-probabilities`."""
+    """Try one model of a run. `what` names the compared numbers, for example `its log-probabilities`."""
 
     def __init__(self, model: nn.Module, accelerator: Accelerator, what: str) -> None:
         self._model, self._accelerator, self._what = model, accelerator, what
 
     def why_wrong(self, padded: Callable[[], Tensor], packed: Callable[[], Tensor]) -> str | None:
-        """Return in words what is wrong with packed rows, None for nothing; it is the same on every rank.
+        """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
 
-        Both functions return the numbers of the same tokens. Where they differ, or `packed` raises, with one kernel for
-        all rows, rows attend a row each from then on, and are tried once more.
+        Both functions return the numbers of the same tokens. If they differ, or `packed` raises, with one kernel for
+        all rows, switch to one kernel call per row and try once more.
         """
-        with in_evaluation_mode(self._model), torch.no_grad(), uncounted():  # a run that goes on tries again
+        with in_evaluation_mode(self._model), torch.no_grad(), uncounted():  # a run that resumes tries again
             expected = padded()
             wrong, is_at_once = self._held_against(expected, packed)
             if wrong is not None and is_at_once:
@@ -66,7 +67,10 @@ class PassTrial:
         return wrong
 
     def _held_against(self, expected: Tensor, packed: Callable[[], Tensor]) -> tuple[str | None, bool]:
-        """Return what is wrong, and whether rows attend all at once on any rank: all call the model equally often."""
+        """Return the problem, and whether rows attend in one kernel call on any rank.
+
+        All ranks call the model equally often.
+        """
         difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
         model = self._accelerator.unwrap_model(self._model)
         is_at_once = why_attention_a_row_each(model, self._accelerator) is None

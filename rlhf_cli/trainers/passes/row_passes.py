@@ -1,7 +1,7 @@
-"""Sends rows through a model without padding and each prompt once, where TRL pads all to the longest of a round.
+"""Send rows through a model without padding, and each prompt once; TRL pads all rows to the longest of a round.
 
-No number changes but by rounding, nor do rows change their optimizer step; which rows share a micro-batch does where
-the loss does not depend on it. Rows whose advantages are all 0 are computed without a gradient where theirs is 0.
+Numbers change only by rounding, and rows stay in their optimizer step. Rows may move to another micro-batch if the loss
+does not depend on it. Rows whose advantages are all 0 are computed without a gradient if theirs is 0.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _log = logging.getLogger("rlhf")
 
 
 class RowPasses(TrlTrainer):
-    """Mixed into a TRL trainer that generates, it computes what `_get_per_token_logps_and_entropies` returns."""
+    """For a TRL trainer that generates: compute the results of `_get_per_token_logps_and_entropies`."""
 
     additions: Additions
     _latest_logps: Tensor
-    """(B, T): of the last forward pass, by whichever model."""
+    """(B, T): from the last forward pass of any model."""
     _has_tried: bool = False
     _learned: Tensor | None = None
     """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
 
     @functools.cached_property
     def passes(self) -> Passes:
-        """Return how rows go through the models. Raises ModelError where they cannot go as they are asked to."""
+        """Return how rows go through the models. Raise ModelError if a model does not support the requested way."""
         assert self.additions.rewards is not None
         return chosen_passes(self, self.additions.rewards.passes, self._critic_body())
 
     def _critic_body(self) -> torch.nn.Module | None:
-        """Return what of a critic reads the same rows; None without one."""
+        """Return the part of a critic that reads the same rows; None without a critic."""
         return None
 
     @property
     def row_attention(self) -> RowAttention | None:
-        """Return how packed rows attend, None where rows do not go packed."""
+        """Return how packed rows attend, None if rows are not packed."""
         if self.passes.mode != "packed":
             return None
         model = self.accelerator.unwrap_model(self.model)
@@ -76,14 +76,14 @@ class RowPasses(TrlTrainer):
         return inputs
 
     def _order(self, rows: TrlBatch) -> Tensor:
-        """Return (B,) the order in which the rows of a window go into its micro-batches."""
+        """Return (B,), the order in which the rows of a window go into its micro-batches."""
         if self.passes.mode == "packed":
             return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
         return by_length(rows["completion_mask"])
 
     @property
     def _may_reorder(self) -> bool:
-        """Return whether nothing in the loss is a mean or a quantile over one micro-batch."""
+        """Return whether the loss has no mean or quantile over a single micro-batch."""
         if self._mixes_rows:
             return False
         loss = getattr(self, "loss_type", None)  # RLOO has one loss, the mean over rows
@@ -97,7 +97,7 @@ class RowPasses(TrlTrainer):
 
     @property
     def _may_move(self) -> bool:
-        """Return whether a row may be moved to the left without another result."""
+        """Return whether moving a row to the left keeps its result."""
         return has_relative_positions(self.model.config)
 
     # --- which rows have a gradient ---
@@ -107,7 +107,7 @@ class RowPasses(TrlTrainer):
             return super()._compute_loss(model, inputs)
         advantages = inputs["advantages"]
         is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
-        counts = inputs["completion_mask"].any(dim=1)  # rows that were left out count nowhere
+        counts = inputs["completion_mask"].any(dim=1)  # left-out rows count nowhere
         sums = torch.stack([(is_zero & counts).sum(), counts.sum()]).double()
         num_zero, num_rows = self.accelerator.reduce(sums, reduction="sum").tolist()
         self._metrics["train"]["passes/zero_advantage_share"].append(num_zero / num_rows if num_rows else torch.nan)
@@ -118,10 +118,10 @@ class RowPasses(TrlTrainer):
             self._learned = None
 
     def _with_gradient(self, is_zero: Tensor, inputs: TrlBatch) -> Tensor | None:
-        """Return (B,) bool, at least one True, so that every rank has a backward pass; None for all rows.
+        """Return (B,) bool, at least one True so that every rank has a backward pass; None for all rows.
 
-        An advantage of 0 makes the gradient of a row 0 in every loss of TRL's, unless a KL penalty or an entropy bonus
-        acts on it as well. With sharded weights all ranks must go through the model equally often.
+        In every loss of TRL, an advantage of 0 makes a row's gradient 0, unless a KL penalty or an entropy bonus also
+        applies. With sharded weights, all ranks must call the model equally often.
         """
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
@@ -186,7 +186,7 @@ class RowPasses(TrlTrainer):
         every = torch.arange(num_rows, device=self.accelerator.device)
         if self._learned is None or self._learned.all():
             return run(every)
-        with in_evaluation_mode(model), torch.no_grad():  # layers in training would checkpoint for a backward pass
+        with in_evaluation_mode(model), torch.no_grad():  # layers in training mode would checkpoint for a backward pass
             others = every[~self._learned]
             without = run(others)
         learned = every[self._learned]
@@ -205,7 +205,7 @@ class RowPasses(TrlTrainer):
     def _try(
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
     ) -> None:
-        """Hold packed rows against padded ones in one of the models; where they differ, all models go trimmed."""
+        """Compare packed with padded rows in one of the models; if they differ, all models use trimmed rows."""
         wrong = PassTrial(model, self.accelerator, what).why_wrong(padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
@@ -213,7 +213,7 @@ class RowPasses(TrlTrainer):
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:
-    """Return (B, C) of what was computed for some rows each: (indices of rows, (rows, C))."""
+    """Return (B, C), assembled from results for subsets of rows: (indices of rows, (rows, C))."""
 
     def whole(index: int) -> Tensor | None:
         found = [scored[index] for _, scored in parts]
