@@ -1,7 +1,7 @@
-"""Evaluate a policy while it trains: every held-out prompt is answered as in training, and once greedily.
+"""Evaluate a policy while it trains: answer every held-out prompt as in training, and once greedily.
 
-TRL's evaluation loop samples `num_generations_eval` answers a prompt and logs means of batches. We let it run a second
-time with greedy decoding and keep each answer with its scores, for intervals over prompts, pass@k and maj@k.
+TRL's evaluation loop samples `num_generations_eval` answers per prompt and logs means of batches. Here it runs a second
+time with greedy decoding, and each answer is kept with its scores, for intervals over prompts, pass@k and maj@k.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _IN_GREEDY = (
     *("max_new_tokens", "pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens"),
     *("repetition_penalty", "cache_implementation"),
 )
-"""Those of TRL's generation arguments that are no matter of sampling."""
+"""TRL's generation arguments that do not concern sampling."""
 
 
 class WithEvaluation(WithRewardStack):
-    """Mixed into a TRL trainer that samples, it evaluates twice; `additions.rewards.sum_up` is called on every rank."""
+    """For a TRL trainer that samples: evaluate twice; `additions.rewards.sum_up` is called on every rank."""
 
     _collected: list[Answer] | None = None
 
@@ -49,7 +49,7 @@ class WithEvaluation(WithRewardStack):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
-        """Run TRL's loop and return its output, with the metrics of `sum_up` in it."""
+        """Run TRL's loop and return its output, including the metrics of `sum_up`."""
         dataset = cast(Dataset, dataloader.dataset)
 
         def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, Answers]:
@@ -59,7 +59,7 @@ class WithEvaluation(WithRewardStack):
                     loader, description, prediction_loss_only, ignore_keys, metric_key_prefix
                 )
                 each = self._num_generations
-                # The last batch is filled up with the first rows again where ranks would otherwise go without.
+                # The last batch repeats the first rows if ranks would otherwise have none.
                 return output, Answers(each, self._collected[: len(dataset) * each])
             finally:
                 self._collected = None
@@ -73,7 +73,7 @@ class WithEvaluation(WithRewardStack):
             with self._greedily():
                 _, greedy = answered(self.get_eval_dataloader(dataset))
         state = self.state
-        # Those at the end of a schedule, or the weights would be compared from step to step and not the policy.
+        # Use the weights at the end of a schedule; otherwise evaluations would compare weights instead of policies.
         weights = self.reward_stack.weights(state.max_steps, state.max_steps)
         measured = sum_up({GREEDY: greedy, SAMPLED: sampled}, weights, state.global_step, self._running)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
@@ -105,8 +105,8 @@ class WithEvaluation(WithRewardStack):
         return matrix
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Return TRL's dataloader with every row in it, in the same order each time."""
-        # Every row counts, and in the same order each time; kept workers would also pile up, a set an evaluation.
+        """Return TRL's dataloader with all rows, in the same order each time."""
+        # Persistent workers would accumulate, one set per evaluation.
         with with_values(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
             return super().get_eval_dataloader(eval_dataset)
 
@@ -115,14 +115,12 @@ class WithEvaluation(WithRewardStack):
         is_training = model.training
         generated = super()._generate_single_turn(*args, **named)
         if not is_training:
-            model.eval()  # after continuous batching TRL leaves it in training mode, and would go on as in training
+            model.eval()  # after continuous batching TRL leaves it in training mode, and would continue in that mode
         return generated
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
-        """Open a context with the same random numbers in every evaluation; training goes on with its own as if there
-        had been none.
-        """
+        """Use the same random numbers in every evaluation; restore the training's random state afterwards."""
         device = self.accelerator.device
         seed = self.args.seed + self.accelerator.process_index
         python, numpy = random.getstate(), np.random.get_state()
@@ -138,7 +136,7 @@ class WithEvaluation(WithRewardStack):
 
     @contextlib.contextmanager
     def _greedily(self) -> Iterator[None]:
-        """Open a context in which TRL gives one greedy answer a prompt and logs nothing of it."""
+        """Make TRL give one greedy answer per prompt in this context, without logging it."""
         instead: dict[str, object] = {
             "num_generations_eval": 1,
             "_metrics": {**self._metrics, "eval": defaultdict(list)},

@@ -1,4 +1,4 @@
-"""Collects what TRL's profiling measures, which TRL itself would log as a row of a tracker for every call."""
+"""Collect the times of TRL's profiling, which TRL itself would log to trackers once per call."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class ProfiledCalls:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def taken(self) -> dict[str, float]:
-        """Return the sums since this was last called."""
+        """Return the sums since the last call."""
         taken, self._seconds = self._seconds, {}
         return taken
 
 
 @contextlib.contextmanager
 def profiled_calls(*, wanted: bool = True) -> Iterator[ProfiledCalls]:
-    """Open a context in which every profiled call of TRL's in this process is collected, besides what TRL does.
+    """Collect all profiled calls of TRL in this process in this context, in addition to TRL's own logging.
 
-    Where it is not `wanted` nothing is.
+    Do not collect any if not `wanted`.
     """
     calls = ProfiledCalls()
     if not wanted:

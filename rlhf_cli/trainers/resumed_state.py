@@ -1,7 +1,7 @@
-"""Let what was typed for a run that goes on count: transformers restores much of what the old arguments made.
+"""Apply a resumed run's new arguments, which transformers would partly overwrite with the old ones.
 
-It loads the optimizer's options and the schedule's base rates with their state, and the steps between saves, logs and
-evaluations with the Trainer's. Where a checkpoint lacks a part of its state it goes on without, and says nothing.
+It restores the optimizer's options and the schedule's base rates with their state, and the intervals of saving, logging
+and evaluating with the Trainer's. If a checkpoint lacks part of its state, it silently continues without it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _OPTIONS = ("weight_decay", "betas", "eps")
-"""What an optimizer is told, of all that its groups hold: some optimizers count in there."""
+"""The optimizer options that come from arguments; some optimizers also keep counters in their groups."""
 
 
 class ResumedState(TrlTrainer):
-    """Mixed in directly above TRL, it loads a checkpoint's state whole or, where that is allowed, not at all."""
+    """Mixed in directly above TRL: load a checkpoint's state completely or, if allowed, not at all."""
 
     additions: Additions
     _from_weights_alone: bool = False
@@ -31,7 +31,7 @@ class ResumedState(TrlTrainer):
         if checkpoint is None:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        # The Trainer's state came from the checkpoint, and with it how often the run was to be saved and logged.
+        # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
         self.state.compute_steps(self.args, self.state.max_steps)
         missing = missing_state(Path(checkpoint))
         if missing and not self.additions.may_lose_state:
@@ -52,7 +52,7 @@ class ResumedState(TrlTrainer):
         _follow(schedule, self.optimizer, rates)
 
     def _run_epoch(self, *args: Any, **named: Any) -> None:
-        """Leave out the epoch where the last step is done: killed before it said so, a run has nothing to train."""
+        """Skip the epoch if the last step is done: a run that was killed before it finished has no steps left."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True  # transformers would make one step more
             return
@@ -64,9 +64,10 @@ class ResumedState(TrlTrainer):
 
 
 def _follow(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
-    """Set the learning rates that the schedule has at its step, as it is asked for now; equal where nothing changed.
+    """Set the learning rates of the schedule's current step from the new arguments.
 
-    A schedule of another kind than a factor a step knows only what it was: there another base rate is refused.
+    They are unchanged if the arguments are. A schedule that is not a factor per step only has its old rates: for it,
+    raise RunError if the base rate changed.
     """
     if not isinstance(schedule, LambdaLR):
         if rates != list(getattr(schedule, "base_lrs", [])):

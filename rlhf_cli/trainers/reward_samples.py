@@ -1,7 +1,7 @@
-"""Show pairs while a reward model learns: both scores, the margin asked for, and whether the order is right.
+"""Show pairs while a reward model learns: both scores, the requested margin, and whether the order is right.
 
-After every evaluation, and at the end of training, the first held-out pairs are scored, or the first training pairs
-where none are held out. Every row goes to samples.jsonl; how they are shown is the caller's business.
+After every evaluation, and at the end of training, score the first held-out pairs, or the first training pairs without
+an evaluation set. Every row is written to samples.jsonl; the caller displays them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _IDS = ("chosen_ids", "rejected_ids")
 
 
 class RewardSamples(TrainerCallback):
-    """Score the first `num_samples` pairs (-1: all) of a RewardTrainer. For every rank; the first writes and shows.
+    """Score the first `num_samples` pairs (-1: all) of a RewardTrainer on every rank; the first writes and shows them.
 
-    All ranks score them: a model that is split over ranks answers only when all of them ask.
+    All ranks score them: a model that is sharded over ranks only works if all of them call it.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class RewardSamples(TrainerCallback):
         self._shown_at: int | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget what a resumed run will write again."""
+        """Remove rows that a resumed run will write again."""
         if state.is_world_process_zero:
             rewind(self._file, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Show the pairs as the model scores them now."""
+        """Show the pairs with the model's current scores."""
         self._show(state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Show them once more, unless that has just been done."""
-        # The best model, loaded at the end, is another than the one evaluated last.
+        # The best model, loaded at the end, may differ from the last evaluated one.
         if self._shown_at != state.global_step or args.load_best_model_at_end:
             self._show(state)
 
@@ -76,7 +76,7 @@ class RewardSamples(TrainerCallback):
 
 
 def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]:
-    """Return `(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is what it was."""
+    """Return `(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is restored."""
     model = trainer.model
     was_training = model.training
     size = trainer.args.per_device_eval_batch_size
@@ -97,6 +97,6 @@ def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]
 
 
 def _plain(pair: ScoredPair) -> dict[str, object]:
-    """Return a row for JSON, which has no NaN: a score that is none is null."""
+    """Return a row for JSON, with null instead of NaN."""
     row = {**asdict(pair), "verdict": pair.verdict}
     return {key: finite_or_none(value) for key, value in row.items()}

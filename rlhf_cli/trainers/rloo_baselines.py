@@ -1,8 +1,8 @@
 """Give RLOO the baseline of each reward over the other rows to which it applies (numerics/leave_one_out.py).
 
-Where nothing is excluded TRL's own arithmetic is right and is left alone. Where something is, TRL is given scores of
-which its own leave-one-out makes those advantages (stack/leave_out_scores.py), so that the KL in the reward and
-normalising stay TRL's.
+If no entry is excluded, TRL's own arithmetic is correct and unchanged. Otherwise TRL gets scores from which its
+leave-one-out computes the correct advantages (stack/leave_out_scores.py), so that TRL still handles the KL in the
+reward and the normalisation.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 class WithLeaveOneOut(WithRewardStack):
-    """Mixed into RLOOTrainer, it leaves a reward that does not apply to a row out of the row's total and baseline."""
+    """For RLOOTrainer: exclude a reward that does not apply to a row from the row's total and baseline."""
 
     _fill: Fill = "zero"
     _scores: Tensor | None = None
-    """(N, K): what TRL is given in the place of the settled rewards, None where nothing is excluded."""
+    """(N, K): the scores that TRL gets instead of the settled rewards, None if no entry is excluded."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -36,7 +36,7 @@ class WithLeaveOneOut(WithRewardStack):
         completions: list[Any],
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """Return what TRL shall weigh and sum, as WithRewardStack; a total is clipped here, where scores are given."""
+        """Return the matrix that TRL weighs and sums, as in WithRewardStack; corrected scores have clipped totals."""
         summed = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         given = leave_out_scores(self._settled, self.aggregate, self._num_generations, self._clip_range)
         self._scores = given.scores
@@ -44,12 +44,12 @@ class WithLeaveOneOut(WithRewardStack):
             return summed
         self.reward_weights = given.weights
         if given.is_clipped:
-            self.reward_clip_range = None  # until TRL has made advantages of them
+            self.reward_clip_range = None  # until TRL has computed advantages
         return given.for_trl
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
-        if self._scores is not None:  # TRL logged the mean of what it was given
+        if self._scores is not None:  # TRL logged the mean of the corrected scores
             totals = self._settled.row_totals
             totals = totals[~totals.isnan()]
             metrics = self._metrics["train" if self.model.training else "eval"]

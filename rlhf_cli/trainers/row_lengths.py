@@ -1,7 +1,7 @@
-"""Count and say what `max_length` does to the rows of a trainer that learns from them as they are.
+"""Measure and report the effect of `max_length` on the rows of a trainer that learns from them directly.
 
-TRL says nothing. Its RewardTrainer leaves out every pair of which one text is longer; SFT, DPO and KTO cut a row off,
-and leave it out where nothing but prompt would remain.
+TRL reports no effect. Its RewardTrainer drops every pair with a longer text; SFT, DPO and KTO truncate a row, and drop
+it if only prompt would remain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("rlhf")
 
 @dataclass(frozen=True)
 class Lengths:
-    """Hold the lengths of the rows of one dataset in tokens, and what became of the rows."""
+    """The row lengths of one dataset in tokens, and the numbers of dropped and truncated rows."""
 
     rows: int
     shortest: int
@@ -46,23 +46,22 @@ class Lengths:
         return f"max_length {self.max_length} {' and '.join(done) or f'fits all {self.rows} rows'} {lengths}"
 
     def facts(self) -> dict[str, object]:
-        """Return the numbers, and what they say in words, for the provenance."""
+        """Return the numbers and their description, for the provenance."""
         return {**dataclasses.asdict(self), "in_words": self.describe()}
 
 
 class WithLengths(TrlTrainer):
-    """Mixed into a TRL trainer that prepares its rows with `_prepare_dataset(dataset, ..., args, ..., name)`, it
-    measures them.
+    """For a TRL trainer that calls `_prepare_dataset(dataset, ..., args, ..., name)`: measure its rows.
 
-    Which columns of a prepared row are measured is in `additions.measured`.
-    The rows are prepared without a limit first, to be measured. `lengths` has the lengths, by dataset name.
+    `additions.measured` names the columns of a prepared row to measure. The rows are first prepared without a limit and
+    measured. `lengths` has the results by dataset name.
     """
 
     additions: Additions
     lengths: dict[str, Lengths]
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset:
-        # It is called by the constructor, so there may be no attribute yet.
+        # Called by the constructor, so the attribute may not exist yet.
         self.__dict__.setdefault("lengths", {})
         name = others[-1]
         prepare = super()._prepare_dataset
@@ -105,7 +104,7 @@ class WithLengths(TrlTrainer):
 
 
 def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
-    """Yield the tokens of each row: what it begins with, and the longest of its texts."""
+    """Yield the tokens of each row: its beginning plus the longest of its texts."""
     for batch in dataset.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
         counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
         for row in range(len(batch)):

@@ -1,4 +1,4 @@
-"""Look at parameters that may lie in shards over the ranks: FSDP 2's are DTensors, ZeRO-3's hold nothing themselves."""
+"""Read parameters that may be sharded over ranks: FSDP 2's are DTensors, ZeRO-3's are empty themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 
 def own_shard(tensor: Tensor) -> Tensor:
-    """Return what of a sharded tensor lies on this rank, and any other tensor as it is."""
+    """Return this rank's shard of a sharded tensor, and any other tensor unchanged."""
     if isinstance(tensor, DTensor):
         return tensor.to_local()
     shard: Tensor = getattr(tensor, "ds_tensor", tensor)  # ZeRO-3's parameter is empty, and its shard an attribute
@@ -16,5 +16,5 @@ def own_shard(tensor: Tensor) -> Tensor:
 
 
 def num_elements(parameter: torch.nn.Parameter) -> int:
-    """Return the numbers of a parameter over all ranks, however it is sharded."""
+    """Return the number of a parameter's elements over all ranks, however it is sharded."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))

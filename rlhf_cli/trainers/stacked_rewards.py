@@ -1,8 +1,8 @@
-"""Reward a TRL trainer by one stack: the seam around `_calculate_rewards` and what is logged about it.
+"""Reward a TRL trainer by one stack: override `_calculate_rewards`, and correct what TRL logs.
 
-TRL evaluates the stack's columns, gathers them and hands us the matrix. We settle it (offset, clip, normalise, gate,
-exclude, aggregate) and give it back; TRL weighs, sums, baselines and scales as ever. Afterwards the metrics that TRL
-took from the settled matrix are set to the raw scores, so that runs with other weights and gates compare.
+TRL evaluates the stack's columns and gathers them into a matrix. This file settles it (offset, clip, normalise, gate,
+exclude, aggregate) and returns it; TRL weighs, sums, baselines and scales as usual. Afterwards the metrics that TRL
+took from the settled matrix are set to the raw scores, so that runs with other weights and gates are comparable.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from rlhf_cli.trainers.logged_parts import PartColumns
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage", TOTAL_COLUMN}
-"""What the completions table has anyway."""
+"""Columns that the completions table always has."""
 
 _Logged = TypeVar("_Logged")
 
 
 class WithRewardStack(WithoutLeftOut, InRunFolder):
-    """Mixed into a TRL trainer that takes reward functions, it scores by a stack; how is in `additions.rewards`."""
+    """For a TRL trainer with reward functions: score by a stack, as set by `additions.rewards`."""
 
     reward_stack: Stack
     _fill: Fill = "group"
@@ -79,14 +79,14 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         completions: list[Any],
         completion_ids_list: list[list[int]],
     ) -> Tensor:
-        """Return TRL's matrix, (rows of all ranks, rewards): what TRL shall weigh and sum, NaN rows unscorable."""
+        """Return TRL's matrix, (rows of all ranks, rewards), to weigh and sum; all-NaN rows are unscorable."""
         with self.reward_stack.batch():
             raw = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         stack = self.reward_stack
         outcomes = [stack.outcomes[name] for name in stack.names]
         fixed = self.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
         names = list(self.reward_func_names)
-        if COMPONENT in names:  # its placeholder's column: the component is added once all others are settled
+        if COMPONENT in names:  # a placeholder column: the component is added after all others are settled
             place = names.index(COMPONENT)
             raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
             names.remove(COMPONENT)
@@ -115,8 +115,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         return settled.for_trl
 
     def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
-        """Return how the rows of all ranks ended; a dataset, a rollout or an environment may say that it cut one."""
-        environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO knows none
+        """Return how the rows of all ranks ended; a dataset, rollout or environment may mark one as truncated."""
+        environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO has no environments
         flags = [
             row.get(FLAG) or getattr(environment, FLAG, False)
             for row, environment in zip(inputs, environments, strict=True)
@@ -138,7 +138,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         metrics = self._metrics["train" if self.model.training else "eval"]
         for name, value in component_metrics(settled, self._counts).items():
             if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
-                metrics[name][-1] = value  # TRL took it from the settled matrix a moment ago
+                metrics[name][-1] = value  # TRL has just taken it from the settled matrix
             else:
                 metrics[name].append(value)
         if alike := metrics.get("frac_reward_zero_std"):
@@ -150,7 +150,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:
-            # As the functions returned them: a gate compares these, and TRL's matrix has rounded them to float32.
+            # The values that the functions returned: gates compare these, and TRL's matrix has rounded them to float32.
             scores = [self.reward_stack.outcomes[name].raw for name in self.reward_stack.names]
             everyones = zip(*gather_object(list(zip(*scores, strict=True))), strict=True)
             for name, scored in zip(self.reward_stack.names, everyones, strict=True):
@@ -160,8 +160,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         return output
 
     def _drop_unscorable(self, output: TrlBatch) -> None:
-        """Take rows to which nothing applies out of the loss: TRL zeroes their advantage only, KL and entropy stay."""
-        # Rows that a custom aggregate gave no total are among them.
+        """Remove unscorable rows from the loss: TRL only zeroes their advantage, while KL and entropy remain."""
+        # These include rows that a custom aggregate gave no total.
         is_unscorable = self._settled.for_trl.isnan().all(dim=1)[self._own_rows]
         if not self.accelerator.gather(is_unscorable.any().reshape(1)).any():
             return
@@ -176,7 +176,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             output["num_items_in_batch"] = self.accelerator.gather(in_loss.sum()).sum()
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
-        """Put other advantages in the place of TRL's, if any, and return the components' shares in what is used."""
+        """Replace TRL's advantages if necessary, and return the components' shares of the used ones."""
         if self.is_dense:
             output["advantages"] = self._token_advantages(output)
             return {}
@@ -186,11 +186,11 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         return advantage_shares(self, names, contributions, self.aggregate, self._num_generations, everyones)
 
     def _summed_by_trl(self) -> Tensor:
-        """Return (rows of all ranks, rewards): the parts of the totals that TRL made advantages of."""
+        """Return (rows of all ranks, rewards): the parts of the totals from which TRL computed advantages."""
         return self._settled.for_trl * self._settled.trl_weights
 
     def _compared_totals(self) -> Tensor:
-        """Return (rows of all ranks,) the totals that TRL compared within a group, NaN where a row has none."""
+        """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
         parts = self._summed_by_trl()
         return torch.where(parts.isnan().all(dim=1), torch.nan, parts.nansum(dim=1))
 
@@ -198,7 +198,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
         is_in_completion = output["completion_mask"].bool()
         values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
-        # Groups may lie across ranks; each rank pads its tokens to its own longest completion.
+        # Groups may extend over ranks; each rank pads its tokens to its own longest completion.
         num_tokens = values.shape[2]
         width = self.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
         missing = (0, int(width) - num_tokens)
@@ -210,7 +210,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         return own
 
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[Outcome]) -> None:
-        """Put the dataset's columns and each row's way through the stack into the completions table."""
+        """Add the dataset's columns and each row's results from the stack to the completions table."""
         if not self.args.log_completions:
             return
         for outcome in outcomes:
@@ -228,18 +228,19 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and write the table of completions to disk; an evaluation leaves that of its step alone."""
+        """Log as in TRL, and save the table of completions; an evaluation does not change the table of its step."""
         file = Path(self.args.output_dir, "completions", f"completions_{self.state.global_step:05d}.parquet")
         written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
             self._write_completions(file)
-            if written is not None:  # TRL's GRPOTrainer has put a mixture of both there
+            if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
                 file.write_bytes(written)
 
     def _write_completions(self, file: Path) -> None:
-        """Write the completions table: TRL's GRPOTrainer keeps it on disk, its RLOOTrainer only in wandb; here all
-        do.
+        """Write the completions table for all trainers.
+
+        TRL's GRPOTrainer saves it to disk, its RLOOTrainer only to wandb.
         """
         logs = self._logs
         if file.exists() or not logs["prompt"]:
@@ -253,7 +254,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
             "advantage": logs["advantages"],
         }
         file.parent.mkdir(exist_ok=True)
-        # TRL's own table has nothing where nothing was scored, not NaN.
+        # TRL's own table has null for missing scores instead of NaN.
         rows = {name: list(map(finite_or_none, values)) for name, values in columns.items()}
         pyarrow.parquet.write_table(pyarrow.table(rows), file)
 
@@ -271,7 +272,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
 
     @property
     def _num_generations(self) -> int:
-        """Return the completions of a group, as many as TRL samples in training or in an evaluation."""
+        """Return the group size that TRL samples in training or in an evaluation."""
         return self.num_generations if self.model.training else self.num_generations_eval
 
     @property
@@ -283,7 +284,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
 
 
 def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
-    """Put `values` where TRL has just logged others; its logs hold a round of training, an evaluation may be larger."""
+    """Replace the values that TRL logged last; its logs hold one training round, an evaluation may be larger."""
     kept = values[-len(logged) :]
     for row, value in enumerate(kept, start=-len(kept)):
         logged[row] = value

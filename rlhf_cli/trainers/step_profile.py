@@ -1,4 +1,4 @@
-"""Make metrics of where the time between two log events went, and of how many token slots were computed in it."""
+"""Compute metrics of time per phase and of token slots between two log events."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlhf_cli.tables.step_phases import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER
 from rlhf_cli.trainers.token_slots import TokenSlots
 
 _DIGITS = 6
-"""A clock is not better than a microsecond, and every log event has some twenty of these."""
+"""A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""
 
 
 class StepProfile:
-    """What a clock and a counter of this rank make of all ranks' steps.
+    """Combine a clock and a counter of each rank into metrics of all ranks' steps.
 
-    `rewards` are the names of the rewards, None where the trainer generates nothing.
+    `rewards` are the names of the rewards, None if the trainer does not generate.
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class StepProfile:
         self._is_logged = [key not in PHASES or is_logged.get(PHASES[key].where, False) for key in self._keys]
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
-        """Return the metrics since this was last called: every rank's time counts the same, slots and tokens are
-        summed. Every rank calls it.
+        """Return the metrics since the last call; every rank must call this.
+
+        Every rank's time has the same weight; slots and tokens are summed.
         """
         seconds, (slots, tokens) = self._clock.taken(), self._slots.taken()
         values = [*(seconds.get(key, 0.0) for key in self._keys), float(slots), float(tokens)]
@@ -54,8 +55,9 @@ class StepProfile:
 
 
 def is_reference(model: torch.nn.Module, reference: object) -> bool:
-    """Return whether a pass of `model` is one of the reference: a model of its own, or the policy without its adapter
-    or with that which TRL calls `ref`.
+    """Return whether `model` acts as the reference.
+
+    The reference is a separate model, the policy without its adapter, or the policy with TRL's adapter `ref`.
     """
     if reference is not None:
         return model is reference

@@ -1,7 +1,7 @@
-"""Counts how many token slots a model computed for how many real tokens: what padding costs, what packing saves.
+"""Count the token slots that a model computes and the real tokens in them: the cost of padding, the gain of packing.
 
-Whoever runs a pass over rows of tokens calls `count` once for it, right where the model is called; a pass that hands
-its rows on to one that counts does not. Where nobody asks a call costs a look at an empty list.
+Code that passes rows of tokens to a model calls `count` once, right where it calls the model; wrappers that delegate to
+such code do not. Without a listener, a call only checks an empty list.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a worker hears signals before it imports torch
+if TYPE_CHECKING:  # a worker installs signal handlers before it imports torch
     from torch import Tensor
 
 
 class TokenSlots:
-    """What was counted since it was last taken."""
+    """Counts since they were last taken."""
 
     def __init__(self) -> None:
         self._slots = 0
@@ -27,7 +27,7 @@ class TokenSlots:
         self._tokens = self._tokens + tokens
 
     def taken(self) -> tuple[int, int]:
-        """Return (slots, real tokens) since this was last called."""
+        """Return (slots, real tokens) since the last call."""
         slots, tokens = self._slots, int(self._tokens)
         self._slots, self._tokens = 0, 0
         return slots, tokens
@@ -37,8 +37,10 @@ _asking: list[TokenSlots] = []
 
 
 def count(slots: int, tokens: int | Tensor) -> None:
-    """Say that a model's pass had `slots` places for `tokens` tokens of the rows: of every row all of its own, also
-    where rows share the slots of their prompt, so that the ratio may be below 1. `tokens` is a number, or () a tensor.
+    """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
+
+    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
+    is a number, or a scalar tensor.
     """
     for slots_of in _asking:
         slots_of.add(slots, tokens)
@@ -46,7 +48,7 @@ def count(slots: int, tokens: int | Tensor) -> None:
 
 @contextlib.contextmanager
 def counted_slots() -> Iterator[TokenSlots]:
-    """Open a context in which every pass of this process is counted."""
+    """Count every pass of this process in this context."""
     counted = TokenSlots()
     _asking.append(counted)
     try:
@@ -57,7 +59,7 @@ def counted_slots() -> Iterator[TokenSlots]:
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
-    """Open a context in which no pass is counted: an evaluation's are not those of the training."""
+    """Count no pass in this context: an evaluation's passes are not part of the training."""
     asking = list(_asking)
     _asking.clear()
     try:

@@ -1,8 +1,8 @@
-"""Take padding away: TRL pads every row to the longest of the whole generation batch, and trains on all of it.
+"""Remove padding: TRL pads every row to the longest of the whole generation batch, and trains on all of it.
 
-Taking all-padding columns off a micro-batch changes no number (but for rounding): positions are relative, and the
-losses count masked tokens only. Sorting rows by length inside one accumulation window makes more of such columns; it
-is exact where the loss is normalised by row or by window. Across optimizer steps rows are never moved.
+Removing all-padding columns from a micro-batch changes numbers only by rounding: positions are relative, and the losses
+count masked tokens only. Sorting rows by length inside one accumulation window creates more such columns; it is exact
+if the loss is normalised by row or by window. Rows are never moved across optimizer steps.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _COMPLETION = (
     "importance_sampling_ratio",
 )
 _KNOWN = {*_PROMPT, *_COMPLETION, "num_items_in_batch", "is_bootstrapped", "kept_rows", "kept_batches", "kl_coef"}
-_KNOWN |= {"old_logps"}  # RLOO's, one a row
+_KNOWN |= {"old_logps"}  # RLOO's, one per row
 
 
 def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
-    """Return the columns of rows (B, P + C) that hold any token; at least one of either part stays.
+    """Return the columns of rows (B, P + C) that hold any token; at least one of each part stays.
 
-    `may_move`: all-padding columns may be taken off the left as well.
+    `may_move`: all-padding columns on the left may be removed as well.
     """
     num_prompt = mask.shape[1] - num_completion
     used = mask.any(dim=0).nonzero().flatten()
@@ -45,7 +45,7 @@ def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
 
 
 def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
-    """Return the micro-batch without its all-padding columns; as it is where it holds what we do not know (images)."""
+    """Return the micro-batch without its all-padding columns; unchanged if it has unknown entries (images)."""
     if not _KNOWN.issuperset(batch):
         return batch
     width = batch["completion_mask"].shape[1]
@@ -64,13 +64,14 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
 
 
 def by_length(mask: Tensor) -> Tensor:
-    """Return (B,) an order of rows, the longest first; mask: (B, T)."""
+    """Return (B,), an order of rows with the longest first; mask: (B, T)."""
     return mask.sum(dim=1).argsort(descending=True, stable=True)
 
 
 def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[TrlBatch], Tensor]) -> list[TrlBatch]:
-    """Return the same rows in the order that `order` gives those of every `window` consecutive micro-batches (an
-    accumulation window).
+    """Return the same rows, reordered by `order` within every `window` consecutive micro-batches.
+
+    Such a window is one accumulation window.
     """
     if window < 2 or any(not _KNOWN.issuperset(batch) for batch in batches):
         return batches

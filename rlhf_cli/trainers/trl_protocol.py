@@ -1,8 +1,8 @@
-"""Declare what our mixins read, call and override of the TRL trainer below them: the one way to say "self is one".
+"""Declare what our mixins read, call and override of the TRL trainer below them, for type checking.
 
-A mixin inherits from `TrlTrainer`, which for mypy is a trainer with the attributes and methods below, and at run time
-nothing (`object`), so that no line of it stands between a mixin and TRL. tests/trainers/test_contract.py holds every
-name below against TRL and transformers.
+A mixin inherits from `TrlTrainer`. For mypy it is a trainer with the attributes and methods below; at run time it is
+`object`, so it adds no code between a mixin and TRL. tests/trainers/test_contract.py compares every name below with TRL
+and transformers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 TrlBatch: TypeAlias = dict[str, Any]
-"""A dictionary that TRL's trainers hand on: rows, a scored generation batch, a micro-batch.
+"""A dictionary that TRL's trainers pass on: rows, a scored generation batch, a micro-batch.
 
-Nearly all values are tensors, as the row or the token wants them; beside them go images, counts and None. What is in
-it depends on the trainer and its arguments, and TRL types none of it: the one place where we take its word.
+Nearly all values are tensors per row or per token; others are images, counts and None. The contents depend on the
+trainer and its arguments, and TRL does not type them, so neither do we.
 """
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trl.trainer.utils import RepeatSampler
 
     class TrlArguments(TrainingArguments):
-        """Declare the fields of TRL's configs that are read beside those of transformers."""
+        """The fields of TRL's configs that are read beside those of transformers."""
 
         disable_dropout: bool
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
         steps_per_generation: int
 
     class EvaluationOutput:
-        """Declare what an evaluation of transformers returns; a metric is None where nothing was scored."""
+        """The result of transformers' evaluation; a metric is None if no row was scored."""
 
         metrics: dict[str, float | None]
 
     class TrlTrainer:
-        """Declare a TRL trainer; what only trainers that generate have is below the first blank line."""
+        """A TRL trainer; from `aux_loss_enabled` on, attributes only of trainers that generate."""
 
         args: TrlArguments
         state: TrainerState

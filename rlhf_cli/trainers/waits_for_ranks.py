@@ -1,8 +1,8 @@
-"""Times how long a rank is inside collectives, without a collective of its own: waiting for others, and the transfer.
+"""Measure the time that a rank spends inside collectives, waiting and transferring, without additional collectives.
 
-It is where accelerate and TRL gather, reduce and broadcast, by the functions of torch.distributed. What engines do in
-C++ or on a stream of their own is not in it: DDP averages gradients within backward, and a GPU goes on beside FSDP's
-gathers.
+It covers the functions of torch.distributed with which accelerate and TRL gather, reduce and broadcast. It does not
+cover what engines do in C++ or on their own streams: DDP averages gradients within backward, and a GPU computes during
+FSDP's gathers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _COLLECTIVES = (
 def timed_waits(
     clock: PhaseClock, *, wanted: bool = True, settle: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Open a context in which the time inside collectives goes to `clock` as waiting. Where it is not `wanted`, of one
-    rank, nothing is done. `settle` waits for a GPU, where a collective returns before it has been done.
+    """Report the time inside collectives to `clock` as waiting, in this context.
+
+    If not `wanted`, for a single rank, change no function. `settle` waits for a GPU, because a collective may return
+    before it has finished.
     """
     if not wanted:
         yield

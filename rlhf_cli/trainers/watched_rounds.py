@@ -1,4 +1,4 @@
-"""End a run whose rewards teach nothing, round after round, and say why a policy that is broken can answer nothing."""
+"""End a run whose rewards give no signal for several rounds, or whose policy has NaN probabilities."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rlhf_cli.stack.dead_signal import DeadRound, cause_of, is_dead, seen_of
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 
 _NO_PROBABILITIES = ("probability tensor contains", "device-side assert triggered")
-"""What torch says on a CPU, and on a GPU, when it is to draw a token by probabilities that are NaN."""
+"""torch's messages on a CPU and on a GPU when it samples a token from NaN probabilities."""
 
 
 class WatchedRounds(WithRewardStack):
-    """Mixed into a trainer with a reward stack, it counts rounds without a signal; how many end the run is in
-    `additions.rewards.no_signal`.
+    """For a trainer with a reward stack: count rounds without a signal.
+
+    `additions.rewards.no_signal` is the number of consecutive rounds that ends the run.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -24,9 +25,7 @@ class WatchedRounds(WithRewardStack):
         super().__init__(*args, **named)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return TRL's rollout with our advantages. Raises GuardStopped at the last of so many rounds without a
-        signal.
-        """
+        """Return TRL's rollout with our advantages. Raise GuardStopped after too many rounds without a signal."""
         output = super()._generate_and_score_completions(inputs)
         rewards = self.additions.rewards
         if self.model.training and rewards is not None and rewards.no_signal is not None:
@@ -59,7 +58,7 @@ class WatchedRounds(WithRewardStack):
         )
 
     def _teaches_nothing(self, advantages: torch.Tensor) -> bool:
-        """Return whether every advantage of all ranks is 0, but for what rounding makes of equal totals."""
+        """Return whether every advantage of all ranks is 0, up to rounding of equal totals."""
         outcomes = self.reward_stack.outcomes.values()
         is_by_token = self.is_dense and any(row is not None for outcome in outcomes for row in outcome.tokens)
         largest = advantages.detach().abs().max().item() if advantages.numel() else 0.0
@@ -67,16 +66,16 @@ class WatchedRounds(WithRewardStack):
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         if largest == 0.0:
             return True
-        # What tokens get cannot be told by the row's total; and a critic's own mistakes are advantages without an end.
+        # A row's total does not determine token rewards, and a critic's errors always give advantages.
         return not by_token and is_dead(self._compared_totals(), self._group_size)
 
     @property
     def _group_size(self) -> int:
-        """Return how many rows are held against each other: a prompt's, or under a critic the round's."""
+        """Return how many rows are compared: those of a prompt, or with a critic those of the round."""
         return self._settled.raw.shape[0] if self.additions.ppo is not None else self._num_generations
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        """Generate as TRL does. Raises GuardStopped where the policy gives no probabilities to draw from."""
+        """Generate as in TRL. Raise GuardStopped if the policy's probabilities are NaN."""
         try:
             return super()._generate_single_turn(*args, **named)
         except RuntimeError as error:

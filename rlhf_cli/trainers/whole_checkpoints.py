@@ -1,7 +1,7 @@
-"""Save checkpoints that are whole or not there, whatever a trainer and its mixins write into them.
+"""Save checkpoints completely or not at all, including everything that mixins write into them.
 
-Everything that saves asks `_get_output_dir` where to: TRL, the Trainer below it, our own mixins. So while a checkpoint
-is being saved that leads to a staging place, and `runs/checkpoints.py` makes of it a checkpoint when all have written.
+All code that saves calls `_get_output_dir`: TRL, the Trainer below it, our own mixins. While a checkpoint is being
+saved, it returns a staging folder, which `runs/checkpoints.py` turns into a checkpoint when all have written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STATE_FILE = "trainer_state.json"
 
 
 class WholeCheckpoints(TrlTrainer):
-    """Mixed in as the outermost that saves, it makes what its super() writes as a checkpoint appear in one step."""
+    """Outermost of the mixins that save: publish the checkpoint that super() writes in a single step."""
 
     _staging: Path | None = None
     _to_push: bool = False
@@ -50,7 +50,7 @@ class WholeCheckpoints(TrlTrainer):
         writes = self.args.should_save
         if writes:
             clear_staging(folder)
-        # Nobody writes before the left-overs are gone, nobody hashes before all have written.
+        # No rank writes before the left-overs are gone, and no rank hashes before all have written.
         self.accelerator.wait_for_everyone()
         self._staging, self._to_push = place, False
         try:
@@ -77,19 +77,19 @@ class WholeCheckpoints(TrlTrainer):
         self.accelerator.wait_for_everyone()
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        # On the hub others read it: what looks there for harmful pickles wants whole archives.
+        # Other users download from the hub: its scan for harmful pickles needs complete archives.
         with nullcontext() if self.args.push_to_hub else _without_crc32():
             super()._save_optimizer_and_scheduler(output_dir)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Upload when the folder has the name it keeps, for an upload goes on in the background."""
+        """Upload once the folder has its final name, because uploads run in the background."""
         if self._staging is not None:
             self._to_push = True
         else:
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _name_best(self, folder: Path, staged: Path) -> None:
-        """Let the state name the best checkpoint where it will lie; the Trainer looked for it where it was staged."""
+        """Record the best checkpoint's final path in the state; the Trainer recorded the staging path."""
         state = self.state
         if not state.best_global_step:
             return
@@ -100,13 +100,13 @@ class WholeCheckpoints(TrlTrainer):
             state.save_to_json(str(staged / _STATE_FILE))
 
     def _prune(self, folder: Path) -> None:
-        """Rotate checkpoints as the Trainer does, where they lie and in the order of their steps."""
+        """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
         limit = self.args.save_total_limit
         if limit is None or limit <= 0:
             return
         for step, path in checkpoints_in(folder):
-            # A later step lies there when this run went back to an older checkpoint because it did not verify. It would
-            # be counted as the newest, and the one just written deleted in its favour.
+            # A later step exists if this run went back to an older checkpoint because the later one did not verify.
+            # Rotation would treat it as the newest, and delete the checkpoint that was just written.
             if step > self.state.global_step and problem_with(path) is not None:
                 shutil.rmtree(path)
         rotate_checkpoints(
@@ -119,9 +119,9 @@ class WholeCheckpoints(TrlTrainer):
 
 @contextmanager
 def _without_crc32() -> Iterator[None]:
-    """Let torch.save leave out the CRC-32 of what it writes inside the `with` block, a third of its time.
+    """Make torch.save skip the CRC-32 of its output inside this context, a third of its time.
 
-    torch.load looks at none; what became of a file is found by the hash in its checkpoint's manifest.
+    torch.load does not check it; the hash in the checkpoint's manifest detects damaged files.
     """
     before = get_crc32_options()
     set_crc32_options(False)
@@ -132,7 +132,7 @@ def _without_crc32() -> Iterator[None]:
 
 
 def _bytes_needed(trainer: TrlTrainer) -> int:
-    """Return what a first checkpoint takes: the weights that are saved, and twice those that are trained (Adam's)."""
+    """Return the size of a first checkpoint: the saved weights, plus twice the trained ones (Adam's state)."""
     sizes = [(num_elements(one) * one.element_size(), one.requires_grad) for one in _saved(trainer)]
     trained: int = sum(size for size, is_trained in sizes if is_trained)
     saved: int = sum(size for size, _ in sizes)
@@ -140,7 +140,7 @@ def _bytes_needed(trainer: TrlTrainer) -> int:
 
 
 def _saved(trainer: TrlTrainer) -> list[Parameter]:
-    """Return the parameters that a checkpoint holds: of an adapter those that are trained."""
+    """Return the parameters in a checkpoint: for an adapter, only the trained ones."""
     parameters = list(trainer.model.parameters())
     has_adapter = hasattr(trainer.model, "peft_config")
     return [parameter for parameter in parameters if parameter.requires_grad] if has_adapter else parameters

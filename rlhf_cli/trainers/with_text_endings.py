@@ -1,4 +1,4 @@
-"""Save with a reward model how the texts ended that it was trained on."""
+"""Save with a reward model how its training texts ended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 
 class WithTextEndings(TrlTrainer):
-    """Mixed into a TRL trainer of reward models, it writes `additions.ends_with_eos` beside all weights it saves."""
+    """For a TRL trainer of reward models: write `additions.ends_with_eos` beside all weights it saves."""
 
     additions: Additions
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        if not self.args.should_save:  # transformers asks every rank, and only the one that writes makes the folder
+        # transformers calls this on every rank, but only the rank that writes creates the folder
+        if not self.args.should_save:
             return
         with_eos = self.additions.ends_with_eos
         assert with_eos is not None

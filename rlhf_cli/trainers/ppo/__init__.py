@@ -1,1 +1,1 @@
-"""Run PPO on TRL's rollouts: the critic, the KL penalty, advantages of tokens."""
+"""Run PPO on TRL's rollouts: the critic, the KL penalty, advantages per token."""

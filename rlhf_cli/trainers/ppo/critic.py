@@ -1,7 +1,7 @@
-"""Train a critic beside a policy: a model of its own, with its own optimizer, schedule, clipping and checkpoint.
+"""Train a critic beside a policy: a separate model with its own optimizer, schedule, clipping and checkpoint.
 
-It goes backward after the policy, on the same micro-batch. So neither gradient ever waits in memory for the other, no
-parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) need not know of it.
+Its backward pass follows the policy's, on the same micro-batch. So the two gradients need no memory at the same time,
+no parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) is not involved.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _STATE = "critic_state.pt"
 
 Autocast = Callable[[], AbstractContextManager[None]]
-"""Opens the context in which a model computes in the run's precision: accelerate's `autocast`."""
+"""Open the context in which a model computes in the run's precision: accelerate's `autocast`."""
 
 
 @dataclass(frozen=True)
 class CriticSettings:
-    """Hold how a critic is trained. `warmup_steps`: optimizer steps at the start in which it alone is trained."""
+    """How a critic is trained. `warmup_steps`: optimizer steps at the start that train only the critic."""
 
     learning_rate: float
     warmup_steps: int = 0
@@ -49,9 +49,9 @@ class CriticSettings:
 
 
 class Critic:
-    """Hold what both arrangements have in common: an optimizer of their own, rollout values, steps, checkpoints.
+    """The common part of both critics: optimizer, rollout values, steps, checkpoints.
 
-    `model` is the one the parameters are in. `shares_backward`: the value loss goes backward with the policy's.
+    `model` holds the parameters. `shares_backward`: the value loss is part of the policy's backward pass.
     """
 
     shares_backward = False
@@ -69,11 +69,11 @@ class Critic:
         raise NotImplementedError
 
     def body(self) -> torch.nn.Module:
-        """Return what lies below the head."""
+        """Return the model below the head."""
         raise NotImplementedError
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Make the optimizer and the schedule, both of the policy's kind, and place the model."""
+        """Create the optimizer and the schedule, of the same kinds as the policy's, and place the model."""
         args = trainer.args
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, cast(PreTrainedModel, self.model))
         options |= {"lr": self.settings.learning_rate}
@@ -109,11 +109,11 @@ class Critic:
         *,
         is_packed: bool = False,
     ) -> Tensor:
-        """Return (B, C + 1): the value before every completion token and after the last one; no gradient, no
+        """Return (B, C + 1): the value before every completion token and after the last one, without gradient or
         dropout.
 
-        ids, mask: (B, P + C), prompts padded on the left, completions on the right. Rows go through the model by prompt
-        where they are packed, else sorted by length, `batch_size` at a time.
+        ids, mask: (B, P + C), prompts padded on the left, completions on the right. The rows go through the model
+        `batch_size` at a time, sorted by prompt if they are packed, else by length.
         """
         was_training = self.model.training
         self.model.eval()
@@ -134,7 +134,7 @@ class Critic:
         return self._values(*whole_rows(batch), num_completion, autocast, is_packed=is_packed)[:, :-1]
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Accumulate the gradient of a micro-batch, where `shares_backward` is False."""
+        """Accumulate the gradient of a micro-batch, if `shares_backward` is False."""
         raise NotImplementedError
 
     def step(self) -> float:
@@ -155,19 +155,19 @@ class Critic:
         return list(policy.parameters())
 
     def hidden_from_policy(self) -> AbstractContextManager[None]:
-        """Open a context in which the policy's optimizer is made, and sees nothing of the critic's."""
+        """Hide the critic in this context, while the policy's optimizer is created."""
         return contextlib.nullcontext()
 
     def left_out_of_policy(self) -> AbstractContextManager[None]:
-        """Open a context in which the policy is saved, and nothing of the critic's with it."""
+        """Exclude the critic in this context, while the policy is saved."""
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:
-        """Write the critic where the libraries can load it."""
+        """Save the critic in a format that the libraries can load."""
         raise NotImplementedError
 
     def save_state(self, folder: Path) -> None:
-        """Write what training needs to go on: the weights, the optimizer, the schedule."""
+        """Save what resuming needs: the weights, the optimizer, the schedule."""
         self.save(folder)
         state = {"optimizer": self._optimizer.state_dict(), "schedule": self._schedule.state_dict()}
         torch.save(state, folder / _STATE)
@@ -180,20 +180,20 @@ class Critic:
         self._schedule.load_state_dict(state["schedule"])
 
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
-        """Place the model among the ranks, and return the optimizer to be used."""
+        """Distribute the model over the ranks, and return the optimizer to use."""
         raise NotImplementedError
 
     def states(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
-        """Return (states, H): what the head reads of (B, P + C) rows, entries of size 1, for a trial of packing.
+        """Return (states, H): the head's input for (B, P + C) rows, normalised to RMS 1, for a trial of packing.
 
-        Values would not do: a new head is 0, and values all states alike.
+        Values would not work: a new head is 0, and all its values are equal.
         """
         inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
         found = self._every_state(inputs, autocast).flatten(0, 1)[places].float()
         return torch.nn.functional.rms_norm(found, found.shape[-1:])
 
     def _values(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
-        """Return (B, C + 1) values from (B, P + C) ids and mask; 0 behind the one after a row's last token."""
+        """Return (B, C + 1) values from (B, P + C) ids and mask; 0 beyond the value after a row's last token."""
         inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
         found = self._every_value(inputs, autocast).flatten()[places]
         is_state = has_value(mask, num_completion)
@@ -202,16 +202,16 @@ class Critic:
     def _laid_out(
         self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool
     ) -> tuple[dict[str, object], Tensor]:
-        # A policy with a larger padded vocabulary may sample a row that is no token of any text.
+        # A policy with a larger padded vocabulary may sample an id without a token.
         ids = ids.clamp(max=self._last_token)
         return laid_out(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
 
     def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        """Return (B, L, H): what the head reads at all places of what the model is called with."""
+        """Return (B, L, H): the head's input at all positions of the model's input."""
         raise NotImplementedError
 
     def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        """Return (B, L) values of all places of what the model is called with."""
+        """Return (B, L) values at all positions of the model's input."""
         raise NotImplementedError
 
     def _load_weights(self, folder: Path) -> None:
@@ -219,7 +219,7 @@ class Critic:
 
 
 class SeparateCritic(Critic):
-    """Train a token-classification model with one label, apart from the policy."""
+    """A critic that is a token-classification model with one label, separate from the policy."""
 
     model: PreTrainedModel
 
@@ -229,7 +229,7 @@ class SeparateCritic(Critic):
         self._accelerator: Accelerator | None = None
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the parameters of the model as it is placed among the ranks."""
+        """Return the parameters of the distributed model."""
         return list(self._wrapped.parameters())
 
     def body(self) -> torch.nn.Module:
@@ -238,7 +238,7 @@ class SeparateCritic(Critic):
         return body
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Make optimizer and schedule; activations are checkpointed where the policy's are."""
+        """Create optimizer and schedule; use activation checkpointing if the policy does."""
         if trainer.args.activation_checkpointing:
             options = dict(trainer.args.activation_checkpointing_kwargs or {})
             self.model.activation_checkpointing_enable(
@@ -252,8 +252,8 @@ class SeparateCritic(Critic):
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         accelerator = self._accelerator = trainer.accelerator
         if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
-            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3); shards could not be saved
-            # by one rank alone. So every rank has the whole critic.
+            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3), and one rank alone could not
+            # save shards. So every rank has the whole critic.
             self._wrapped = DistributedDataParallel(self.model)
             return optimizer
         prepared: Optimizer
@@ -271,25 +271,23 @@ class SeparateCritic(Critic):
         return states
 
     def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
-        """Return (B, C) values with a gradient, in the way of DDP that the backward pass needs."""
+        """Return (B, C) values with a gradient, in the DDP mode that the backward pass needs."""
         with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
             return super().values(batch, autocast, is_packed=is_packed)
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Accumulate the gradient of a micro-batch; ranks exchange theirs with the last one of a window."""
+        """Accumulate the gradient of a micro-batch; ranks exchange gradients at the last one of a window."""
         with self._exchange(is_last=is_last):
             loss.backward()
 
     def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
-        """Open a context for both passes: DDP settles in the forward one whether gradients are exchanged in the
-        backward one.
-        """
+        """Open a context for both passes: DDP's forward pass decides whether the backward pass exchanges gradients."""
         no_sync = getattr(self._wrapped, "no_sync", None)
         exchange: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
         return exchange
 
     def save(self, folder: Path) -> None:
-        """Write what AutoModelForTokenClassification.from_pretrained(folder) loads."""
+        """Save a folder that AutoModelForTokenClassification.from_pretrained(folder) loads."""
         self.model.save_pretrained(folder)
 
     def _load_weights(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Say where the divergence from the reference model is punished, and how much by now."""
+"""Define where the KL divergence from the reference model is penalised, and its current coefficient."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
 
 @dataclass(frozen=True)
 class KlPenalty:
-    """Estimate KL(policy || reference) by k1 and subtract it from every token's reward, or by k3 in TRL's loss.
+    """A KL(policy || reference) penalty: k1 subtracted from every token's reward, or k3 in TRL's loss.
 
-    Never both: it would count twice. With `target` (nats a completion) and `horizon` (completions) the coefficient
-    follows the divergence that is measured; without them it stays.
+    Never both, which would count it twice. With `target` (nats per completion) and `horizon` (completions), the
+    coefficient adapts to the measured divergence; otherwise it is constant.
     """
 
     where: str = "reward"
@@ -29,21 +29,21 @@ class KlPenalty:
 
     @property
     def form(self) -> KlForm:
-        """Return what is known of a penalty that stands there."""
+        """Return the properties of this form of the penalty."""
         return KL_FORMS[self.where]
 
     @property
     def coef_in_reward(self) -> float:
-        """Return the coefficient in the tokens' rewards, 0 where the penalty is not there."""
+        """Return the coefficient in the tokens' rewards, 0 if the penalty is in the loss."""
         return self.coef if self.form.in_reward else 0.0
 
     @property
     def coef_in_loss(self) -> float:
-        """Return the coefficient in TRL's loss, 0 where the penalty is not there."""
+        """Return the coefficient in TRL's loss, 0 if the penalty is in the rewards."""
         return self.coef if self.form.in_loss else 0.0
 
     def updated(self, kl: float, num_rows: int) -> KlPenalty:
-        """Return the penalty after `num_rows` completions that diverged by `kl` nats in the mean; NaN: none counted."""
+        """Return the penalty after `num_rows` completions with a mean divergence of `kl` nats; NaN: no row counted."""
         if self.target is None or self.horizon is None or math.isnan(kl):
             return self
         controller = AdaptiveKl(self.coef, self.target, self.horizon, MAX_RELATIVE_ERROR)

@@ -1,8 +1,8 @@
-"""Train a critic on the policy's own frozen backbone: a second LoRA adapter and a head. One copy of the big weights.
+"""Train a critic on the policy's frozen backbone: a second LoRA adapter and a head, with one copy of the big weights.
 
-It goes backward together with the policy, in one pass. PEFT knows one active adapter and switches off the gradients of
-all others whenever it changes; so the adapter is made active here without PEFT's help, and that the critic's
-parameters take gradients is seen to before every use, and that each got one, at every first step.
+Policy and critic share one backward pass. PEFT supports one active adapter, and freezes all others whenever it changes.
+So this file activates the adapter without PEFT, unfreezes the critic's parameters before every use, and checks at the
+first step that each has a gradient.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _WEIGHTS = "adapter_model.safetensors"
 
 
 class SharedLoraCritic(Critic):
-    """Train a LoRA adapter of the policy's own shape and a linear head in float32, by an optimizer of their own.
+    """A LoRA adapter of the policy's shape and a float32 linear head, with an optimizer of their own.
 
-    model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and exchanged between ranks with
-    it; neither it nor the adapter is saved with the policy.
+    model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and synchronised between ranks
+    with it; neither the head nor the adapter is saved with the policy.
     """
 
     shares_backward = True
@@ -59,16 +59,16 @@ class SharedLoraCritic(Critic):
         self._take_gradients()
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return those of the critic's adapter and of its head."""
+        """Return the parameters of the critic's adapter and head."""
         adapter = [parameter for name, parameter in self.model.named_parameters() if f".{ADAPTER}." in name]
         return [*adapter, *self._head.parameters()]
 
     def body(self) -> nn.Module:
-        """Return the policy's model, with both adapters; what stands before the head is no module of it."""
+        """Return the policy's model with both adapters; the dropout before the head is not a module of it."""
         return self.model
 
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
-        """Return the prepared optimizer; the parameters are the policy's module's already."""
+        """Return the prepared optimizer; the policy's module already contains the parameters."""
         prepared: Optimizer = trainer.accelerator.prepare(optimizer)
         return prepared
 
@@ -82,7 +82,7 @@ class SharedLoraCritic(Critic):
 
     def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         hidden = self._every_state(inputs, autocast)
-        # A module of ours would not hear of the model's eval(), and drop in the rollout's values too.
+        # A separate dropout module would miss the model's eval(), and would also drop in rollout values.
         hidden = nn.functional.dropout(hidden, self._dropout, training=self.model.training)
         with torch.autocast(hidden.device.type, enabled=False):
             values: Tensor = self._head(hidden.float())
@@ -90,9 +90,7 @@ class SharedLoraCritic(Critic):
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
-        """Open a context in which the layers compute with the critic's adapter; PEFT's own switch would freeze the
-        others.
-        """
+        """Make the layers use the critic's adapter in this context; PEFT's own switch would freeze the others."""
         before = [(layer, layer._active_adapter, layer._disable_adapters) for layer in self._layers]
         for layer in self._layers:
             layer._active_adapter, layer._disable_adapters = [ADAPTER], False
@@ -103,23 +101,20 @@ class SharedLoraCritic(Critic):
                 layer._active_adapter, layer._disable_adapters = adapter, is_disabled
 
     def _take_gradients(self) -> None:
-        """Unfreeze the critic: generation and the reference's forward pass switch adapters, and leave ours frozen,
-        without a word.
-        """
+        """Unfreeze the critic: generation and the reference's forward pass switch adapters and silently freeze ours."""
         for parameter in self.parameters():
             parameter.requires_grad_(True)
 
     def step(self) -> float:
-        """Take one optimizer step. Raises RlhfError before the first one where a tensor of the critic got no
-        gradient.
-        """
+        """Take one optimizer step. Raise RlhfError before the first one if a tensor of the critic has no gradient."""
         if not self._has_stepped:
             self._refuse_missing_gradients()
         self._has_stepped = True
         return super().step()
 
     def _refuse_missing_gradients(self) -> None:
-        # The adapter's A waits for B, which begins at 0, as B does for the head: a gradient of 0 is one, None is not.
+        # The gradient of A is 0 until B changes, and that of B until the head does: a gradient of 0 is fine, None is
+        # not.
         missing = [name for name, one in self.model.named_parameters() if self._is_mine(name) and one.grad is None]
         if missing:
             raise RlhfError(f"{len(missing)} tensors of the LoRA critic got no gradient, {missing[0]} among them")
@@ -129,13 +124,13 @@ class SharedLoraCritic(Critic):
         return f".{ADAPTER}." in name or name.startswith(f"{_HEAD}.")
 
     def not_mine(self, policy: nn.Module) -> list[nn.Parameter]:
-        """Return the policy's parameters but those of the critic's adapter and head."""
+        """Return the policy's parameters without those of the critic's adapter and head."""
         mine = {id(parameter) for parameter in self.parameters()}
         return [parameter for parameter in policy.parameters() if id(parameter) not in mine]
 
     @contextlib.contextmanager
     def hidden_from_policy(self) -> Iterator[None]:
-        """Freeze the critic for a while, so that the policy's optimizer passes over it."""
+        """Freeze the critic in this context, so that the policy's optimizer ignores it."""
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         yield
@@ -143,15 +138,15 @@ class SharedLoraCritic(Critic):
 
     @contextlib.contextmanager
     def left_out_of_policy(self) -> Iterator[None]:
-        """Open a context in which PEFT saves every adapter but the critic's."""
+        """Make PEFT save every adapter except the critic's in this context."""
         others = [name for name in self.model.peft_config if name != ADAPTER]
-        # PEFT must know our adapter to leave its weights out: without its configuration they are saved as the policy's.
+        # PEFT must know our adapter to exclude its weights: without a configuration they are saved as the policy's.
         save = functools.partial(self.model.save_pretrained, selected_adapters=others)
         with with_values(self.model, save_pretrained=save):
             yield
 
     def save(self, folder: Path) -> None:
-        """Write adapter and head as PEFT does: AutoPeftModelForTokenClassification.from_pretrained(folder)."""
+        """Save adapter and head in PEFT's format, for AutoPeftModelForTokenClassification.from_pretrained(folder)."""
         folder.mkdir(parents=True, exist_ok=True)
         config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
         config.base_model_name_or_path = self._base_model().config.name_or_path
@@ -181,9 +176,7 @@ class SharedLoraCritic(Critic):
 
 
 def _name_of_head(config: PretrainedConfig) -> str:
-    """Return what the policy's architecture calls the head of its token classifier: what is saved has to be named
-    so.
-    """
+    """Return the name of the token classifier's head in the policy's architecture, which saved weights need."""
     config = copy.deepcopy(config)
     config.num_labels = 1
     try:

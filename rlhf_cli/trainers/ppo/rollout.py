@@ -1,4 +1,4 @@
-"""Turn the rewards and values of a rollout into advantages and returns of tokens, and log them."""
+"""Compute advantages and returns per token from a rollout's rewards and values, and log them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SumOverRanks = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PpoSettings:
-    """Hold PPO's own numbers; the rest are fields of TRL's GRPOConfig."""
+    """PPO's own settings; all others are fields of TRL's GRPOConfig."""
 
     gamma: float = 1.0
     gae_lambda: float = 0.95
@@ -28,13 +28,12 @@ class PpoSettings:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Hold one rank's rows of a round. B rows, C completion tokens, K components of the reward; 0 where there is no
-    action.
+    """One rank's rows of a round: B rows, C completion tokens, K reward components; 0 where there is no action.
 
     `is_action` (B, C) bool: the policy chose the token, and its row counts. `scores` (K, B, C): every component's
-    weighted reward where it lies. `values` (B, C): of the state in which a token is chosen, by the critic as it was.
-    `last_values` (B,): of the state after the last token. `is_bootstrapped` (B,) bool: the return goes on with it.
-    `logps`, `ref_logps` (B, C): of the tokens, by the policy and the reference; None without a KL penalty.
+    weighted reward at its tokens. `values` (B, C): the old critic's value of the state before each token. `last_values`
+    (B,): of the state after the last token. `is_bootstrapped` (B,) bool: the return includes the last value. `logps`,
+    `ref_logps` (B, C): the tokens' log-probabilities under the policy and the reference; None without a KL penalty.
     """
 
     is_action: Tensor
@@ -54,9 +53,9 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Hold what GAE made of a rollout, (B, C) all. `raw` before whitening, `used` what the policy is trained on.
+    """GAE's results for a rollout, each (B, C). `raw` is before whitening; `used` trains the policy.
 
-    `kl_reward` is what the penalty took from each token's reward; zeros without one in the reward.
+    `kl_reward` is the penalty's part in each token's reward; zeros if the penalty is not in the reward.
     """
 
     raw: Tensor
@@ -66,7 +65,7 @@ class Advantages:
 
 
 def without_last(scores: Tensor, lengths: Tensor, is_given_way: Tensor) -> Tensor:
-    """Return (K, B, C) scores with 0 on the last token of the rows whose score gives way to the critic's value.
+    """Return (K, B, C) scores with 0 on the last token of the rows whose score the critic's value replaces.
 
     lengths: (B,) tokens of a completion. is_given_way: (B,) bool.
     """
@@ -75,7 +74,7 @@ def without_last(scores: Tensor, lengths: Tensor, is_given_way: Tensor) -> Tenso
 
 
 def advantages_of(rollout: Rollout, settings: PpoSettings, kl: KlPenalty, sum_over_ranks: SumOverRanks) -> Advantages:
-    """Estimate advantages (GAE) over score and KL penalty, whitened over all ranks when that is asked for."""
+    """Estimate advantages (GAE) of score and KL penalty, whitened over all ranks if configured."""
     divergence = rollout.kl_tokens(k1)
     kl_reward = torch.zeros_like(rollout.values)
     if divergence is not None:
@@ -110,7 +109,7 @@ def rollout_shares(
 ) -> dict[str, float]:
     """Return `rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
 
-    GAE is linear in rewards and values, so an advantage is the sum of what it would be for each alone.
+    GAE is linear in rewards and values, so an advantage is the sum of the advantages of its parts.
     """
     parts = torch.cat(
         [rollout.scores, advantages.kl_reward.unsqueeze(0), torch.zeros_like(rollout.values).unsqueeze(0)]
@@ -129,7 +128,7 @@ def rollout_shares(
 def rollout_metrics(
     rollout: Rollout, advantages: Advantages, settings: PpoSettings, kl: KlPenalty, accelerator: Accelerator
 ) -> dict[str, float]:
-    """Return what a rollout was like, over the actions of all ranks. docs/metrics.md explains every name."""
+    """Return the rollout's metrics over the actions of all ranks. docs/metrics.md explains every name."""
 
     def sum_over_ranks(sums: Tensor) -> Tensor:
         summed: Tensor = accelerator.reduce(sums, reduction="sum")

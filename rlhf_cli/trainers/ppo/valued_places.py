@@ -1,4 +1,4 @@
-"""Lay rows out for a critic, and say which places have a value: the one before every completion token, and the last."""
+"""Prepare rows for a critic, and find the positions with a value: before every completion token, and after the last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_value(mask: Tensor, num_completion: int) -> Tensor:
 def laid_out(
     ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool, may_move: bool
 ) -> tuple[dict[str, object], Tensor]:
-    """Return what a model is called with for (B, P + C) rows, and which of its places have a value, row by row.
+    """Return the model's input for (B, P + C) rows, and its positions with a value, row by row.
 
     `may_move`: rows may be moved to the left.
     """

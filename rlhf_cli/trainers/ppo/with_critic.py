@@ -1,8 +1,8 @@
-"""Run PPO on TRL's rollout engine: GRPOTrainer with a critic in the group's place (arXiv 1707.06347, 1909.08593).
+"""Run PPO on TRL's rollout engine: GRPOTrainer with a critic instead of groups (arXiv 1707.06347, 1909.08593).
 
-TRL generates, scores, keeps the rollout, makes minibatches and epochs of it (`steps_per_generation`, `num_iterations`)
-and computes the clipped policy loss, which takes advantages of shape (B, T). Ours are the critic, the advantages and
-returns (GAE), the value loss, and the KL penalty of tokens.
+TRL generates, scores, keeps the rollout, splits it into minibatches and epochs (`steps_per_generation`,
+`num_iterations`) and computes the clipped policy loss, which accepts advantages of shape (B, T). This file adds the
+critic, advantages and returns (GAE), the value loss, and the KL penalty per token.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _STATE_FILE = "kl_state.json"
 _COEF = "kl_coef"
-"""Key of a micro-batch: the coefficient of the KL in the loss while this round is learned from."""
+"""Key of a micro-batch: the KL coefficient in the loss while this round is used for training."""
 
 
 class WithCritic(RowPasses, WithRewardStack):
-    """Mixed into GRPOTrainer, it makes PPO of it; its numbers and how its critic is made are in `additions.ppo`."""
+    """For GRPOTrainer: turn it into PPO; `additions.ppo` has the settings and creates the critic."""
 
     _fill = "zero"
     _has_tried_critic: bool = False
@@ -61,20 +61,20 @@ class WithCritic(RowPasses, WithRewardStack):
         self.critic: Critic = parts.make_critic(self.model)
         if self.args.disable_dropout:
             switch_off_dropout(self.model)
-            switch_off_dropout(self.critic.body())  # what `critic.dropout` asks for stands before its head
+            switch_off_dropout(self.critic.body())  # `critic.dropout` is not affected: it is applied before the head
 
     # --- the rollout ---
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with self._beta(self.kl.coef if self.kl.is_used else 0.0):  # TRL asks the reference only where beta is not 0
+        with self._beta(self.kl.coef if self.kl.is_used else 0.0):  # TRL calls the reference only if beta is not 0
             output = super()._generate_and_score_completions(inputs)
         metrics = self._metrics[self._mode]
-        metrics.pop("frac_reward_zero_std", None)  # of groups, which there are none of
+        metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
         rollout, advantages = self._rollout
         measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self.accelerator)
         for name, value in measured.items():
             metrics[name].append(value)
-        num_rows = int((~self._settled.totals.isnan()).sum())  # without those left out, of which there is no divergence
+        num_rows = int((~self._settled.totals.isnan()).sum())  # without left-out rows, which have no divergence
         if self._mode == "train" and self.kl.is_used and num_rows:
             self.kl = self.kl.updated(measured["kl/k1_policy_ref_per_row"], num_rows)
         del self._rollout
@@ -99,7 +99,8 @@ class WithCritic(RowPasses, WithRewardStack):
         is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows]
         is_action = _action_mask(output)
         scores = self._scores(output["completion_mask"].bool())
-        if self.truncation.replaces and is_bootstrapped.any():  # the answer is not there yet: its score is the value's
+        # the answer is unfinished: the critic's value replaces its score
+        if self.truncation.replaces and is_bootstrapped.any():
             scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
             is_action=is_action,
@@ -116,7 +117,7 @@ class WithCritic(RowPasses, WithRewardStack):
             advantages.returns,
             rollout.values,
         )
-        if self.kl.form.in_loss:  # the round keeps its coefficient, and a checkpoint in the middle of it has it, too
+        if self.kl.form.in_loss:  # the round keeps its coefficient, also in a checkpoint in the middle of it
             output[_COEF] = torch.tensor(self.kl.coef, dtype=torch.float64)
         else:
             output.pop("ref_per_token_logps", None)
@@ -131,7 +132,9 @@ class WithCritic(RowPasses, WithRewardStack):
         return self.critic.body()
 
     def _packs_values(self, batch: TrlBatch) -> bool:
-        """Return whether the critic reads packed rows: where the policy does, once three were tried in the critic."""
+        """Return whether the critic reads packed rows: if the policy does, and a trial of three rows in the critic
+        succeeded.
+        """
         if self.passes.mode == "packed" and not self._has_tried_critic:
             self._has_tried_critic = True
             ids, mask = whole_rows(batch)
@@ -148,11 +151,11 @@ class WithCritic(RowPasses, WithRewardStack):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if torch.is_grad_enabled():
             return super()._get_per_token_logps_and_entropies(model, *args, **named)
-        with in_evaluation_mode(model):  # TRL leaves a policy in training at its rollout's log-probabilities
+        with in_evaluation_mode(model):  # TRL leaves the policy in training mode for the rollout's log-probabilities
             return super()._get_per_token_logps_and_entropies(model, *args, **named)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
-        """Return (K, rows of this rank, tokens): every component's weighted reward where it lies."""
+        """Return (K, rows of this rank, tokens): every component's weighted reward at its tokens."""
         if self.is_dense and not callable(self.aggregate):
             return token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)[0]
         return last_token_rewards(self._settled, is_in_completion, self._own_rows)
@@ -169,17 +172,17 @@ class WithCritic(RowPasses, WithRewardStack):
         return loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        """Take TRL's step, then the critic's; the policy stands still while the critic is warmed up."""
+        """Take TRL's step, then the critic's; the policy does not change during the critic's warmup."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         with during(self.additions.pulse, CRITIC):
             self._train_critic()
         if self.state.global_step < self.critic.settings.warmup_steps:
             for parameter in self.critic.not_mine(model):
-                parameter.grad = None  # the policy's optimizer passes over what has no gradient
+                parameter.grad = None  # the policy's optimizer skips parameters without gradient
         return loss
 
     def _train_critic(self) -> None:
-        """Take the critic backward on the latest micro-batch, and a step where the policy is to take one."""
+        """Run the critic's backward pass on the latest micro-batch, and its step if the policy takes one."""
         if not self.critic.shares_backward:
             is_last = self.accelerator.sync_gradients
             self.critic.backward(self._value_loss(self._micro_batch), is_last=is_last)
@@ -191,8 +194,9 @@ class WithCritic(RowPasses, WithRewardStack):
             metrics["critic/grad_norm"].append(self.critic.step())
 
     def _value_loss(self, inputs: TrlBatch) -> Tensor:
-        """Return () the critic's loss on a micro-batch, normalised as the policy's, so that accumulation changes
-        nothing.
+        """Return the critic's scalar loss on a micro-batch.
+
+        It is normalised like the policy's, so that gradient accumulation does not change it.
         """
         settings = self.critic.settings
         mask = _action_mask(inputs)
@@ -209,7 +213,8 @@ class WithCritic(RowPasses, WithRewardStack):
             num_rows = len(losses) * self.kept_share(inputs)
             loss = losses.sum() / (num_rows * self.max_completion_length) / accumulation
         else:
-            # dapo's, and in bnpo's place: tokens of the window, for a micro-batch's own would weigh rows by company.
+            # For dapo, and also for bnpo, divide by the window's tokens: with a micro-batch's own, a row's weight would
+            # depend on its neighbours.
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
             loss = losses.sum() / (tokens * accumulation / self.args.steps_per_generation)
         value_loss: Tensor = settings.loss_coef * loss
@@ -239,26 +244,26 @@ class WithCritic(RowPasses, WithRewardStack):
         for name, total in zip(tokens, totals, strict=True):
             self._metrics[self._mode][name].append(total / count if count else torch.nan)
 
-    # --- what lies beside the policy ---
+    # --- beside the policy ---
 
     def create_optimizer(self, model: Any = None) -> Optimizer:
-        """Make TRL's optimizer, which sees nothing of the critic's parameters."""
+        """Create TRL's optimizer without the critic's parameters."""
         with self.critic.hidden_from_policy():
             return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Make TRL's schedule, and the critic's optimizer and schedule with it."""
+        """Create TRL's schedule, and the critic's optimizer and schedule."""
         schedule = super().create_scheduler(num_training_steps, optimizer)
         self.critic.prepare(self, num_training_steps)
         return schedule
 
     def _trained(self) -> Named:
-        """Return name and parameter of all that a checkpoint holds, the critic's among them."""
+        """Return name and parameter for everything in a checkpoint, including the critic's."""
         yield from super()._trained()
         yield from self._named_of_critic()
 
     def _named_of_critic(self) -> Named:
-        # A shared backbone's are in the policy, and looked at there.
+        # Those of a shared backbone are in the policy, and checked there.
         own = () if self.critic.shares_backward else self.critic.model.named_parameters()
         return ((f"critic.{name}", parameter) for name, parameter in own)
 
