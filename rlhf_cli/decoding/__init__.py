@@ -1,4 +1,4 @@
-"""Generates with causal language models of transformers: batches that finished rows leave.
+"""Generate with transformers' causal language models, removing finished rows from the batch.
 
-It knows nothing of trainers, configurations or rewards.
+This package does not depend on trainers, configurations or rewards.
 """

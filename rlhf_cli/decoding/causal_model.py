@@ -1,8 +1,8 @@
-"""Declare what generation reads and calls of a causal language model of transformers.
+"""Declare what generation reads and calls of transformers' causal language models, for type checking.
 
-For mypy a class with the methods below, at run time transformers' own: `PreTrainedModel` does not say that it can
-generate, and some of what `generate` is made of has a name of its own for insiders. tests/decoding/test_contract.py
-holds every name below against transformers.
+For mypy it is a class with the methods below, at run time transformers' own: `PreTrainedModel` does not declare that it
+can generate, and some parts of `generate` are private. tests/decoding/test_contract.py compares every name below with
+transformers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     class Outputs(Protocol):
-        """Declare what a pass returns."""
+        """The result of a forward pass."""
 
         logits: Tensor
 
     class CausalModel(PreTrainedModel):
-        """Declare a model that generates."""
+        """A model that generates."""
 
         generate: Callable[..., Tensor]
 

@@ -1,4 +1,4 @@
-"""Let a model generate, without dead rows where that is possible, and say how it was done and why."""
+"""Generate without computing finished rows if possible, and record the mode and its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.decoding.suited import why_not_model, why_not_settings
 from rlhf_cli.for_a_while import with_values
 
 _OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
-"""Arguments of `generate` that are for a loop of somebody else's, or that a loop of ours would never see."""
+"""Arguments of `generate` that belong to another loop, or that our loop would never see."""
 _ASKED_FOR = "it was asked for"
 _HAS_ITS_OWN = "the model was given a `generate` of its own"
 _LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
@@ -25,14 +25,14 @@ _LEAVES = "finished rows leave the batch, and a prompt is read once for all its 
 
 @dataclass(frozen=True)
 class GenerationMode:
-    """Say how a model generates: `live`, or `plain`, transformers' own loop; `why` in words."""
+    """How a model generates: `live`, or `plain` (transformers' own loop); `why` is the reason in words."""
 
     name: Literal["live", "plain"]
     why: str
 
 
 def expected_mode(model: CausalModel, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
-    """Return how a model is going to generate, as far as can be said before it is asked to."""
+    """Return how a model will generate, as far as that is known in advance."""
     own = _HAS_ITS_OWN if _has_its_own(model) else None
     why = _ASKED_FOR if is_plain else own or why_not_model(model) or why_not_settings(config)
     return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
@@ -40,9 +40,9 @@ def expected_mode(model: CausalModel, config: GenerationConfig, *, is_plain: boo
 
 @dataclass
 class Generating:
-    """Hold how a model generates, and what came of it: `mode` of the last time it was asked to, None before.
+    """Generate with a model; `mode` is that of the last call, None before the first.
 
-    is_plain: by transformers' own loop, whatever is asked of it.
+    is_plain: always use transformers' own loop.
     """
 
     is_plain: bool = False
@@ -50,7 +50,7 @@ class Generating:
     mode: GenerationMode | None = None
 
     def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
-        """Return what `stock`, a model's `generate`, returns for these arguments, made without dead rows if it can."""
+        """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
         self.live.take_logps()
         own = sorted(name for name in _OWN if named.get(name))
         if self.is_plain:
@@ -60,7 +60,7 @@ class Generating:
         else:
             try:
                 found = stock(*args, **named, custom_generate=self.live)
-            except Unsuited as why:  # raised before a pass was made or a number drawn
+            except Unsuited as why:  # raised before the first forward pass or random draw
                 self.mode = GenerationMode("plain", str(why))
             else:
                 self.mode = GenerationMode("live", _LEAVES)
@@ -69,9 +69,9 @@ class Generating:
 
     @contextlib.contextmanager
     def of(self, model: CausalModel) -> Iterator[None]:
-        """Open a context in which `model.generate` goes through `self.generate`, whoever calls it.
+        """Redirect all calls of `model.generate` to `self.generate` in this context.
 
-        A `generate` that sits on the instance stays: it may not do what the method of the class does.
+        A `generate` set on the instance is not redirected: it may differ from the class's method.
         """
         if _has_its_own(model):
             self.mode = GenerationMode("plain", _HAS_ITS_OWN)

@@ -1,7 +1,7 @@
-"""Keep keys and values where there is room for the tokens to come, in the place of a new tensor at every token.
+"""Preallocate room for keys and values instead of creating a new tensor for every token.
 
-transformers' DynamicLayer puts what is cached and what is new together in another tensor, so that every token copies
-all tokens before it, into memory that the system may have to hand out anew.
+transformers' DynamicLayer concatenates cached and new entries, so that every token copies all tokens before it into
+newly allocated memory.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 ROOM_TOKENS = 32
-"""For so many tokens more than there are memory is taken."""
+"""Number of tokens to preallocate."""
 
 
 class GrowingLayer(DynamicLayer):
-    """A DynamicLayer whose keys and values (B, heads, L, size) are the beginnings of larger ones, of `longest` at most.
+    """A DynamicLayer whose keys and values (B, heads, L, size) are views into larger tensors of at most `longest`
+    tokens.
 
-    Whoever puts others in their place (rows that are taken, columns that are cut) need not know: there is no room
-    behind those, and the next token makes some.
+    Code that replaces them (selected rows, cropped columns) needs no changes: the replacements have no room, and the
+    next token allocates some.
     """
 
     def __init__(self, longest: int) -> None:
@@ -25,14 +26,14 @@ class GrowingLayer(DynamicLayer):
         self._longest = longest
         self._whole: tuple[Tensor, Tensor] | None = None
         self._used: Tensor | None = None
-        """The view of `_whole` that `keys` was set to: it is another one as soon as anybody else has set them."""
+        """The view of `_whole` that `keys` was set to; any other `keys` were set elsewhere."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens behind those that are there; returns all of them."""
+        """Append the keys and values of new tokens; return all of them."""
         length, num_new = self.get_seq_length(), key_states.shape[-2]
-        if not length:  # a prompt: what is read of it is all that there is
+        if not length:  # a prompt: there are no other entries to keep
             return super().update(key_states, value_states, *args, **kwargs)
         if not self._has_room(length + num_new):
             self._make_room(max(length + num_new, min(length + num_new + ROOM_TOKENS, self._longest)))
@@ -44,12 +45,12 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows, and at once nothing of the others."""
+        """Keep these rows, and free the others immediately."""
         super().batch_select_indices(indices)
         self._whole = self._used = None
 
     def _make_room(self, length: int) -> None:
-        """Move to larger tensors, the keys first: before the values do, what the keys were is gone."""
+        """Move to larger tensors, keys first: the old keys are freed before the values move."""
         assert self.keys is not None
         assert self.values is not None
         self._whole = self._used = None
@@ -61,7 +62,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def let_grow(cache: DynamicCache, *, longest: int) -> None:
-    """Have the layers of full attention that are still empty become GrowingLayers for rows of `longest` tokens."""
+    """Replace the empty full-attention layers by GrowingLayers for rows of `longest` tokens."""
     cache.layers = [
         GrowingLayer(longest) if type(layer) is DynamicLayer and not layer.is_initialized else layer
         for layer in cache.layers
@@ -69,7 +70,7 @@ def let_grow(cache: DynamicCache, *, longest: int) -> None:
 
 
 def _lengthened(cached: Tensor, length: int) -> Tensor:
-    """Return (B, heads, length, size) that begins with what is cached; the rest is what lay in memory."""
+    """Return (B, heads, length, size) that begins with the cached entries; the rest is uninitialised."""
     *rows, num_cached, size = cached.shape
     whole = cached.new_empty((*rows, length, size))
     whole[..., :num_cached, :] = cached

@@ -1,4 +1,4 @@
-"""Hold the rows of a generation that are still in the batch, and what the model is given of them."""
+"""The unfinished rows of a generation batch, and the model's inputs for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlhf_cli.decoding.growing_cache import GrowingLayer, let_grow
 
 
 class LiveBatch:
-    """Read prompts, then token after token, of ever fewer rows. B rows at first, N now, L tokens of each so far.
+    """Read prompts, then one token at a time, for fewer and fewer rows: B at first, N now, L tokens each so far.
 
-    `rows` (N,): which of the B they are, ascending. `ids` (N, L): their tokens with all padding, as whatever changes
-    scores or ends rows wants them. `is_live` (N,) bool: has not ended; who has is in the batch until `drop_ended`.
-    `inputs`: what `generate` has made ready for the model, cache and masks among it, of these rows. `longest`: what L
-    may come to.
+    `rows` (N,): their ascending indices among the B. `ids` (N, L): their tokens with all padding, for score processors
+    and stopping criteria. `is_live` (N,) bool: has not ended; ended rows stay in the batch until `drop_ended`.
+    `inputs`: the model's inputs for these rows as prepared by `generate`, including cache and masks. `longest`: the
+    maximum of L.
     """
 
     def __init__(self, model: CausalModel, ids: Tensor, inputs: dict[str, object], *, longest: int) -> None:
@@ -30,7 +30,7 @@ class LiveBatch:
     def read_prompts(self, *, once_each: bool) -> tuple[Tensor, int]:
         """Return (B, V) float32 logits of the first token, and how many rows the model read for them.
 
-        once_each: rows that begin alike are read as one, and the cache is then copied to each.
+        once_each: rows with equal prompts are read once, and the cache is then copied to each.
         """
         mask = self._inputs.get("attention_mask")
         seen = self.ids if mask is None else torch.cat([self.ids, _tensor(mask)], dim=1)
@@ -44,16 +44,17 @@ class LiveBatch:
         return logits[copies], len(firsts)
 
     def read_tokens(self) -> Tensor:
-        """Return (N, V) float32 logits of the next token, the last of `ids` being new to the model."""
+        """Return (N, V) float32 logits of the next token; the model reads only the last of `ids`."""
         return self._read(self._model.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self._inputs))
 
     def append(self, tokens: Tensor) -> None:
-        """Add (N,) tokens to the rows."""
+        """Append (N,) tokens to the rows."""
         self.ids = torch.cat([self.ids, tokens.unsqueeze(1)], dim=1)
 
     def drop_ended(self) -> Tensor:
-        """Take the rows that have ended out of the batch and out of the cache, and the columns that are padding in
-        all others. Returns the places in the batch of those that stay.
+        """Remove ended rows from batch and cache, and columns that are padding in all others.
+
+        Return the batch indices of the remaining rows.
         """
         kept = self.is_live.nonzero().squeeze(1)
         self.rows, self.ids, self.is_live = self.rows[kept], self.ids[kept], self.is_live[kept]
@@ -64,7 +65,7 @@ class LiveBatch:
 
     def _crop(self) -> None:
         mask, positions = self._inputs.get("attention_mask"), self._inputs.get("position_ids")
-        # Without positions of its own a model counts them from the cache.
+        # Without explicit positions, a model counts them from the cache.
         if mask is None or positions is None or any(type(layer) is not GrowingLayer for layer in self._cache.layers):
             return
         padding = int(_tensor(mask).argmax(dim=1).min())
@@ -85,7 +86,10 @@ class LiveBatch:
 
 
 def first_of_each(seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (U,) rows of which no earlier one is equal, ascending, and (B,): which of those each row of (B, L) is."""
+    """Return (U,), ascending indices of the first row of each distinct value, and (B,) indices into them.
+
+    seen: (B, L). The second result is the distinct value that each row has.
+    """
     _, which = torch.unique(seen, dim=0, return_inverse=True)
     rows = torch.arange(len(seen), device=seen.device)
     firsts = torch.full_like(rows, len(seen)).scatter_reduce(0, which, rows, "amin")
@@ -95,7 +99,7 @@ def first_of_each(seen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows_of(inputs: dict[str, object], rows: Tensor) -> dict[str, object]:
-    """Return the rows of all tensors, anything else as it is: of the cache rows are taken in place."""
+    """Return the rows of all tensors, and other values unchanged; the cache's rows are selected in place."""
     return {name: value[rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 

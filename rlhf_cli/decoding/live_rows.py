@@ -1,8 +1,8 @@
-"""Decode the rows that are not finished, and no others: the loop that `generate` is given as its `custom_generate`.
+"""Decode only unfinished rows: the loop that `generate` gets as its `custom_generate`.
 
-transformers decodes every row until the longest ends. Here a prompt is read once for all its rows, and a row that has
-ended leaves batch and cache. What a token's scores are, and what ends a row, stays transformers': `generate` has made
-both ready by the time it comes here. Every row draws the random numbers that it would have drawn there.
+transformers decodes every row until the longest ends. Here a prompt is read once for all its rows, and an ended row
+leaves batch and cache. transformers still defines the scores of tokens and the end of rows: `generate` prepares both
+before it calls this loop. Every row draws the same random numbers as in transformers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rlhf_cli.decoding.score_changes import of_rows
 from rlhf_cli.decoding.suited import drops_out, why_not_call, why_not_model, why_not_settings
 
 _MOST_ENDED = 1 / 8
-"""Share of a batch that may be rows that have ended. 0 copies the cache whenever one ends, in large batches at every
-token; from 0 to 1/4 the time is the same (docs/performance.md).
+"""Allowed share of ended rows in a batch.
+
+0 copies the cache whenever a row ends, which in large batches is at every token; from 0 to 1/4 the time is the same
+(docs/performance.md).
 """
 
 
 class Unsuited(Exception):
-    """Raised before the first pass where rows may not leave; its text says why."""
+    """Raised before the first pass if rows may not leave the batch; its text is the reason."""
 
 
 @dataclass
 class Slots:
-    """Count what a model has read: `prompt` slots with padding, `decoded` slots of one token each; of those `tokens`
-    were kept.
-    """
+    """What a model has read: `prompt` slots with padding, `decoded` slots of one token each; `tokens` were kept."""
 
     prompt: int = 0
     decoded: int = 0
@@ -43,11 +43,11 @@ class Slots:
 
 @dataclass
 class LiveRows:
-    """Is called by `generate` in the place of its own loop; raises Unsuited where it must not be.
+    """Called by `generate` instead of its own loop; raise Unsuited if that is not possible.
 
-    With `logps_temperature` the sampled tokens' log-probabilities are kept, (rows, new tokens) float32, 0 behind an
-    end, and handed out by `take_logps`: of the model's own distribution at that temperature, nothing penalised and
-    nothing cut off, as TRL computes a policy's. `slots` are counted over all calls.
+    With `logps_temperature`, keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end,
+    for `take_logps`. They are of the model's own distribution at that temperature, without penalties and cut-offs, as
+    TRL computes a policy's. `slots` are counted over all calls.
     """
 
     logps_temperature: float | None = None
@@ -64,7 +64,7 @@ class LiveRows:
         generation_config: GenerationConfig,
         **inputs: object,
     ) -> Tensor:
-        """Return (rows, prompt and new tokens), padded behind an end: what transformers' own loop returns."""
+        """Return (rows, prompt and new tokens), padded after an end, like transformers' own loop."""
         why = (
             why_not_model(model)
             or why_not_settings(generation_config)
@@ -104,7 +104,7 @@ class LiveRows:
         return torch.cat([input_ids, found[:, :step]], dim=1)
 
     def take_logps(self) -> Tensor | None:
-        """Return what was kept at the last call, and keep it no longer; None where nothing was."""
+        """Return and forget the log-probabilities of the last call; None if there are none."""
         taken, self._logps = self._logps, None
         return taken
 
@@ -116,10 +116,11 @@ class LiveRows:
         config: GenerationConfig,
         num_rows: int,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (N,) tokens, and their log-probabilities where they are kept."""
+        """Return (N,) tokens, and their log-probabilities if they are kept."""
         raw = None
         if self.logps_temperature is not None:
-            raw = (logits / self.logps_temperature).log_softmax(dim=-1)  # before a processor writes into its argument
+            # before a processor modifies the logits in place
+            raw = (logits / self.logps_temperature).log_softmax(dim=-1)
         scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
         is_drawn = config.do_sample
         tokens = draw(scores.softmax(-1), batch.rows, num_rows) if is_drawn else scores.argmax(dim=-1)

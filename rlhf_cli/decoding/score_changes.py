@@ -1,4 +1,4 @@
-"""Know what changes the scores of a token by its row alone, so that a row may leave, and take what it keeps of rows."""
+"""List the score processors that treat rows independently, and select their per-row state."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ ROW_BY_ROW = frozenset(
         logits_process.TypicalLogitsWarper,
     }
 )
-"""What changes a row's scores by that row's tokens and scores alone, and keeps nothing of it for the next token."""
+"""Processors that use only a row's own tokens and scores, and keep no state of it for the next token."""
 
 
 def of_rows(processors: LogitsProcessorList, rows: Tensor) -> LogitsProcessorList:
-    """Return what changes scores, for those rows only. The processors themselves are the caller's, and stay."""
+    """Return the processors for these rows only. The caller's processors are not changed."""
     kept = LogitsProcessorList()
     for one in processors:
         if isinstance(one, logits_process.RepetitionPenaltyLogitsProcessor):
             first = one.prompt_ignore_length
-            if isinstance(first, Tensor):  # one place a row, behind its padding
+            if isinstance(first, Tensor):  # one position per row, after its padding
                 one = copy.copy(one)
                 one.prompt_ignore_length = first[rows]
         kept.append(one)

@@ -1,8 +1,7 @@
-"""Say where finished rows cannot leave a batch that generates: a reason in words, or None where they can.
+"""Decide whether finished rows can leave a generating batch: None if they can, else a reason in words.
 
-Whoever leaves must be missed by nobody. A row is asked about by the cache, by what changes the scores, by what stops a
-row, and, where weights lie in parts on several ranks, by the other ranks. What is not known to look at each row alone
-is taken to look at all of them.
+The cache, score processors, stopping criteria and, with sharded weights, the other ranks may still need a row. A
+component that is not known to treat each row independently is assumed to use all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _INPUTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_c
 
 
 def why_not_model(model: CausalModel) -> str | None:
-    """Return why no row of `model` may leave its batch, whatever is asked of it."""
+    """Return why rows of `model` can never leave the batch, or None."""
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         return f"{name} has an encoder, whose output is kept for every row"
@@ -40,7 +39,7 @@ def why_not_model(model: CausalModel) -> str | None:
 
 
 def why_not_settings(config: GenerationConfig) -> str | None:
-    """Return why no row may leave under these settings of a generation."""
+    """Return why rows may not leave the batch under these generation settings, or None."""
     refused = {
         "num_beams": (config.num_beams or 1) > 1,
         "use_cache": config.use_cache is False,
@@ -65,7 +64,7 @@ def why_not_call(
     criteria: StoppingCriteriaList,
     inputs: Mapping[str, object],
 ) -> str | None:
-    """Return why no row may leave, by what `generate` has made ready: what changes scores, what stops, what goes in."""
+    """Return why rows may not leave, given what `generate` prepared: score processors, stopping criteria, inputs."""
     if is_in_parts(model):
         return "the weights lie in parts on several ranks, which must take every step together"
     if getattr(model.prepare_inputs_for_generation, "__self__", model) is not model:
@@ -88,14 +87,14 @@ def why_not_call(
 
 
 def is_in_parts(model: nn.Module) -> bool:
-    """Return whether ranks hold parts of the weights (ZeRO-3, FSDP), as `generate` finds out for its `synced_gpus`."""
+    """Return whether weights are sharded over ranks (ZeRO-3, FSDP), as in `generate` for its `synced_gpus`."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
 def drops_out(model: nn.Module) -> bool:
-    """Return whether a part of what `model` computes is left out by chance: then no two rows of a prompt are alike."""
+    """Return whether `model` drops values at random, so that rows of the same prompt differ."""
     for module in model.modules():
         if not module.training:
             continue

@@ -1,1 +1,1 @@
-"""Compute with tensors and numbers alone: nothing here reads a file, draws a random number or changes an argument."""
+"""Compute with tensors and numbers only: no file access, no random numbers, no changes to arguments."""

@@ -1,14 +1,12 @@
 """Split advantages into the parts that are due to each reward.
 
-TRL's advantages are linear in the components once the batch's deviation is given. So an advantage is a sum of parts,
+TRL's advantages are linear in the components, for a given deviation of the batch. So an advantage is a sum of parts,
 A_i = sum_k p_ik, and the share of component k is
+    share_k = sum_i p_ik A_i / sum_i A_i^2 .
 
-    share_k = sum_i p_ik A_i / sum_i A_i^2 ,
-
-which sums to 1 over the components and is negative for one that pulls the other way. It accounts for the advantages as
-they are; it is no counterfactual of what training without the component would do.
-
-Shapes: N rows of all ranks, the rows of a group consecutive; K components; NaN rows are unscorable.
+The shares sum to 1 over the components; a component that pulls in the opposite direction has a negative share. They
+describe the given advantages, and do not predict training without the component. Shapes: N rows of all ranks, the rows
+of a group consecutive; K components; NaN rows are unscorable.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def grpo_parts(
 ) -> Tensor:
     """Return the (N, K) parts of GRPO's (r - mean of group) / (deviation + eps), from (N, K) weighted rewards.
 
-    `scale` is TRL's scale_rewards. Rows that are NaN throughout get 0.
+    `scale` is TRL's scale_rewards. All-NaN rows get 0.
     """
     grouped = contributions.view(-1, num_generations, contributions.shape[1])
     centred = (grouped - grouped.nanmean(dim=1, keepdim=True)).reshape_as(contributions)
@@ -42,8 +40,7 @@ def grpo_parts(
 
 
 def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
-    """Return the (N, K) parts of (r - mean of batch) / (deviation of batch + eps), the last step of
-    normalize_then_sum.
+    """Return the (N, K) parts of normalize_then_sum's last step: (r - mean of batch) / (deviation of batch + eps).
 
     `contributions` are the weighted, group-normalised components.
     """
@@ -52,9 +49,7 @@ def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
 
 
 def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = _EPS) -> Tensor:
-    """Return the (N, K) parts of RLOO's r minus the mean of the others in its group, normalised over the batch or
-    not.
-    """
+    """Return the (N, K) parts of RLOO's r minus the mean of the others in its group, optionally batch-normalised."""
     grouped = contributions.view(-1, num_generations, contributions.shape[1])
     count = (~grouped.isnan()).sum(dim=1, keepdim=True)
     baseline = (grouped.nansum(dim=1, keepdim=True) - grouped) / (count - 1)
@@ -65,7 +60,7 @@ def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bo
 
 
 def shares(parts: Tensor, advantages: Tensor) -> list[float] | None:
-    """Return one share a component, None when every advantage is 0; `parts` is (N, K), `advantages` (N,)."""
+    """Return one share per component, None if every advantage is 0; `parts` is (N, K), `advantages` (N,)."""
     energy = float((advantages.double() ** 2).sum())
     if energy == 0.0:
         return None
@@ -74,13 +69,13 @@ def shares(parts: Tensor, advantages: Tensor) -> list[float] | None:
 
 
 def _total(contributions: Tensor) -> Tensor:
-    """Return the (N,) sums of the rows, NaN where the whole row is."""
+    """Return the (N,) sums of the rows, NaN for all-NaN rows."""
     total = contributions.nansum(dim=1)
     return torch.where(contributions.isnan().all(dim=1), torch.full_like(total, torch.nan), total)
 
 
 def _nanstd(values: Tensor) -> Tensor:
-    """Return the unbiased deviation over the last dimension, NaN left out; NaN for a single value, as TRL's nanstd."""
+    """Return the unbiased deviation over the last dimension, ignoring NaN; NaN for a single value, as in TRL."""
     count = (~values.isnan()).sum(dim=-1)
     squares = ((values - values.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1)
     return (squares / (count - 1)).sqrt()
@@ -89,11 +84,10 @@ def _nanstd(values: Tensor) -> Tensor:
 def token_shares(
     parts: Tensor, advantages: Tensor, sum_over_ranks: Callable[[Tensor], Tensor] = lambda sums: sums
 ) -> list[float] | None:
-    """Return one share a component of advantages of tokens, None when every advantage is 0.
+    """Return one share per component of token advantages, None if every advantage is 0.
 
     parts: (K, B, T), whose sum over K is the advantage before whitening. advantages: (B, T), whitened or not; 0 outside
-    the actions. With A = (sum_k p_k - mean) / std and sum A = 0 the shares above come to
-
+    the actions. With A = (sum_k p_k - mean) / std and sum A = 0, the shares above become
         share_k = sum p_k A / sum_k sum p_k A .
 
     sum_over_ranks is given a 1-D float64 tensor.

@@ -1,8 +1,8 @@
-"""Measure whether a reward model's scores mean what they say: Bradley-Terry probabilities against verdicts, ranks.
+"""Measure a reward model's calibration: Bradley-Terry probabilities against verdicts, and rank correlations.
 
-A pair's difference d = r(chosen) - r(rejected). By Bradley and Terry (1952, Biometrika 39:324) the model holds the
-chosen one better with probability sigmoid(d). Which one was chosen is the label's business, not the model's: its own
-verdict is the higher score, its confidence in it sigmoid(|d|) in [1/2, 1], and the verdict is right where d > 0.
+A pair's difference is d = r(chosen) - r(rejected). By Bradley and Terry (1952, Biometrika 39:324) the model considers
+the chosen one better with probability sigmoid(d). The label, not the model, decides which one was chosen. The model's
+own verdict is the higher score with confidence sigmoid(|d|) in [1/2, 1], and the verdict is right if d > 0.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bins:
-    """Hold one entry a bin: its edges, how many pairs fell into it, their mean confidence and the share of right
-    verdicts.
+    """One entry per bin: its edges, number of pairs, their mean confidence and the number of right verdicts.
 
-    All (B,); an empty bin has NaN means. `right` (B,) is the number of right verdicts, ties a half each.
+    All (B,); an empty bin has NaN means. In `right` (B,), ties count a half each.
     """
 
     low: Tensor
@@ -36,18 +35,19 @@ class Bins:
 
 
 def bradley_terry(difference: Tensor) -> Tensor:
-    """Return the (N,) probabilities that the chosen one is better, by the model."""
+    """Return the model's (N,) probabilities that the chosen one is better."""
     return torch.sigmoid(difference.double())
 
 
 def verdicts(difference: Tensor) -> Tensor:
-    """Return (N,) 1 where the model agrees with the label, 0 where not, 1/2 for a tie: a verdict by lot."""
+    """Return (N,): 1 if the model agrees with the label, 0 if not, 1/2 for a tie (a random verdict)."""
     return (torch.sign(difference.double()) + 1) / 2
 
 
 def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
-    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1]; a bin holds its lower edge, the last one
-    both.
+    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1].
+
+    A bin includes its lower edge, the last one both.
     """
     confidence = torch.sigmoid(difference.double().abs())
     edges = torch.linspace(0.5, 1.0, num_bins + 1, dtype=torch.float64)
@@ -59,40 +59,42 @@ def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
 
 
 def expected_calibration_error(bins: Bins) -> float:
-    """Return the sum over bins of n_b / N |accuracy_b - confidence_b| (Naeini et al. 2015; Guo et al., arXiv
-    1706.04599).
+    """Return the expected calibration error: the sum over bins of n_b / N |accuracy_b - confidence_b|.
+
+    Sources: Naeini et al. 2015; Guo et al., arXiv 1706.04599.
     """
     gaps = (bins.accuracy - bins.confidence).abs().nan_to_num(0.0)
     return float((bins.count / bins.count.sum() * gaps).sum())
 
 
 def brier(difference: Tensor) -> float:
-    """Return the mean of (1 - p)² (Brier 1950): 0 is perfect, 1/4 what a coin gets."""
+    """Return the mean of (1 - p)² (Brier 1950): 0 is perfect, 1/4 is guessing."""
     return float(((1 - bradley_terry(difference)) ** 2).mean())
 
 
 def log_loss(difference: Tensor) -> float:
-    """Return the mean of -log p, on which a reward model is trained: log 2 = 0.693 is what a coin gets."""
+    """Return the mean of -log p, the training loss of a reward model: log 2 = 0.693 is guessing."""
     return float(torch.nn.functional.softplus(-difference.double()).mean())
 
 
 def pearson(x: Tensor, y: Tensor) -> float:
-    """Return Pearson's correlation; NaN where one of the two is constant."""
+    """Return Pearson's correlation; NaN if one of the two is constant."""
     from scipy.stats import pearsonr
 
     return float("nan") if _is_constant(x) or _is_constant(y) else float(pearsonr(_array(x), _array(y)).statistic)
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Return the correlation of ranks, ties at their mean rank; NaN where one of the two is constant."""
+    """Return the rank correlation, with ties at their mean rank; NaN if one of the two is constant."""
     from scipy.stats import spearmanr
 
     return float("nan") if _is_constant(x) or _is_constant(y) else float(spearmanr(_array(x), _array(y)).statistic)
 
 
 def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
-    """Return the row indices of bins of about one size, in rising order; equal values share a bin, so there may be
-    fewer.
+    """Return the row indices of bins of similar size, in ascending order.
+
+    Equal values share a bin, so there may be fewer than `num_bins`.
     """
     edges = torch.quantile(values.double(), torch.linspace(0, 1, num_bins + 1, dtype=torch.float64))
     index = torch.bucketize(values.double(), edges[1:-1].contiguous())

@@ -1,12 +1,9 @@
-"""Estimate advantages over the tokens of a batch (GAE), whiten them, and measure how much of the returns a critic
-explains.
+"""Estimate advantages per token (GAE), whiten them, and measure how much of the returns a critic explains.
 
 Shapes: B rows (a caller may stack several rewards of the same rows along B), T token positions. In every mask True =
-the position counts: the policy chose this token. False is padding on the right, or a token that a tool wrote in the
-middle of a row; what stands there in `values` (NaN, say) is not read.
-
-What is taken over all ranks goes through `sum_over_ranks`: a function that is given a 1-D float64 tensor and returns
-its elementwise sum over ranks. The default is that of a single rank.
+the position counts: the policy chose this token. False is padding on the right, or a token from a tool in the middle of
+a row; entries of `values` there (NaN, say) are not read. Sums over all ranks use `sum_over_ranks`: a function that
+takes a 1-D float64 tensor and returns its elementwise sum over ranks. The default is for a single rank.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from torch import Tensor
 
 _EPS = 1e-8  # TRL 1.12's, inside the root
 _ROUNDING = 1e-14
-"""A deviation below this part of the mean is what float64 sums of one and the same number leave."""
+"""A deviation below this share of the mean is rounding of float64 sums of equal numbers."""
 
 
 def _single_rank(sums: Tensor) -> Tensor:
@@ -36,26 +33,24 @@ def gae(
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and returns by GAE (arXiv 1506.02438, eq. 16), the end of a row as in arXiv 1712.00378, eq.
-    3.
+    """Return advantages and returns by GAE.
 
-    Over the actions t of a row, t+1 being the next *action*,
-
+    The method is arXiv 1506.02438, eq. 16, with the end of a row as in arXiv 1712.00378, eq. 3. Over the actions t of a
+    row, t+1 being the next *action*,
         delta_t = r_t + gamma V_{t+1} - V_t
         A_t     = delta_t + gamma lam A_{t+1}            (after the last action A = 0)
         R_t     = A_t + V_t
 
-    After the last action V is 0 in a terminated row (nothing follows) and last_values in a truncated one (the return
-    goes on, only not in this row). A reward between or after actions belongs to the last action before it, one before
-    the first action to nothing.
+    After the last action V is 0 in a terminated row, and last_values in a truncated one, whose return would continue. A
+    reward between or after actions belongs to the last action before it; a reward before the first action is ignored.
 
     Args:
         rewards: (B, T), finite everywhere.
         values: (B, T), V of the state in which token t is chosen.
         is_action: (B, T) bool, True = the policy chose this token. A row may have none.
-        last_values: (B,), V of the state after the last token; read for truncated rows alone.
-        is_terminated: (B,) bool, True = nothing follows the last action.
-        is_truncated: (B,) bool, True = the row was cut. A row with an action is exactly one of the two.
+        last_values: (B,), V of the state after the last token; read only for truncated rows.
+        is_terminated: (B,) bool, True = the episode ends after the last action.
+        is_truncated: (B,) bool, True = the row was truncated. A row with an action is exactly one of the two.
         gamma: in (0, 1], the discount from one action to the next.
         lam: in [0, 1]; 0 = the TD error alone, 1 = all later rewards.
 
@@ -89,7 +84,7 @@ def whiten(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (v - mean) / sqrt(std^2 + 1e-8) over all True positions of all ranks: TRL 1.12's `masked_whiten`.
 
-    The deviation is the unbiased one (n - 1), of the squares around a mean computed before (two passes, in float64).
+    The deviation is unbiased (n - 1), from squares around a mean computed before (two passes, in float64).
 
     Args:
         values: (B, T).
@@ -98,9 +93,8 @@ def whiten(
 
     Returns:
         whitened: (B, T) of `values`' dtype, 0 outside the mask.
-        mean, std: () of `values`' dtype, without the 1e-8.
-
-        With one position overall whitened and std are 0; with none the mean is 0 as well.
+        mean, std: scalars of `values`' dtype, without the 1e-8.
+        With one position overall, whitened and std are 0; without positions the mean is 0 as well.
     """
     _check_mask(values, mask)
     mean, squares, count = _moments(values, mask, sum_over_ranks)
@@ -114,8 +108,8 @@ def explained_variance(
 ) -> Tensor:
     """Return 1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
 
-    1: the critic foresees the returns up to a constant; 0: no better than any constant; negative: worse. NaN where the
-    returns do not vary (as with fewer than two positions): there is nothing to explain.
+    1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse. NaN if the
+    returns do not vary (as with fewer than two positions), since there is no variance to explain.
 
     Args:
         values, returns: (B, T).
@@ -134,7 +128,7 @@ def explained_variance(
 
 
 def _moments(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (), float64 each, over all ranks: the mean (0 of nothing), the sum of squares around it, the count."""
+    """Return float64 scalars over all ranks: the mean (0 if empty), the sum of squares around it, the count."""
     exact = values.double()
     count, total = sum_over_ranks(torch.stack([mask.sum().double(), exact.where(mask, 0.0).sum()])).unbind()
     mean = total / count.clamp(min=1)

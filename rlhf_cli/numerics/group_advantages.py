@@ -1,14 +1,12 @@
-"""Make advantages of settled rewards as TRL's GRPOTrainer and RLOOTrainer do, outside of a trainer.
+"""Compute advantages from settled rewards like TRL's GRPOTrainer and RLOOTrainer, outside of a trainer.
 
     GRPO    A_i = (R_i - mean of the group) / (deviation + eps)        arXiv 2402.03300, equation 10 (scale: group)
     RLOO    A_i = R_i - 1/(n - 1) sum of the others' R_j               arXiv 2402.14740, equation 7
 
-R_i is the row's weighted sum. The operations are TRL 1.16's, in TRL's order and precision, so that the last bits are
-its as well: a group whose deviation is near 0 divides its rounding errors by eps. tests/numerics holds them against
-another derivation, tests/hindsight against what real trainers wrote.
-
-Shapes: N rows of all ranks, the rows of a group consecutive; K rewards. NaN throughout a row = it has no total: no
-advantage, and no place in any mean.
+R_i is the row's weighted sum. The operations are TRL 1.16's, in TRL's order and precision, so that results are bitwise
+equal: a group whose deviation is near 0 divides its rounding errors by eps. tests/numerics compares them with another
+derivation, tests/hindsight with results of real trainers. Shapes: N rows of all ranks, the rows of a group consecutive;
+K rewards. An all-NaN row has no total: it gets no advantage and counts in no mean.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ import torch
 from torch import Tensor
 
 EPS = 1e-4
-"""What TRL adds to a deviation before it divides by it."""
+"""TRL adds this to a deviation before it divides by it."""
 
 
 def summed(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return the (N,) weighted sums of (N, K) rewards, NaN where all of a row is."""
+    """Return the (N,) weighted sums of (N, K) rewards, NaN for all-NaN rows."""
     totals = (rewards * weights.unsqueeze(0)).nansum(dim=1)
     totals[rewards.isnan().all(dim=1)] = torch.nan
     return totals
@@ -41,7 +39,7 @@ def grpo_advantages(totals: Tensor, num_generations: int, scale: Literal["group"
 
 
 def rloo_advantages(totals: Tensor, num_generations: int, *, is_normalized: bool) -> Tensor:
-    """Return RLOO's (N,) advantages of (N,) totals, over the batch normalised or not."""
+    """Return RLOO's (N,) advantages of (N,) totals, optionally normalised over the batch."""
     grouped = totals.view(-1, num_generations)
     count = (~grouped.isnan()).sum(dim=1, keepdim=True)
     others = (torch.nansum(grouped, dim=1, keepdim=True) - grouped) / (count - 1)

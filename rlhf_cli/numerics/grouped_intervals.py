@@ -1,13 +1,12 @@
-"""Say how sure a mean of rows is that come in groups, as several answers to one prompt do. Plain floats, no torch.
+"""Compute intervals for means of grouped rows, such as several answers per prompt. Plain floats, no torch.
 
-Rows of a group are not independent, so an interval that counts rows is too narrow. The variance of the mean is taken
+Rows of a group are not independent, so an interval that counts rows is too narrow. The variance of the mean is computed
 over groups (Taylor linearisation of a ratio of sums; Cochran 1977, Sampling Techniques, 11.7): with C groups, n rows
 and mean m
-
     V = C / (C - 1)  sum over groups (sum of (x - m) over the group)^2 / n^2
 
-which is s^2 / n where every row is a group of its own. Rows that are all of one group are counted as rows: the interval
-is then about that group, not about others of its kind. All intervals are two-sided, of 95 %.
+This equals s^2 / n if every row is its own group. If all rows are in one group, they are counted as rows: the interval
+is then about that group only. All intervals are two-sided, of 95 %.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile, wi
 
 
 def student_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Estimate:
-    """Return the mean with m ± t(C - 1) sqrt(V). `groups` names the group of each value."""
+    """Return the mean with m ± t(C - 1) sqrt(V). `groups` is the group of each value."""
     count = len(set(groups))
     if count in (1, len(values)):
         return student(values)
@@ -30,12 +29,12 @@ def student_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Es
 
 
 def wilson_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Estimate:
-    """Return a share with Wilson's interval for as many independent rows as these are worth.
+    """Return a share with Wilson's interval for the effective number of independent rows.
 
-    `values` are in [0, 1], `groups` names the group of each. The rows are worth m (1 - m) / V, times (z / t(C - 1))^2
-    for a variance of few groups, and at most as many as they are (Korn and Graubard 1998, Survey Methodology 24:193,
-    with Wilson's interval as in Dean and Pagano 2015, Journal of Survey Statistics and Methodology 3:484). Where all
-    values are equal V says nothing, and a group is worth one row.
+    `values` are in [0, 1], `groups` is the group of each. The effective number is m (1 - m) / V, times (z / t(C - 1))^2
+    for a variance from few groups, and at most the number of rows (Korn and Graubard 1998, Survey Methodology 24:193,
+    with Wilson's interval as in Dean and Pagano 2015, Journal of Survey Statistics and Methodology 3:484). If all
+    values are equal V is not informative, and a group counts as one row.
     """
     count, num_rows = len(set(groups)), len(values)
     if count in (1, num_rows):

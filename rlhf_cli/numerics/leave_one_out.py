@@ -1,28 +1,23 @@
-"""Leave one out where a reward does not apply to every row of a group: RLOO's advantages under exclusion.
+"""Compute RLOO's leave-one-out advantages if a reward does not apply to every row of a group.
 
 RLOO (Ahmadian et al., arXiv 2402.14740) has for G completions y_1 ... y_G of a prompt the gradient
-
     1/G sum_i A_i grad log pi(y_i),    A_i = R_i - 1/(G - 1) sum_{j != i} R_j .
 
-It is linear in the reward, so for R = sum_k c_k the advantage is a sum over the components. Where component k applies
-to the rows S of the group alone, n of them, its part is left out of the *other rows where it applies*:
-
+It is linear in the reward, so for R = sum_k c_k the advantage is a sum over the components. If component k applies only
+to the n rows S of the group, its baseline uses the *other rows where it applies*:
     A_ik = c_ik - 1/(n - 1) sum_{j in S, j != i} c_jk    for i in S and n > 1,    else 0 ,   A_i = sum_k A_ik .
 
-With n = G it is RLOO's. A row whose component applies to it alone has nobody to be compared with. What is learned from
-it: let p be the probability that k applies to an answer and mu the mean of c_k over answers where it does. The baseline
-of row i is independent of y_i and, where there is one, mu on average, so
-
+With n = G this is RLOO. If a component applies to a single row, there is no other row to compare with. To see the
+effect, let p be the probability that k applies to an answer and mu the mean of c_k over answers where it does. The
+baseline of row i is independent of y_i and, if it exists, has mean mu, so
     E[A_ik grad log pi(y_i)] = (1 - (1 - p)^(G-1)) E[1{k applies} (c_k - mu) grad log pi] ,
 
 and E[1{k applies} (c_k - mu) grad log pi] = p grad mu + (mu - mu) grad p = p grad mu. So component k raises its mean
-where it applies, and pushes answers neither towards where it applies nor away from there: what excluding is to mean.
-
-An excluded entry filled with the mean over S, G rows in the baseline, gives (G / (G - 1)) (1 - 1/n) A_ik instead: the
-mean holds the row's own score. No fill that the rows have in common gives A_ik, but since the A_ik sum to 0 in a
-group, scores can be found of which RLOO's own baseline leaves exactly them: see `scores_to_leave_out`.
-
-Shapes: N rows of all ranks, the G rows of a group consecutive; K components. NaN = the component does not apply.
+where it applies, and does not change how often it applies: that is the purpose of excluding. Filling an excluded entry
+with the mean over S, with G rows in the baseline, gives (G / (G - 1)) (1 - 1/n) A_ik instead, because the mean includes
+the row's own score. No fill shared by the rows gives A_ik. But since the A_ik sum to 0 in a group, there are scores for
+which RLOO's own baseline gives exactly A_ik: see `scores_to_leave_out`. Shapes: N rows of all ranks, the G rows of a
+group consecutive; K components. NaN = the component does not apply.
 """
 
 from __future__ import annotations
@@ -32,7 +27,10 @@ from torch import Tensor
 
 
 def leave_one_out(rewards: Tensor, num_generations: int) -> Tensor:
-    """Return the (N, K) parts A_ik above of (N, K) rewards, 0 where a component does not apply or has nobody else."""
+    """Return the (N, K) parts A_ik above of (N, K) rewards.
+
+    A part is 0 if the component does not apply to the row, or applies to no other row of the group.
+    """
     grouped, is_there = _grouped(rewards, num_generations)
     count = is_there.sum(dim=1, keepdim=True)
     others = (grouped.nansum(dim=1, keepdim=True) - grouped) / (count - 1).clamp(min=1)
@@ -40,13 +38,13 @@ def leave_one_out(rewards: Tensor, num_generations: int) -> Tensor:
 
 
 def scores_to_leave_out(rewards: Tensor, num_generations: int) -> Tensor:
-    """Return (N, K) scores x' without gaps, of which the leave-one-out over all rows is A_ik:
+    """Return (N, K) scores x' without gaps, whose leave-one-out over all rows is A_ik.
 
         x'_i - 1/(G - 1) sum_{j != i} x'_j = G/(G - 1) (x'_i - mean x') = A_ik    for    x'_i = m + (G - 1)/G A_ik ,
 
-    m the component's mean in the group (0 where it applies nowhere), G the rows of the group to which anything applies;
-    the others stay NaN throughout. So whatever a trainer does with totals before and after its baseline it still does.
-    A component that applies to all G rows keeps its very scores.
+    with m the component's mean in the group (0 if it applies to no row) and G the number of scorable rows in the group;
+    other rows stay all-NaN. So a trainer's steps before and after its baseline still work. A component that applies to
+    all G rows keeps its scores unchanged.
     """
     grouped, is_there = _grouped(rewards, num_generations)
     is_scorable = is_there.any(dim=2, keepdim=True)
@@ -60,6 +58,6 @@ def scores_to_leave_out(rewards: Tensor, num_generations: int) -> Tensor:
 
 
 def _grouped(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
-    """Return (groups, rows of a group, K) in float64, and where it is not NaN."""
+    """Return (groups, rows of a group, K) in float64, and a mask that is True where it is not NaN."""
     grouped = rewards.double().reshape(-1, num_generations, rewards.shape[1])
     return grouped, ~grouped.isnan()

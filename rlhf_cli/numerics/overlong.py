@@ -1,4 +1,4 @@
-"""Compute what a completion pays for coming near the length at which it is cut. Tensors in, tensors out."""
+"""Compute the penalty of a completion that approaches the length limit. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def soft_overlong(lengths: Tensor, max_completion_length: int, cache_tokens: int
 
     Args:
         lengths: (N,), tokens of each completion.
-        max_completion_length: the length at which a completion is cut.
+        max_completion_length: the length at which a completion is truncated.
         cache_tokens: in 1 .. max_completion_length, the last tokens before it, over which the punishment grows.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Turn dense rewards in a group of completions into advantages of tokens. Tensors in, tensors out."""
+"""Turn a group's dense rewards into advantages per token. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -8,37 +8,35 @@ import torch
 from torch import Tensor
 
 Scale: TypeAlias = Literal["group", "batch", "none"]
-"""What the centred values are divided by: the group's deviation, the batch's, or nothing."""
+"""Divisor of the centred values: the group's deviation, the batch's, or 1."""
 
 
 def process_advantages(
     values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale, eps: float = 1e-4
 ) -> Tensor:
-    """Return advantages of tokens by process supervision: normalise the rewarded positions over the group, sum from
-    behind.
+    """Return token advantages by process supervision: normalise rewarded positions over the group, sum from the end.
 
     DeepSeekMath (arXiv:2402.03300), section 4.1.3. With R the values at all rewarded positions of all completions of a
     group,
-
         r~_{i,j} = (r_{i,j} - mean(R)) / (std(R) + eps)
         A_{i,t}  = sum of r~_{i,j} over the rewarded positions j >= t of completion i
 
     The paper has eps = 0; eps and the unbiased std (n - 1) are those of TRL 1.16's outcome advantages
-    (`GRPOTrainer._generate_and_score_completions`), which this equals where every completion is rewarded at its last
-    token alone. The mean is over positions, not over completions: one with many rewarded positions counts as often.
+    (`GRPOTrainer._generate_and_score_completions`). This equals them if every completion is rewarded only at its last
+    token. The mean is over positions instead of completions: a completion counts once per rewarded position.
 
     Args:
-        values: (B, T), the reward at each token; what stands at positions that are not rewarded (NaN, say) is not read.
-        is_rewarded: (B, T) bool, True = the position is rewarded, be it with 0. A row may have none.
-        num_generations: completions in a group; rows of a group are consecutive, and all of them are here.
+        values: (B, T), the reward at each token; entries at positions that are not rewarded (NaN, say) are not read.
+        is_rewarded: (B, T) bool, True = the position is rewarded, possibly with 0. A row may have none.
+        num_generations: completions in a group; rows of a group are consecutive and complete.
         scale: `group`: as above. `batch`: std over all rewarded positions of the batch, around the batch's own mean
-            (the mean that is subtracted stays the group's). `none`: no division.
+            (the subtracted mean is still the group's). `none`: no division.
         eps: added to the std.
 
     Returns:
         (B, T), of `values`' dtype. 0 after a row's last rewarded position, in a row without any, and in a group with
-        fewer than two of them (nothing to compare with: the std of one value counts as 0). Tokens of padding before
-        a rewarded position would have a value too: masking is the caller's.
+        fewer than two of them (without comparison, the std counts as 0). Padding tokens before a rewarded position
+        would have a value too: the caller must mask them.
     """
     _check(values, is_rewarded, num_generations, scale)
     groups = values.reshape(-1, num_generations * values.shape[1])
@@ -52,12 +50,12 @@ def process_advantages(
 
 
 def _mean(values: Tensor, present: Tensor) -> Tensor:
-    """Return the mean of the positions that count, (G, N) and True = counts -> (G, 1); 0 where none does."""
+    """Return the mean of the positions that count, (G, N) and True = counts -> (G, 1); 0 if there are none."""
     return values.where(present, 0.0).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
 
 
 def _std(values: Tensor, present: Tensor) -> Tensor:
-    """Return sqrt(sum (x - mean)^2 / (n - 1)) of the positions that count, (G, N) -> (G, 1); 0 where n < 2."""
+    """Return sqrt(sum (x - mean)^2 / (n - 1)) of the positions that count, (G, N) -> (G, 1); 0 if n < 2."""
     squares = ((values - _mean(values, present)) ** 2).where(present, 0.0)
     return (squares.sum(1, keepdim=True) / (present.sum(1, keepdim=True) - 1).clamp(min=1)).sqrt()
 

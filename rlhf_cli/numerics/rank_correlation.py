@@ -1,11 +1,10 @@
-"""Compare two orders of the same answers, group by group: Kendall's tau-b, and which answers are the best.
+"""Compare two rankings of the same answers per group: Kendall's tau-b, and the best answers.
 
-tau-b (Kendall 1945) is the number of pairs that both orders rank alike minus those that they rank the other way round,
-divided by the geometric mean of the pairs that each of them ranks at all:
-
+tau-b (Kendall 1945) is the number of pairs that both rankings order alike minus those that they order oppositely,
+divided by the geometric mean of the numbers of pairs that each of them orders at all:
     tau_b = sum_{i<j} sign(x_i - x_j) sign(y_i - y_j) / sqrt(#{x_i != x_j} #{y_i != y_j})
 
-Shapes: N rows, those of a group consecutive. NaN = the row has no place in the order.
+Shapes: N rows, those of a group consecutive. NaN = the row is not ranked.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 
 def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
-    """Return (groups,) tau-b of (N,) values; NaN for a group in which one of the two ranks nothing."""
+    """Return (groups,) tau-b of (N,) values; NaN for a group in which all values of one ranking are tied."""
     signs = []
     is_seen = ~(first.isnan() | second.isnan()).view(-1, num_generations)
     is_pair = is_seen.unsqueeze(1) & is_seen.unsqueeze(2)
@@ -29,7 +28,7 @@ def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor
 
 
 def best_changes(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
-    """Return (groups,) bool: none of the answers that are the best by `first` is among the best by `second`.
+    """Return (groups,) bool, True = the sets of best answers by `first` and by `second` do not overlap.
 
     Answers may share the first place. A group in which either has no values does not change.
     """

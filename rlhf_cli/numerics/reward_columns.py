@@ -1,4 +1,4 @@
-"""Turn raw scores into what enters the total: offset, clip, normalise, and fill excluded entries.
+"""Convert raw scores to effective ones: offset, clip, normalise, and fill excluded entries.
 
 Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _LEAST_DEVIATION = 1e-6
-"""Below it a column is constant: dividing by it would only enlarge rounding errors, so it is left as it is."""
+"""A column with a smaller deviation is constant: dividing would only amplify rounding errors, so it is not divided."""
 
 
 Normalize = Literal["none", "batch", "group", "running"]
@@ -21,10 +21,9 @@ Fill = Literal["group", "zero"]
 
 @dataclass(frozen=True)
 class RunningDeviation:
-    """Keep the standard deviation of every score ever seen, by Welford's method (Chan et al. 1979 for whole
-    batches).
+    """The running standard deviation of all scores so far, by Welford's method.
 
-    Unbiased (n - 1), like the batch's and the group's.
+    Whole batches are added as in Chan et al. 1979. It is unbiased (n - 1), like the batch's and the group's.
     """
 
     count: float = 0.0
@@ -32,7 +31,7 @@ class RunningDeviation:
     sum_of_squares: float = 0.0
 
     def updated(self, values: Tensor) -> RunningDeviation:
-        """Return the state after the entries of `values` (any shape) that are not NaN were seen as well."""
+        """Return the state after adding the non-NaN entries of `values` (any shape)."""
         seen = values[~values.isnan()].double()
         if seen.numel() == 0:
             return self
@@ -43,27 +42,26 @@ class RunningDeviation:
 
     @property
     def deviation(self) -> float:
-        """Return the unbiased deviation, 0 before two scores were seen."""
+        """Return the unbiased deviation, 0 for fewer than two scores."""
         return float((self.sum_of_squares / (self.count - 1)) ** 0.5) if self.count > 1 else 0.0
 
     @property
     def divisor(self) -> float:
-        """Return what scores are divided by: the deviation, 1 where it is that of a constant."""
+        """Return the divisor of scores: the deviation, or 1 if the scores are constant."""
         return self.deviation if self.deviation > _LEAST_DEVIATION else 1.0
 
 
 def clipped(raw: Tensor, offset: float, clip: tuple[float, float] | None) -> Tensor:
-    """Return `raw - offset`, held within `clip`; NaN stays NaN."""
+    """Return `raw - offset`, clipped to `clip`; NaN stays NaN."""
     values = raw - offset
     return values if clip is None else values.clamp(*clip)
 
 
 def divisors(values: Tensor, normalize: Normalize, num_generations: int, running: RunningDeviation) -> Tensor:
-    """Return the (N,) numbers that scores are divided by: the deviation of the batch, of the group, or of all there
-    ever was.
+    """Return the (N,) divisors of scores: the deviation of the batch, of the group, or of all scores so far.
 
-    Normalising divides and never centres: a score of 0 keeps meaning "worth nothing", so a row that a gate sets to 0
-    does not beat a poor one. A constant column is divided by 1. `running` is the state with this batch in it.
+    Normalising divides and never centres: a score of 0 still means "worth 0", so a row that a gate sets to 0 does not
+    beat a poor one. A constant column is divided by 1. `running` is the state including this batch.
     """
     if normalize == "none":
         return torch.ones_like(values)
@@ -77,13 +75,13 @@ def divisors(values: Tensor, normalize: Normalize, num_generations: int, running
 
 
 def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Tensor:
-    """Return (N, K) with every excluded entry set to a number that helps and hurts its row by nothing.
+    """Return (N, K) with every excluded entry set to a number that neither helps nor hurts its row.
 
-    `zero`: it adds nothing to the total; for a trainer without groups, and for RLOO, whose baseline leaves it out
-    (leave_one_out.py). `group`: its component's mean over the group's rows where it applies; it then differs from the
-    group's mean by nothing, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean. A row in
-    which no component applies stays NaN: TRL gives it no advantage and no place in a mean. A component that applies
-    nowhere in a group is 0 in it.
+    `zero`: it adds 0 to the total; for a trainer without groups, and for RLOO, whose baseline excludes it
+    (leave_one_out.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
+    mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean. A row in which no component
+    applies stays NaN: TRL gives it no advantage and counts it in no mean. A component that applies to no row of a group
+    is 0 in it.
     """
     if not effective.isnan().any():
         return effective
@@ -105,7 +103,7 @@ def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e
 
 
 def _deviation(values: Tensor) -> Tensor:
-    """Return the unbiased deviation over the last dimension (kept), NaN left out; 0 for fewer than two values.
+    """Return the unbiased deviation over the last dimension (kept), ignoring NaN; 0 for fewer than two values.
 
     In float64: the float32 mean of a constant 1000.1 is off by more than `_LEAST_DEVIATION`.
     """

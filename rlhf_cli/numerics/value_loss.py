@@ -1,4 +1,4 @@
-"""Compute the critic's loss, a token at a time. Tensors in, tensors out."""
+"""Compute the critic's loss per token. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: 
         V_clipped = V_old + clamp(V - V_old, -clip, clip)
         loss      = 0.5 max((V - R)^2, (V_clipped - R)^2)
 
-    As in OpenAI's baselines (PPO2) and `lm-human-preferences`, among the details that "The N+ implementation details
-    of RLHF with PPO" (arXiv 2403.17031) lists, and in TRL 1.12's `PPOTrainer`. Where the clipped term is the larger
-    one there is no gradient: the critic has gone as far towards R as one rollout may take it.
+    This is as in OpenAI's baselines (PPO2) and `lm-human-preferences`, as listed in "The N+ implementation details of
+    RLHF with PPO" (arXiv 2403.17031), and in TRL 1.12's `PPOTrainer`. Where the clipped term is larger there is no
+    gradient: the critic has moved towards R as far as one rollout allows.
 
     Args:
-        values: any shape, V of the critic in training; the gradient goes through it alone when the others are leaves
-            without one.
-        rollout_values: same shape, V_old of the critic as it was at the rollout.
+        values: any shape, V of the critic in training; if the others need no gradient, only this has one.
+        rollout_values: same shape, V_old of the critic at the rollout.
         returns: same shape, R.
         clip: > 0; None = no clipping.
 
     Returns:
-        losses: same shape. Masking and the mean are the caller's.
-        is_clipped: same shape, bool, True = the clipped term is the larger one, strictly.
+        losses: same shape. The caller masks and averages them.
+        is_clipped: same shape, bool, True = the clipped term is strictly larger.
     """
     if clip is not None and not clip > 0.0:
         raise ValueError(f"clip is {clip}, not above 0 (None turns clipping off)")

@@ -1,7 +1,7 @@
-"""Lays a flat batch out for a kernel that attends in all segments at once: the keys of one behind those of another.
+"""Lay out the keys of a flat batch for a kernel that attends in all segments at once.
 
-Queries stay where they lie. A row that continues a prompt has the prompt's keys before its own, so the keys of a prompt
-are there once for itself and once for each of its rows.
+Queries stay in place. A row that continues a prompt needs the prompt's keys before its own, so a prompt's keys occur
+once for the prompt itself and once per row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class JoinedKeys:
-    """Hold where queries and keys of S segments begin and end, the same for every layer.
+    """The boundaries of queries and keys of S segments, the same for every layer.
 
-    `places` (K,) int64: where in the flat row each of the K keys lies. `cu_queries`, `cu_keys` (S + 1,) int32: where in
-    the flat row a segment's queries begin, and where among the K its keys do. `max_queries`, `max_keys`: the most that
-    one segment has.
+    `places` (K,) int64: the position of each of the K keys in the flat row. `cu_queries`, `cu_keys` (S + 1,) int32:
+    where a segment's queries begin in the flat row, and where its keys begin among the K. `max_queries`, `max_keys`:
+    the maximum per segment.
     """
 
     places: Tensor
@@ -31,7 +31,7 @@ class JoinedKeys:
 
 
 def joined_keys(lengths: Sequence[int], shared: Sequence[int | None], device: torch.device) -> JoinedKeys:
-    """Join what belongs together of segments with these lengths: `PackedRows.lengths` and `PackedRows.shared`."""
+    """Return the layout for segments with these lengths: `PackedRows.lengths` and `PackedRows.shared`."""
     ends = [0, *accumulate(lengths)]
     num_prompts = len(lengths) - len(shared)
     pieces, counts = [], []

@@ -1,4 +1,4 @@
-"""Decides whether one kernel attends in all segments of a flat batch, or transformers' function in each."""
+"""Decide whether one kernel attends in all segments of a flat batch, or transformers' function in each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlhf_cli.packing.varlen_kernel import Heads
 _HALF = (torch.bfloat16, torch.float16)
 _CAPABILITY = (8, 0)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
-"""What `mha_varlen_fwd` of torch's flash_api.cpp takes."""
+"""The limits of `mha_varlen_fwd` in torch's flash_api.cpp."""
 
 _distrusted: list[str] = []
-"""What was found wrong with the kernel where a model was tried with it. It is a process's, as the kernel is."""
+"""Problems that trials with a model revealed. They apply to the process, like the kernel."""
 
 
 def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dtype: torch.dtype) -> Heads:
-    """Return what the attention of a model that can be packed is computed with, by its configuration."""
+    """Return the attention settings of a packable model from its configuration."""
     config = model.config.get_text_config()
     num_heads = config.num_attention_heads
     return Heads(
@@ -34,15 +34,15 @@ def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dty
 
 
 def why_a_row_each(heads: Heads) -> str | None:
-    """Return what keeps attention from being computed in all segments at once, in words; None where nothing does.
+    """Return why attention cannot be computed in all segments at once, in words; None if it can.
 
-    The first time that a device has the kernel it is tried there.
+    The kernel is tried the first time that a device supports it.
     """
     return _distrusted[0] if _distrusted else _why_never(heads)
 
 
 def distrust(why: str) -> None:
-    """Have all attention of this process computed a row each from the next pass on."""
+    """Make all attention of this process run once per row, from the next pass on."""
     _distrusted.append(why)
 
 

@@ -1,8 +1,8 @@
-"""Tries the kernel that attends in all segments at once on random numbers, forward and backward, before it is used.
+"""Test the kernel that attends in all segments at once on random numbers, forward and backward, before its use.
 
-What it has to come to is attention of every segment by itself in float32. A kernel that aligns its causal mask
-otherwise, leaves out the scale or was not built into this torch is found out so, and where: a model's own numbers, in
-half precision, would show less.
+The reference is attention of each segment by itself in float32. This detects a kernel that aligns its causal mask
+differently, omits the scale or is missing from this torch build, and shows where: a model's own numbers, in half
+precision, would show less.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rlhf_cli.packing.joined_keys import JoinedKeys, joined_keys
 from rlhf_cli.packing.varlen_kernel import Heads, attend_at_once
 
 _LENGTHS, _SHARED = [150, 3, 1, 140, 2, 70], [0, 0, 1, None]
-"""Two prompts and four rows: more tokens than a tile of the kernel holds, a single one, and a row without a prompt."""
+"""Two prompts and four rows: more tokens than a tile of the kernel, a single one, and a row without a prompt."""
 _SCALING = 0.2
 _TOLERANCE = 0.05
-"""Of the norm. Of SDPA in bfloat16 on a CPU it is 0.006, of a mask aligned to the top left or another scale 0.6."""
+"""Relative to the norm: SDPA in bfloat16 on a CPU has 0.006, a mask aligned to the top left or another scale 0.6."""
 
 
 def why_wrong(heads: Heads) -> str | None:
-    """Return in words what is wrong with the kernel's numbers, or what it raises; None where nothing is.
+    """Return a description of what is wrong with the kernel's numbers, or its error; None if they are right.
 
-    Whatever the caller computes in (no gradient, autocast, a checkpointed layer's hooks), this does not.
+    This does not depend on the caller's modes (no gradient, autocast, a checkpointed layer's hooks).
     """
     no_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     is_off = torch.autocast(heads.device.type, enabled=False)
@@ -45,7 +45,7 @@ def why_wrong(heads: Heads) -> str | None:
 
 
 def _drawn(heads: Heads) -> list[Tensor]:
-    """Return query, key and value (1, heads, tokens, size); no other random numbers change by it."""
+    """Return query, key and value (1, heads, tokens, size) without affecting other random numbers."""
     chance = torch.Generator().manual_seed(0)
     shapes = [(1, number, sum(_LENGTHS), heads.size) for number in (heads.num_heads, *[heads.num_key_heads] * 2)]
     return [torch.randn(shape, generator=chance).to(heads.device, heads.dtype).requires_grad_() for shape in shapes]

@@ -1,8 +1,8 @@
-"""Computes log-probabilities and entropies of tokens in one projection where the softmax fits a budget.
+"""Compute log-probabilities and entropies of tokens in one projection if the softmax fits a memory budget.
 
-TRL's head keeps no logits: its backward pass projects a second time, and its tiles are widened to float32 and copied
-several times where there is no Triton. With few places and a small vocabulary the softmax itself is smaller than TRL's
-tile. It is kept then, and the backward pass makes the gradient of the logits out of it.
+TRL's head keeps no logits: its backward pass projects a second time, and without Triton its tiles are widened to
+float32 and copied several times. With few positions and a small vocabulary, the softmax itself is smaller than TRL's
+tile. Then it is kept, and the backward pass computes the gradient of the logits from it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rlhf_cli.for_a_while import with_values
 from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES
 
 _SEAM = "_ChunkedLogProbFunction"
-"""What TRL's fused forward calls `apply` of; tests/packing/test_one_pass_head.py holds it."""
+"""The class whose `apply` TRL's fused forward calls; tests/packing/test_one_pass_head.py checks it."""
 
 HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
-"""Log-probabilities and entropies; what else TRL's head can return is not asked of it here."""
+"""Log-probabilities and entropies; other outputs of TRL's head are not requested here."""
 
 
 @contextlib.contextmanager
 def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
-    """Open a context in which TRL's fused forward takes our head where it may; `has_entropy` False computes none."""
+    """Make TRL's fused forward use our head if possible in this context; if not `has_entropy`, skip entropies."""
     chunked = getattr(trl_utils, _SEAM)
 
     class Head:
@@ -64,13 +64,13 @@ def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
 def fits(hidden: Tensor, weight: Tensor) -> bool:
     """Return whether the float32 softmax over (N, H) states and a (V, H) vocabulary is within MAX_SOFTMAX_BYTES.
 
-    A weight of ZeRO-3's is whole in the forward pass alone; TRL's head gathers it a second time.
+    A weight under ZeRO-3 is complete only in the forward pass; TRL's head gathers it a second time.
     """
     return not hasattr(weight, "ds_status") and 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
 
 
 class _Kept(FunctionCtx):
-    """Declares what lies between the two passes."""
+    """Values kept between the two passes."""
 
     dtype: torch.dtype
     scale: float
@@ -108,7 +108,7 @@ class OnePassLogProbs(torch.autograd.Function):
         if scale != 1.0:
             logits *= scale
         highest = logits.amax(dim=1, keepdim=True)
-        logits -= highest  # log-probabilities are differences: nothing else has to know
+        logits -= highest  # log-probabilities are differences, so this shift cancels
         chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
         if has_entropy:
             softmax = logits.exp()
@@ -127,7 +127,7 @@ class OnePassLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Kept, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Make the gradient of the logits of the softmax, which stays as it is for a second backward pass."""
+        """Compute the gradient of the logits from the softmax, which is kept unchanged for a second backward pass."""
         hidden, weight, bias, targets, softmax, entropy = ctx.saved_tensors
         if of_log_probs is None:
             if of_entropy is None:
@@ -138,7 +138,7 @@ class OnePassLogProbs(torch.autograd.Function):
         else:
             by_token = softmax.log().add_(entropy.unsqueeze(1)).mul_(of_entropy.unsqueeze(1))
             by_token += of_log_probs.unsqueeze(1)
-            # Where p is 0 its logarithm is no number, and p log p is 0.
+            # Where p is 0, log p is not finite, but p log p is 0.
             gradient = by_token.masked_fill_(softmax == 0, 0.0).mul_(softmax).neg_()
         gradient.scatter_add_(1, targets.unsqueeze(1), of_log_probs.unsqueeze(1))
         if ctx.scale != 1.0:

@@ -1,4 +1,4 @@
-"""Says whether a model's rows may be packed: by its configuration, and by how it is written."""
+"""Decide whether a model's rows may be packed, from its configuration and implementation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from rlhf_cli.tables.packable_models import READ, is_rotary, why_values_not_pack
 
 
 def has_relative_positions(config: PretrainedConfig) -> bool:
-    """Return whether a row may be moved to the left without another result: rotary embeddings, as in nearly all
-    models.
-    """
+    """Return whether a row may be moved left with the same result: rotary embeddings, as in nearly all models."""
     return is_rotary(_values(config.get_text_config()))
 
 
 def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
-    """Return what keeps a model's rows from being packed, in words; None where nothing does.
+    """Return why a model's rows cannot be packed, in words; None if they can.
 
-    What a configuration cannot say (a model that does not hand arguments down to its attention) is found out by trying.
+    A trial detects what a configuration cannot express: a model that does not pass arguments on to its attention.
     """
     if isinstance(model, PeftModel):
         if any(adapter.is_prompt_learning for adapter in model.peft_config.values()):

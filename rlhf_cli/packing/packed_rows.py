@@ -1,8 +1,8 @@
-"""Lays the real tokens of a padded batch into one flat row, with a prompt that several rows share in it once.
+"""Pack the real tokens of a padded batch into one flat row, in which a shared prompt occurs once.
 
-A batch of prompts (padded on the left) and completions (padded on the right) becomes segments, one behind the other:
-every distinct prompt without its last token, then every row's own part, which begins with that last token, because what
-is predicted from it is the row's own. A row's part attends to its prompt's segment and, causally, to itself.
+A batch of prompts (padded on the left) and completions (padded on the right) becomes consecutive segments: every
+distinct prompt without its last token, then every row's own part. The own part begins with the prompt's last token,
+because its prediction belongs to the row. It attends to its prompt's segment and, causally, to itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Hold B rows in N places.
+    """B rows in N positions.
 
-    `input_ids`, `position_ids` (1, N): a token and its place in its own row. `lengths`: tokens of each segment, prompts
-    first, then the rows in their order. `shared`: for every row the segment that its prompt is, None where that has no
-    token but the last. `starts` (B,): the place of every row's first token, its prompt's last. `num_completion`: tokens
-    of each row's completion.
+    `input_ids`, `position_ids` (1, N): a token and its position in its own row. `lengths`: tokens of each segment,
+    prompts first, then the rows in order. `shared`: the prompt segment of every row, None if its prompt is a single
+    token. `starts` (B,): the position of every row's first token, its prompt's last. `num_completion`: tokens of each
+    row's completion.
     """
 
     input_ids: Tensor
@@ -32,22 +32,22 @@ class PackedRows:
 
     @property
     def num_prompts(self) -> int:
-        """Return how many segments are prompts."""
+        """Return the number of prompt segments."""
         return len(self.lengths) - len(self.shared)
 
     def states_before(self) -> Tensor:
-        """Return (sum of completion tokens,): the place from whose state each completion token is predicted."""
+        """Return (sum of completion tokens,): the position whose state predicts each completion token."""
         return self._from_starts(0)
 
     def states_around(self) -> Tensor:
         """Return (sum of completion tokens + B,): as `states_before`, and after each row's last token.
 
-        Only of rows that were packed `with_last`.
+        Only for rows that were packed `with_last`.
         """
         return self._from_starts(1)
 
     def last_states(self) -> Tensor:
-        """Return (B,): the place of each row's last token, where that was packed."""
+        """Return (B,): the position of each row's last token, if it was packed."""
         ends = [start + count for start, count in zip(self.starts, self.num_completion, strict=True)]
         return torch.tensor(ends, device=self.input_ids.device)
 
@@ -60,10 +60,10 @@ class PackedRows:
 
 
 def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bool = False) -> PackedRows | None:
-    """Pack rows of (B, P + C) token ids, of which the last C places are completions; `mask` is 1 where a token is.
+    """Pack rows of (B, P + C) token ids, whose last C columns are completions; `mask` is 1 for tokens.
 
-    `with_last`: keep the last token of each completion, whose state predicts no token. None where the rows are not
-    what this lays out: a prompt without a token, or padding between tokens.
+    `with_last`: keep the last token of each completion, whose state predicts no token. Return None if the rows cannot
+    be packed: a prompt without a token, or padding between tokens.
     """
     prompt_mask, completion_mask = mask[:, :-num_completion].bool(), mask[:, -num_completion:].bool()
     is_left_padded = not (prompt_mask[:, :-1] & ~prompt_mask[:, 1:]).any()
@@ -106,7 +106,7 @@ def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bo
 
 
 def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return (B,) an order of rows in which those with equal prompts follow each other, each prompt where it was first.
+    """Return (B,), an order of rows in which equal prompts are adjacent, in order of their first occurrence.
 
     ids, mask: (B, P), padded on the left.
     """

@@ -1,6 +1,6 @@
-"""Lays whole texts into one flat row, with what neighbours begin with in it once, and cuts many texts into such rows.
+"""Pack whole texts into flat rows, in which adjacent texts share a common prefix, and split texts into such rows.
 
-In dictionary order the answers to one prompt follow each other, so that what they share is their neighbours' beginning.
+In dictionary order the answers to one prompt are adjacent, so they share it as their prefix.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Text = Sequence[int]
 """The tokens of a text, at least one."""
 
 MIN_SHARED = 8
-"""A beginning of fewer tokens (a template's first words) is not worth a segment of its own."""
+"""A shorter prefix (a template's first words) is not worth a segment of its own."""
 
 
 def passes_of(texts: Sequence[Text], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the places of texts that go through a model together, in dictionary order.
+    """Yield the indices of texts that go through a model together, in dictionary order.
 
-    Their tokens are at most `max_tokens`, what they share counted for each; a longer text goes alone.
+    Their tokens are at most `max_tokens`, counting shared prefixes once per text; a longer text goes alone.
     """
     batch: list[int] = []
     num_tokens = 0
@@ -37,10 +37,10 @@ def passes_of(texts: Sequence[Text], max_tokens: int) -> Iterator[list[int]]:
 
 
 def packed_texts(texts: Sequence[Text], device: torch.device) -> PackedRows:
-    """Pack B texts, neighbours that share a beginning beside each other; every text keeps its last token for itself."""
+    """Pack B texts in which adjacent ones may share a prefix; each keeps its last token in its own part."""
     prompts: list[Text] = []
     shared: list[int | None] = []
-    begins: list[int] = []  # the place in its text at which each row's own part begins
+    begins: list[int] = []  # where each row's own part begins in its text
     for start, end, length in _groups([_common(*both) for both in pairwise(texts)]):
         if length:
             prompts.append(texts[start][:length])
@@ -67,16 +67,16 @@ def packed_texts(texts: Sequence[Text], device: torch.device) -> PackedRows:
 
 
 def _common(one: Text, other: Text) -> int:
-    """Return how many tokens both begin with, the last of either left out."""
+    """Return the length of the common prefix, without the last token of either."""
     most = min(len(one), len(other)) - 1
     return next((place for place in range(most) if one[place] != other[place]), most)
 
 
 def _groups(common: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (start, end, length) of neighbours that share their first `length` tokens, 0 for a text by itself.
+    """Return (start, end, length) of adjacent texts that share their first `length` tokens, 0 for a single text.
 
-    common: what each text and the next one begin with. Of all ways to cut the texts into groups it is the one that
-    saves the most tokens: `best[end]` of the texts before `end`, by the group that ends there.
+    common: the common prefix length of each text and the next one. The grouping saves the most tokens of all. It is
+    found by dynamic programming: `best[end]` covers the texts before `end`, by the group that ends there.
     """
     best = [(0, 0, 0)]  # tokens saved, where the last group starts, its length
     for end in range(1, len(common) + 2):

@@ -1,4 +1,4 @@
-"""Says that rows cannot be packed where that is asked for: the same before a run and in it."""
+"""Create the error for a packing request that a model does not support, before or during a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rlhf_cli.tables.pass_modes import Passes
 
 
 def refused_packing(found: Passes, *, where: str) -> ModelError:
-    """Return the error for `trainer.passes=packed`, given the way that rows can go; `where` the key was set."""
+    """Return the error for `trainer.passes=packed`, given the supported passes and `where` the key was set."""
     return ModelError(
         "rows cannot be packed",
         where=where,

@@ -1,10 +1,9 @@
-"""Lets a model attend row by row in a flat batch: what transformers registers under its name, called on each segment.
+"""Make a model attend row by row in a flat batch, by wrapping transformers' registered attention functions.
 
-On a GPU in half precision one kernel attends in all segments at once instead (`kernel_choice`, `varlen_kernel`).
-
-transformers hands keyword arguments of a forward pass down to the attention function of every layer. `packed_rows` is
-one; a call without it goes to what was registered before, unchanged. It has to be an argument, not a state of ours:
-gradient checkpointing computes a layer again in the backward pass, when no context of the forward pass is open.
+On a GPU in half precision, one kernel attends in all segments at once instead (`kernel_choice`, `varlen_kernel`).
+transformers passes keyword arguments of a forward pass on to the attention function of every layer. `packed_rows` is
+one; a call without it uses the original function unchanged. It must be an argument instead of global state: gradient
+checkpointing recomputes a layer in the backward pass, when no context of the forward pass is open.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from rlhf_cli.tables.packable_models import ATTENTIONS
 
 ARGUMENT = "packed_rows"
 _MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")
-"""Arguments of transformers' `sdpa` for which one kernel for all rows has no counterpart."""
+"""Arguments of transformers' `sdpa` that the kernel for all rows does not support."""
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def register() -> None:
-    """Put ours in the place of transformers' attention functions, once a process."""
+    """Replace transformers' attention functions by ours, once per process."""
     for name in ATTENTIONS:
         attention = ALL_ATTENTION_FUNCTIONS[name]
         if not hasattr(attention, ARGUMENT):
@@ -40,7 +39,7 @@ def register() -> None:
 
 
 def model_inputs(rows: PackedRows) -> dict[str, object]:
-    """Return what a model is called with: a mask of four dimensions among it, which transformers hands on as it is."""
+    """Return the model's inputs, including a four-dimensional mask, which transformers passes on unchanged."""
     segments = Segments(rows)
     return {
         "input_ids": rows.input_ids,
@@ -51,10 +50,10 @@ def model_inputs(rows: PackedRows) -> dict[str, object]:
 
 
 class Segments:
-    """Hold where a batch is cut, and what attention needs to know of that, made once for all layers.
+    """The segments of a batch and what attention needs to know about them, computed once for all layers.
 
-    `given` is the mask that the model is called with; it says nothing, and is there to arrive unchanged. Which way a
-    model's attention goes is settled with its first layer: the backward pass computes layers again.
+    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. The first layer
+    decides between the two kinds of attention for all, because the backward pass may recompute layers.
     """
 
     def __init__(self, rows: PackedRows) -> None:
@@ -65,23 +64,23 @@ class Segments:
         self._joined: dict[torch.device, JoinedKeys] = {}
 
     def refuse_other_mask(self, mask: Tensor | None) -> None:
-        """Raise ValueError where a layer brings a mask of the model's own: what that adds would be left out."""
+        """Raise ValueError if a layer has a mask of the model's own, which would be ignored."""
         given = self.given
         if mask is not None and (mask.shape, mask.dtype) == (given.shape, given.dtype):
-            is_copied = mask.device != given.device  # a model in parts on several devices hands a copy on
+            is_copied = mask.device != given.device  # a model on several devices passes on a copy
             if is_copied or mask.data_ptr() == given.data_ptr():
                 return
         got = "none" if mask is None else f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
         raise ValueError(f"the model attends with a mask of its own ({got}), which packed rows have no place for")
 
     def go_at_once(self, heads: Heads) -> bool:
-        """Return whether one kernel attends in all of them."""
+        """Return whether one kernel attends in all segments."""
         if heads not in self._at_once:
             self._at_once[heads] = why_a_row_each(heads) is None
         return self._at_once[heads]
 
     def joined(self, device: torch.device) -> JoinedKeys:
-        """Return the layout of all of them for one kernel."""
+        """Return the layout of all segments for one kernel."""
         if device not in self._joined:
             self._joined[device] = joined_keys(self.rows.lengths, self.rows.shared, device)
         return self._joined[device]
@@ -125,7 +124,7 @@ def _by_row(attention: Attention) -> Attention:
 
 
 def _is_causal_alone(module: torch.nn.Module, key: Tensor, value: Tensor, named: Mapping[str, object]) -> bool:
-    """Return whether nothing but a causal mask and a scale is asked for, with keys and values of one size."""
+    """Return whether only a causal mask and a scale are requested, with keys and values of one size."""
     said = named.get("is_causal")
     is_causal = getattr(module, "is_causal", True) if said is None else said
     has_more = named.get("dropout") or any(named.get(name) is not None for name in _MORE_THAN_CAUSAL)
@@ -137,7 +136,7 @@ def _cut(
 ) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]]:
     """Yield query, key, value (1, heads, tokens, size) and the mask of every segment."""
     rows = segments.rows
-    # Cut all at once: the gradient of a slice is as large as what it was cut from, that of a split its own size.
+    # Use one split: the gradient of a slice is as large as its source, that of a split only as large as itself.
     queries, keys, values = (whole.split(rows.lengths, dim=2) for whole in (query, key, value))
     for segment in range(rows.num_prompts):
         yield (queries[segment], keys[segment], values[segment]), None

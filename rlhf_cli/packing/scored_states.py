@@ -1,8 +1,8 @@
-"""Hands a language model's head only the states from which a scored token is predicted.
+"""Give a language model's head only the states that predict a scored token.
 
-TRL's head, off Triton devices, projects every place of the batch, prompts and padding too, and throws most of it away.
-A hook on the backbone leaves the head nothing else to project, on any device, and TRL's own forward does the rest:
-temperature, soft caps, sharded weights.
+Without Triton, TRL's head projects every position of the batch, including prompts and padding, and discards most of the
+result. A hook on the backbone selects the states on any device, and TRL's own forward does the rest: temperature, soft
+caps, sharded weights.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 @contextlib.contextmanager
 def only_states(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
-    """Open a context in which the backbone of `model` returns (1, S, hidden) states, those of `places` (S,).
+    """Make the backbone of `model` return (1, S, hidden) states in this context, those of `places` (S,).
 
-    model: with a head on it, not wrapped. places: into its flattened (B * L) input.
+    model: with a head, not wrapped. places: indices into its flattened (B * L) input.
     """
 
     def pick(_module: torch.nn.Module, _inputs: tuple[object, ...], output: BaseModelOutput) -> BaseModelOutput:
