@@ -1,6 +1,4 @@
-"""Build a reward stack from the sections `rewards` and `truncation`, for training and `rlhf score`. Does not import
-TRL.
-"""
+"""Build a reward stack from the sections `rewards` and `truncation`, for training and `rlhf score`, without TRL."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ ROOM_TOKENS = 32
 
 
 class GrowingLayer(DynamicLayer):
-    """A DynamicLayer whose keys and values (B, heads, L, size) are views into larger tensors of at most `longest`
-    tokens.
+    """A DynamicLayer whose keys and values (B, heads, L, size) are views into larger tensors.
 
-    Code that replaces them (selected rows, cropped columns) needs no changes: the replacements have no room, and the
-    next token allocates some.
+    They have room for at most `longest` tokens. Code that replaces them (selected rows, cropped columns) needs no
+    changes: the replacements have no room, and the next token allocates some.
     """
 
     def __init__(self, longest: int) -> None:

@@ -43,7 +43,7 @@ def heads_of(query: Tensor, key: Tensor) -> Heads:
 def attend_at_once(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None) -> Tensor:
     """Return (1, tokens, heads, size) of query, key and value (1, heads, tokens, size), with grouped key heads.
 
-    scaling: of the products; None is one over the root of the size. Raise torch's error if it lacks such a kernel.
+    scaling: factor of the products, 1 / sqrt(size) by default. Raise torch's error if it lacks such a kernel.
     """
     from torch.nn.attention.varlen import varlen_attn  # takes 1.5 s, and needs a GPU
 

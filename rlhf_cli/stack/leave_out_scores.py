@@ -20,7 +20,7 @@ from rlhf_cli.stack.truncation import COMPONENT
 class LeaveOutScores:
     """The input of RLOO's sum, clip and leave-one-out. `for_trl` is (N, K), `weights` (K,).
 
-    `scores` (N, K) replace the settled rewards; None if nothing is excluded. `is_clipped`: the totals are clipped
+    `scores` (N, K) replace the settled rewards; None without excluded entries. `is_clipped`: the totals are clipped
     already, and must not be clipped again.
     """
 

@@ -149,8 +149,7 @@ def advantage_shares(
 def table_columns(
     settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, closed
-    gates.
+    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, gates.
 
     Each batch has the same columns: TRL keeps a table whose columns must stay equally long.
     """

@@ -105,8 +105,8 @@ class Additions:
     """Everything that the trainers' mixins read; None in `rewards` or `ppo` if the trainer does not use them.
 
     - `table_log` receives TRL's printed output.
-    - `measured` are the columns of a prepared row: its beginning, and the texts of which the longest is measured; None
-      if TRL prepares no rows.
+    - `measured` are the columns of a prepared row: its beginning, and texts, of which only the longest counts; None if
+      TRL prepares no rows.
     - `left_out` counts rows that were rejected earlier, as name of the data -> reason -> number.
     - `ends_with_eos`: whether the texts of a reward model's training end with the end-of-sequence token; None without
       one.

@@ -109,11 +109,10 @@ class Critic:
         *,
         is_packed: bool = False,
     ) -> Tensor:
-        """Return (B, C + 1): the value before every completion token and after the last one, without gradient or
-        dropout.
+        """Return (B, C + 1): the value before every completion token and after the last one, without gradient.
 
-        ids, mask: (B, P + C), prompts padded on the left, completions on the right. The rows go through the model
-        `batch_size` at a time, sorted by prompt if they are packed, else by length.
+        Dropout is off. ids, mask: (B, P + C), prompts padded on the left, completions on the right. The rows go through
+        the model `batch_size` at a time, sorted by prompt if they are packed, else by length.
         """
         was_training = self.model.training
         self.model.eval()

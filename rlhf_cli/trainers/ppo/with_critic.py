@@ -132,8 +132,9 @@ class WithCritic(RowPasses, WithRewardStack):
         return self.critic.body()
 
     def _packs_values(self, batch: TrlBatch) -> bool:
-        """Return whether the critic reads packed rows: if the policy does, and a trial of three rows in the critic
-        succeeded.
+        """Return whether the critic reads packed rows.
+
+        It does if the policy does, and a trial of three rows in the critic succeeded.
         """
         if self.passes.mode == "packed" and not self._has_tried_critic:
             self._has_tried_critic = True
