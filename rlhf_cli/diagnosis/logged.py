@@ -111,7 +111,7 @@ class Log:
         """Return a metric's curve; one without points where it was never a number."""
         if name not in self._curves:
             steps, values = self._steps.get(name, ()), self._values.get(name, ())
-            self._curves[name] = Curve(name, np.array(steps, dtype=float), np.array(values, dtype=float))
+            self._curves[name] = Curve(name, np.array(steps), np.array(values))
         return self._curves[name]
 
     def first_of(self, *names: str) -> Curve:

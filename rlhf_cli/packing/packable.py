@@ -19,7 +19,7 @@ def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
     A trial detects what a configuration cannot express: a model that does not pass arguments on to its attention.
     """
     if isinstance(model, PeftModel):
-        if any(adapter.is_prompt_learning for adapter in model.peft_config.values()):
+        if model.active_peft_config.is_prompt_learning:
             return "virtual tokens stand before every prompt"
         model = model.get_base_model()  # type: ignore[assignment]
     config = model.config

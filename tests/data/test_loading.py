@@ -203,7 +203,9 @@ def test_hold_out_without_prompts_and_with_messages() -> None:
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, -0.1])
 def test_hold_out_fraction(fraction: float, refusal) -> None:
-    assert "data.eval" in refusal(hold_out, datasets.Dataset.from_dict({"prompt": ["a", "b"]}), fraction, 0)
+    message = refusal(hold_out, datasets.Dataset.from_dict({"prompt": ["a", "b"]}), fraction, 0)
+    assert "a held-out share lies between 0 and 1" in message
+    assert "where:    data.eval" in message
 
 
 def test_hold_out_of_too_little(refusal) -> None:

@@ -72,6 +72,15 @@ def quarters(*values: float) -> list[float]:
         (line(1, 2.7, 12), None, "warning"),  # 1.15 and 2.55
         (line(4, 1, 12), None, "fine"),
         (quarters(1, 8, 1, 8), None, "unseen"),  # four values that count
+        # It grew after the second quarter and has not since: from there on it is a rise all the same.
+        (
+            [1.0] * 10
+            + [0.05, 0.15] * 5
+            + [one + 0.05 * (-1) ** k for k, one in enumerate(line(0.1, 0.4, 10))]
+            + [0.45, 0.35] * 5,
+            None,
+            "warning",
+        ),
         # The returns' variance from 1 to 4 as well, or to 2, or what nine events say of it.
         (line(1, 4, 16), line(1, 2, 16), "fine"),
         (line(1, 4, 16), line(1, 1.25, 16), "warning"),

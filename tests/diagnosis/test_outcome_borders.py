@@ -59,7 +59,9 @@ ZERO = "frac_reward_zero_std"
         ({ZERO: [0.875] * 10}, "warning"),
         ({ZERO: [0.9] * 10}, "serious"),
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 4 + [9.0] * 16, "reward": [0.0] * 16 + [0.5] * 4}, "serious"),
-        ({ZERO: [1.0] * 20, "reward_std": [0.5] * 4 + [0.0] * 16, "reward": [0.0] * 16 + [0.625] * 4}, "note"),
+        ({ZERO: [1.0] * 20, "reward_std": [0.5] * 4 + [9.0] * 16, "reward": [0.0] * 16 + [0.625] * 4}, "note"),
+        ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.625] * 4}, "note"),
+        ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.0] * 4}, "serious"),
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 17 + [0.625] * 3}, "serious"),  # 15/32
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0]}, "serious"),  # nine events
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0] * 2}, "note"),
@@ -67,23 +69,6 @@ ZERO = "frac_reward_zero_std"
 )
 def test_no_deviation(curves: Curves, expected: str) -> None:
     assert verdict(curves, kind="no_deviation") == expected
-
-
-@pytest.mark.parametrize(
-    ("args", "generations"),
-    [
-        ({}, None),
-        ({"per_device_train_batch_size": 16}, 16),
-        ({"num_generations": 4}, 8),
-        ({"num_generations": 4, "per_device_train_batch_size": 12}, None),
-        ({"num_generations": 2, "per_device_train_batch_size": 12}, 4),
-    ],
-)
-def test_larger_groups_are_tried_where_they_fit_a_batch(args: dict[str, object], generations: int | None) -> None:
-    """TRL's defaults are 8 generations and 8 rows; twice the generations must divide the rows."""
-    said = told({ZERO: [0.5] * 10}, RunSetup(trainer="grpo", args=args), kind="no_deviation")  # type: ignore[arg-type]
-    larger = [] if generations is None else [f"  try trainer.args.num_generations={generations}"]
-    assert said.splitlines()[2:] == [*larger, "  try trainer.args.temperature=1.2"]
 
 
 def test_no_deviation_is_told() -> None:
@@ -120,10 +105,13 @@ def watched(gold: Values, total: Values, std: float = 0.5) -> Curves:
         # What is trained on is compared over the last and the first three tenths.
         (watched(line(0.5, 0.0), [0.5] * 14 + [0.75] * 6), "serious"),
         (watched(line(0.5, 0.0), [0.75] * 6 + [1.0] * 7 + [0.0] + [0.75] * 6), "fine"),
+        (watched(line(0.5, 0.0, 12), [0.75] * 4 + [0.0] * 4 + [0.75] * 4), "fine"),
+        (watched(line(0.5, 0.0, 12), [0.5] * 4 + [1.0] * 4 + [0.75] * 4), "serious"),
         (watched(line(0.5, 0.0), [0.0] * 9 + [1.0]), "serious"),
         (watched(line(0.5, 0.0), [0.0] * 8 + [1.0]), "fine"),  # nine events are too few
         ({"eval_reward": line(0.5, 0.0, 9), "reward": line(0, 1)}, "unseen"),
         ({"eval_reward": line(0.5, 0.0, 10), "reward": line(0, 1)}, "serious"),
+        ({"eval_reward": line(0.5, 0.495), "reward": line(0, 1)}, "serious"),  # of no deviation at all
         ({"eval_greedy/total": line(0.5, 0.0), "reward": line(0, 1)}, "serious"),
         ({"eval_sampled/total": line(0, 0.5), "eval_greedy/total": line(0.5, 0), "reward": line(0, 1)}, "fine"),
         ({"eval_loss": line(0.5, 1.0, 9), "loss": line(1, 0)}, "unseen"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from rlhf_cli.diagnosis.logged import Curve
+from rlhf_cli.diagnosis.outcome_findings import _of_thirds
 from rlhf_cli.diagnosis.run_setup import RunSetup
-from tests.support.planted_logs import GRPO, PPO, found, noisy, reward, seen
+from tests.support.planted_logs import GRPO, PPO, found, noisy, reward, seen, told
 
 A = reward("a", mean=noisy(0.2, 0.8, 0.02))
 SPREAD = {"reward_std": [0.5] * 40}
@@ -126,3 +130,27 @@ def test_what_is_lost_in_noise_is_said_to_be() -> None:
     diagnosis = seen({"reward": noisy(0.5, 0.5, 0.6), **SPREAD, **A}, kind="learning")
     assert not diagnosis.findings
     assert "cannot be told from noise" in diagnosis.unseen[0].why
+
+
+def test_the_error_of_two_thirds_is_scipys() -> None:
+    values = np.random.default_rng(4).standard_normal(31)
+    first, last = (stats.sem(part, ddof=0) for part in (values[:10], values[-10:]))
+    found = _of_thirds(Curve("x", np.arange(31.0), values))
+    assert found == pytest.approx(np.hypot(first, last))
+
+
+@pytest.mark.parametrize(
+    ("args", "generations"),
+    [
+        ({}, None),
+        ({"per_device_train_batch_size": 16}, 16),
+        ({"num_generations": 4}, 8),
+        ({"num_generations": 4, "per_device_train_batch_size": 12}, None),
+        ({"num_generations": 2, "per_device_train_batch_size": 12}, 4),
+    ],
+)
+def test_larger_groups_are_tried_where_they_fit_a_batch(args: dict[str, object], generations: int | None) -> None:
+    """TRL's defaults are 8 generations and 8 rows; twice the generations must divide the rows."""
+    said = told({"frac_reward_zero_std": [0.5] * 10}, RunSetup(trainer="grpo", args=args), kind="no_deviation")  # type: ignore[arg-type]
+    larger = [] if generations is None else [f"  try trainer.args.num_generations={generations}"]
+    assert said.splitlines()[2:] == [*larger, "  try trainer.args.temperature=1.2"]

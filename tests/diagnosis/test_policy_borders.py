@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_cli.diagnosis import policy_findings
 from rlhf_cli.diagnosis.run_setup import RunSetup
+from rlhf_cli.diagnosis.trends import Trend
 from tests.support.planted_logs import GRPO, PPO, Values, reward, told, verdict
 
 KL = "kl/k1_policy_ref"
@@ -33,7 +35,8 @@ def parts(*values: float, each: int = 2) -> list[float]:
     [
         ([0.5] * 9, "unseen"),
         ([0.5] * 10, "fine"),
-        ([0.0] * 16 + [1.0] * 4, "warning"),  # a nat, in the last fifth
+        ([2.0] * 16 + [1.0] * 4, "warning"),  # a nat, in the last fifth
+        ([0.0] * 16 + [1.0] * 4, "warning"),
         ([0.75] * 16 + [0.99] * 4, "fine"),
         ([0.0] * 17 + [1.0] * 3, "fine"),  # three quarters of a nat, all of it in the last sixth
         ([5.0] * 16 + [0.75] * 4, "fine"),  # it has come back
@@ -153,6 +156,7 @@ LENGTH = "completions/mean_length"
         # Of thirds of 12 events, the last 1/16 above the first: beside deviations of 0.5 an eighth, of 0.4 5/32.
         (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.5), "warning"),
         (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.4), "fine"),
+        (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.15 * 0.5] * 4, std=0.5), "warning"),  # 0.15 is not enough
         (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.0), "warning"),
         (line(20, 40, 12), {"rewards/a/mean": [0.0] * 8 + [9.0] * 4}, "warning"),  # no deviation is logged
         (line(20, 40, 12), {"rewards/a/mean": [0.0, 9.0], "rewards/a/std": [0.1] * 2}, "warning"),  # no three thirds
@@ -162,6 +166,15 @@ LENGTH = "completions/mean_length"
 )
 def test_length(values: list[float], rewards: dict[str, Values], expected: str) -> None:
     assert verdict({LENGTH: values, **rewards}, kind="length") == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "warning"), (0.999, "fine")])
+def test_at_its_border_a_drift_is_one(monkeypatch: pytest.MonkeyPatch, factor: float, expected: str) -> None:
+    """A tenth more of the completions are cut off, or a length has changed by half, by a line that says so."""
+    for metric, value, start, change, kind in ((CUT, 0.25, 0.15, 0.1, "truncation"), (LENGTH, 9.0, 8.0, 4.0, "length")):
+        line_of = Trend(start, factor * change, 0.0, 9.0)
+        monkeypatch.setattr(policy_findings, "trend", lambda curve: line_of)  # noqa: B023
+        assert verdict({metric: [value] * 12}, kind=kind) == expected
 
 
 def test_length_is_told_by_how_much() -> None:
@@ -201,6 +214,8 @@ FALLEN = [1.0] * 18 + [0.0625] * 2
         ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.0625] * 4}, "fine"),
         ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.04] * 4}, "serious"),
         ({"entropy": FALLEN, "reward": [0.0] * 17 + [0.0625] * 3}, "serious"),  # 3/64
+        ({"entropy": FALLEN, "reward": [0.0] * 4 + [1.0] * 12 + [0.0625] * 4}, "fine"),
+        ({"entropy": FALLEN, "reward": [0.0] * 4 + [1.0] * 12 + [0.0] * 4}, "serious"),
         # A fifth of a deviation of 0.5, by the first fifth of the events: a tenth is not enough where it is no trend.
         ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.125] * 4, "reward_std": [0.5] * 4 + [9.0] * 16}, "fine"),
         ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.08, each=4), "reward_std": [0.5] * 20}, "serious"),
@@ -264,7 +279,8 @@ def test_clipping_is_told_with_what_is_to_be_changed() -> None:
         ]
     )
     once = replace(PPO, args={"num_iterations": 1})
-    assert "try" not in told(curves, once, kind="clipping")
+    for setup in (once, replace(PPO, args={})):
+        assert "try" not in told(curves, setup, kind="clipping")
     never = {CLIPPED: [0.0] * 12}
     assert told(never, PPO, kind="clipping") == "\n".join(
         [
@@ -273,7 +289,9 @@ def test_clipping_is_told_with_what_is_to_be_changed() -> None:
             "  try trainer.args.learning_rate=0.003",
         ]
     )
-    assert "try" not in told(never, replace(PPO, args={"num_iterations": 2}), kind="clipping")
+    twice = told(never, replace(PPO, args={"num_iterations": 2}), kind="clipping")
+    assert twice.startswith("note")
+    assert "try" not in twice
     for setup in (once, replace(PPO, args={})):
         said = told(never, setup, kind="clipping")
         assert said == f"fine: {CLIPPED}: no rollout is used twice, so that nothing is to be clipped"

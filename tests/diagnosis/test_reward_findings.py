@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_cli.diagnosis.run_setup import RunSetup
-from tests.support.planted_logs import found, noisy, reward, seen
+from tests.support.planted_logs import found, noisy, reward, seen, told
 
 RISING = noisy(0.2, 0.8, 0.05)
 
@@ -181,3 +181,14 @@ def test_errors_and_timeouts() -> None:
     assert late.changes[0].words == "rewards.judge.timeout_s=off"
     assert found(failing(1), kind="reward_errors") == []
     assert found(failing(0), kind="reward_errors") == []
+
+
+def test_a_correlation_over_rows_is_weighed_by_both_deviations() -> None:
+    """Numpy's sums of s1 s2 r, and of s1^2 and s2^2, over the last half; events are logged where their metric is."""
+    random = np.random.default_rng(2)
+    r, first, second = random.uniform(-1, 1, 30), random.uniform(0.1, 1, 30), random.uniform(0.1, 1, 30)
+    curves = {**pair(0.0), "rewards/correlation/a/b": r.tolist(), "rewards/a/std": first.tolist()}
+    curves["rewards/b/std"] = [None, *second[1:].tolist()]
+    late = slice(15, 30)
+    expected = (r * first * second)[late].sum() / np.sqrt((first[late] ** 2).sum() * (second[late] ** 2).sum())
+    assert f"{expected:.2f} over all rows from step 16 on" in told(curves, kind="redundant")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
 from rlhf_cli.expectations.possible_causes import Recorded, causes_of, unrepeatable
+from rlhf_cli.expectations.same_again import _weights
 from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
 
 SETTINGS: dict[str, object] = {
     **{"seed": 0, "trainer.args.learning_rate": 1e-3, "rewards.judge.fn": "rlhf_cli.rewards.judge:judge"},
@@ -165,3 +169,20 @@ def test_each_thing_that_need_not_come_out_the_same(
     said = unrepeatable(Recorded(settings, {} if device is None else {"device": device}), had_timeouts=had_timeouts)
     assert len(said) == len(words)
     assert all(word in text for word, text in zip(words, said, strict=True))
+
+
+def test_weights_are_those_of_each_run_at_that_step(tmp_path: Path) -> None:
+    """A checkpoint that only one of them has kept is not compared, and neither are those of their ends."""
+    runs = [RunFolder(tmp_path / name) for name in ("one", "two")]
+    for run, weights in zip(runs, (b"one", b"two"), strict=True):
+        for step, content in ((3, b"same"), (6, weights)):
+            folder = run.checkpoints / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            (folder / "model.safetensors").write_bytes(content)
+    (runs[0].checkpoints / "checkpoint-9").mkdir()
+    for step, is_equal in ((3, True), (6, False)):
+        (found,) = _weights(*runs, step)
+        assert (found.part, found.is_equal) == (f"checkpoint-{step}", is_equal)
+        hashes = [weights_hash(run.checkpoints / f"checkpoint-{step}") for run in runs]
+        assert [found.before, found.after] == hashes
+    assert _weights(*runs, 9) == _weights(*runs, None) == []

@@ -47,6 +47,9 @@ def test_where_it_can_be(changed: dict[str, object], why: str | None) -> None:
 
 
 def test_an_older_gpu_goes_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert why_a_row_each(GPU) is None
+    kernel_choice._why_never.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert why_a_row_each(GPU) == "the GPU is of compute capability 7.5, and the kernels want 8.0"
 

@@ -126,6 +126,40 @@ class TestCommit:
         assert newest is not None
         assert (newest / "model.safetensors").read_bytes() == (b"old" if call <= 8 else b"new")
 
+    def test_a_disk_that_refuses_the_new_one_leaves_the_old_one_in_its_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever clears up after the error would remove the old one with what was staged."""
+        commit(staged(tmp_path, 7, b"old"))
+        path, rename = staged(tmp_path, 7, b"new"), Path.rename
+
+        def refuse(self: Path, target: Path) -> Path:
+            if self == path:
+                raise OSError(28, "No space left on device")
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            commit(path)
+        clear_staging(tmp_path)
+        newest, _ = newest_whole(tmp_path)
+        assert newest is not None
+        assert (newest / "model.safetensors").read_bytes() == b"old"
+        (first,) = [staging_place(tmp_path, 8) / "checkpoint-8"]
+        staged(tmp_path, 8)
+        path = first
+        with pytest.raises(OSError, match="No space left"):
+            commit(first)
+        assert not (tmp_path / "checkpoint-8").exists()
+
+    def test_what_is_put_in_place_later_is_flushed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        commit(staged(tmp_path, 7, b"old"))
+        assert calls_until_killed(staged(tmp_path, 7, b"new"), 9) == 9
+        flushed: list[Path] = []
+        monkeypatch.setattr(module, "flush", flushed.append)
+        finish_commit(tmp_path)
+        assert flushed == [tmp_path]
+
     def test_nothing_is_put_in_place_that_does_not_verify(self, tmp_path: Path) -> None:
         commit(staged(tmp_path, 7, b"old"))
         path = staged(tmp_path, 7, b"new")

@@ -15,7 +15,6 @@ from transformers.generation import logits_process as warpers
 
 from rlhf_cli.tables.argument_ranges import RANGES, Range
 from rlhf_cli.tables.clock_metrics import is_of_the_clock
-from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR
 from rlhf_cli.tables.logged_metrics import FAMILIES
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed, why_values_not_packed
@@ -124,6 +123,8 @@ def test_trainers_that_generate_are_those_that_trl_makes_so() -> None:
         assert row.splits_pairs == (name == "KTOTrainer")
         assert ("rewards" in row.sections) == ("truncation" in row.sections) == row.generates
         assert hasattr(importlib.import_module(row.module), row.config_class)
+    learns = {name for name, row in TRAINERS.items() if not row.generates}
+    assert {name for name in learns if TRAINERS[name].measured is None} == {"ORPOTrainer", "CPOTrainer"}
     per_token = {name for name, row in TRAINERS.items() if row.advantages == "token"}
     assert per_token == {"GRPOTrainer"}
     assert {name for name, row in TRAINERS.items() if row.loss_divisor == "rows"} == {"RLOOTrainer", "GMPOTrainer"}
@@ -233,20 +234,6 @@ def test_the_first_row_that_fits_counts(key: str, effect: str, only_if: str | No
     assert row.else_never == (key == "launch.processes")
     assert row.reason
     assert RESUME_KEYS[-1].key == ""
-
-
-def test_a_name_of_others_is_a_full_key() -> None:
-    """Of TRL's own where it has no dot; a third entry is for a trainer with a critic."""
-    today = {name: FORMER_NAMES[name].today for name in ("evaluation_strategy", "no_cuda", "use_wandb", "resume")}
-    assert today == {
-        "evaluation_strategy": "trainer.args.eval_strategy", "no_cuda": "launch.device=cpu", "use_wandb": "track=wandb",
-        "resume": "run.resume=auto",
-    }  # fmt: skip
-    assert all("." in row.today or "=" in row.today for row in FORMER_NAMES.values() if row.today)
-    with_critic = [row for row in FORMER_NAMES.values() if row.with_critic is not None]
-    assert with_critic
-    assert all(row.with_critic != row.today for row in with_critic)
-    assert all(row.whose for row in FORMER_NAMES.values())
 
 
 LLAMA: dict[str, object] = {"model_type": "llama"}
