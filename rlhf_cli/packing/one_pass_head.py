@@ -28,37 +28,43 @@ HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
 @contextlib.contextmanager
 def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
     """Make TRL's fused forward use our head if possible in this context; if not `has_entropy`, skip entropies."""
-    chunked = getattr(trl_utils, _SEAM)
-
-    class Head:
-        @staticmethod
-        def apply(
-            hidden: Tensor,
-            weight: Tensor,
-            bias: Tensor | None,
-            targets: Tensor,
-            temperature: float,
-            chunk_size: int,
-            softcap: float | None,
-            logit_scale: float,
-            outputs: tuple[str, ...],
-        ) -> HeadOutputs:
-            if not has_entropy:
-                outputs = tuple(name for name in outputs if name != "entropy")
-            if softcap is None and set(outputs) <= {"log_probs", "entropy"} and fits(hidden, weight):
-                scale = logit_scale / temperature
-                keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-                log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
-                    hidden, weight, bias, targets, scale, keeps, "entropy" in outputs
-                )
-                return log_probs, entropy, None, None, None
-            found: HeadOutputs = chunked.apply(
-                hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs
-            )
-            return found
-
-    with with_values(trl_utils, **{_SEAM: Head}):
+    head = _Head(getattr(trl_utils, _SEAM), has_entropy=has_entropy)
+    with with_values(trl_utils, **{_SEAM: head}):
         yield
+
+
+class _Head:
+    """Stands in for TRL's autograd function `chunked`, and leaves to it what does not fit."""
+
+    def __init__(self, chunked: type[torch.autograd.Function], *, has_entropy: bool) -> None:
+        self._chunked, self._has_entropy = chunked, has_entropy
+
+    def apply(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None,
+        logit_scale: float,
+        outputs: tuple[str, ...],
+    ) -> HeadOutputs:
+        """Return what TRL's function would."""
+        if not self._has_entropy:
+            outputs = tuple(name for name in outputs if name != "entropy")
+        if softcap is None and set(outputs) <= {"log_probs", "entropy"} and fits(hidden, weight):
+            scale = logit_scale / temperature
+            keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+            log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
+                hidden, weight, bias, targets, scale, keeps, "entropy" in outputs
+            )
+            return log_probs, entropy, None, None, None
+        found: HeadOutputs = self._chunked.apply(
+            hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs
+        )
+        return found
 
 
 def fits(hidden: Tensor, weight: Tensor) -> bool:

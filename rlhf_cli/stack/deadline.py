@@ -45,7 +45,7 @@ def call_within(call: Callable[[], object], timeout_s: float, *, name: str) -> o
 
 def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
     """Enforce the deadline by an alarm; an earlier alarm is restored and fires at its time, but not before this one."""
-    here = sys._getframe()
+    here: FrameType | None = sys._getframe()
     armed = [True]
 
     def ring(number: int, frame: FrameType | None) -> None:
@@ -61,6 +61,7 @@ def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
         raise Overdue from None
     finally:
         armed.clear()
+        here = None  # a frame that holds itself keeps all that called it, and a step's tensors, until gc looks
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
         if others_s:

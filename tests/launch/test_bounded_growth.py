@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.modelcard import parse_log_history
 
 from rlhf_cli.cli import main
@@ -28,6 +30,39 @@ def table(run: Path, step: int) -> Path:
 
 def steps(run: Path) -> list[int]:
     return sorted(int(file.stem.partition("_")[2]) for file in (run / "completions").glob("*.parquet"))
+
+
+class Leftovers(TrainerCallback):
+    """Finds what steps 2 and 3 leave to the garbage collector: everything in a cycle."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 1:
+            gc.collect()
+            gc.disable()
+        elif state.global_step == 3:
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            self.found = [type(one).__name__ for one in gc.garbage]
+            gc.garbage.clear()
+            gc.enable()
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
+    train, train_ppo, before_training, trainer: str
+) -> None:
+    """In a process of half a million objects it comes to the old ones after thousands of steps."""
+    leftovers = Leftovers()
+    before_training(lambda made: made.add_callback(leftovers))
+    code, _ = (train_ppo if trainer == "ppo" else train)("trainer.args.max_steps=4")
+    assert code == 0
+    assert leftovers.found, "nothing was looked at"
+    assert not {"Tensor", "frame", "type"} & set(leftovers.found)
+    assert len(leftovers.found) < 300
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -75,6 +77,27 @@ def test_negative_control_in_time() -> None:
 def test_it_runs_in_the_very_thread_of_who_asks() -> None:
     """Libraries that time themselves with signals, and what a thread keeps for itself, work as without a deadline."""
     assert call_within(threading.current_thread, 5.0, name="mine") is threading.main_thread()
+
+
+def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:
+    """Not when the garbage collector comes: a step's tensors are among what they hold."""
+
+    class Held:
+        pass
+
+    def holds() -> weakref.ref[Held]:
+        held = Held()
+        call_within(lambda: 7, 5.0, name="mine")
+        with pytest.raises(ZeroDivisionError):
+            call_within(lambda: 1 / 0, 5.0, name="mine")
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert holds()() is None
+    finally:
+        gc.enable()
 
 
 def test_an_alarm_of_somebody_else_rings_all_the_same() -> None:
