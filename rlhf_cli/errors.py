@@ -34,10 +34,19 @@ CTRL_C = "Ctrl-C"
 _GOT = "  got:"
 
 
+class Prose(str):
+    """A hint in words: it tells what to do, and cannot be typed as it stands.
+
+    Any other hint is typed: a command, flags, overrides, a name or a line of YAML; several with `, or ` between them.
+    What stands behind ` # ` is a comment, as for a shell.
+    """
+
+
 class RlhfError(Exception):
     """An error raised on purpose; all others derive from it.
 
-    `what` is the headline; the other parts are printed one a line under it when they are given.
+    `what` is the headline; the other parts are printed one a line under it when they are given. `hint` is what to type
+    next, or `Prose`.
     """
 
     exit_code = EXIT_CRASH
@@ -63,7 +72,8 @@ class RlhfError(Exception):
         return _rebuild, (type(self), self.__dict__.copy())
 
     def __str__(self) -> str:
-        labelled = (("where", self.where), ("got", self.got), ("expected", self.expected), ("try", self.hint))
+        label = "advice" if isinstance(self.hint, Prose) else "try"
+        labelled = (("where", self.where), ("got", self.got), ("expected", self.expected), (label, self.hint))
         lines = [self.what]
         for label, text in labelled:
             if text is not None:

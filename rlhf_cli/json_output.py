@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO, cast
 
-from rlhf_cli.errors import Problems, RlhfError
+from rlhf_cli.errors import Problems, Prose, RlhfError
 from rlhf_cli.json_text import write_json
 from rlhf_cli.lasting_output import Lasting
 
@@ -91,7 +91,8 @@ def problems_json(error: BaseException) -> dict[str, object]:
 def _problem(error: BaseException) -> dict[str, object]:
     kind = type(error).__name__
     if not isinstance(error, RlhfError):
-        return {"kind": kind, "what": str(error), "where": None, "got": None, "expected": None, "try": None}
+        return {"kind": kind, "what": str(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
+    is_advice = isinstance(error.hint, Prose)
     got = None if error.got is None else str(error.got)
     return {
         "kind": kind,
@@ -99,5 +100,6 @@ def _problem(error: BaseException) -> dict[str, object]:
         "where": error.where,
         "got": got,
         "expected": error.expected,
-        "try": error.hint,
+        "try": None if is_advice else error.hint,
+        "advice": error.hint if is_advice else None,
     }

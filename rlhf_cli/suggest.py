@@ -22,12 +22,6 @@ def nearest(typed: str, valid: Iterable[str]) -> str | None:
     return min(ranked)[2] if ranked else None
 
 
-def did_you_mean(typed: str, valid: Iterable[str]) -> str | None:
-    """Return `did you mean 'x'?`, or None when nothing comes close."""
-    match = nearest(typed, valid)
-    return f"did you mean {match!r}?" if match else None
-
-
 def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
     """Return how far a name is from what was typed, less is nearer; None where one is no slip of the other.
 

@@ -9,7 +9,7 @@ import sys
 from rlhf_cli.terminal_output import Drawn, printable
 
 _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m"
-_TRY = re.compile(r"^(  try:)", re.MULTILINE)
+_TRY = re.compile(r"^(  (?:try|advice):)", re.MULTILINE)
 
 
 def tell(label: str, text: str) -> None:

@@ -171,7 +171,7 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     known = FLAGS_OF_OTHERS.get(name)
     takes_experiment = "+exp=" in options.usage.text
     if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
-        known = f"trainer.args.{name[2:]}={{value}}, if it is an argument of TRL's"
+        known = f"trainer.args.{name[2:]}={{value}}"
     if known is None or not (takes_experiment or known.startswith("rlhf show")):
         return None
     words = [*options.words, *(word for word in left if not word.startswith("-"))]

@@ -19,6 +19,7 @@ from rlhf_cli.redaction import forgetting
 from rlhf_cli.remote import hub_lookup
 from rlhf_cli.sweeps import warm_processes
 from tests.support.quick_loader import QuickLoader
+from tests.support.suggestions import WRONG, watch_refusals
 from tests.support.warm_sweeps import the_server
 
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
@@ -74,6 +75,19 @@ def composed_quickly() -> None:
 def one_server_for_all_sweeps() -> None:
     """What the jobs of sweeps are forks of is started once."""
     warm_processes.WarmServer = the_server  # type: ignore[assignment,misc]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def refusals_are_watched() -> None:
+    """Whatever a test has refused says what to type, and that helps; or it is marked as prose."""
+    watch_refusals()
+
+
+@pytest.fixture(autouse=True)
+def what_is_suggested_helps(refusals_are_watched: None) -> Iterator[None]:
+    WRONG.clear()
+    yield
+    assert not WRONG, "\n".join(WRONG)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.errors import ConfigError, Problems, Prose
 from rlhf_cli.json_output import json_alone, print_json, problems_json
 
 CHATTY = """
@@ -50,8 +50,12 @@ def test_a_secret_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_problem_is_an_object() -> None:
     one = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6")
-    as_object = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5", "expected": "6", "try": "a=6"}
+    as_object: dict[str, object] = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5"}
+    as_object |= {"expected": "6", "try": "a=6", "advice": None}
     assert problems_json(Problems([one, one])) == {"problems": [as_object, as_object]}
+    in_words = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint=Prose("think again"))
+    assert problems_json(in_words) == {"problems": [as_object | {"try": None, "advice": "think again"}]}
+    assert str(in_words).endswith("  advice:   think again")
     assert problems_json(ValueError("x"))["problems"][0]["kind"] == "ValueError"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.suggest import did_you_mean, nearest, slips
+from rlhf_cli.suggest import nearest, slips
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_what_was_meant(typed: str, valid: list[str], meant: str) -> None:
 )
 def test_nothing_rather_than_something_absurd(typed: str, valid: list[str]) -> None:
     assert nearest(typed, valid) is None
-    assert did_you_mean(typed, valid) is None
+    assert nearest(typed, valid) is None

@@ -10,7 +10,7 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, without_overlong
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.prompt_tokens import PromptTokens
 from rlhf_cli.plan.prompt_room import prompt_limit
 
@@ -88,5 +88,7 @@ def _check_chat_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None
             where=where,
             got=str(tokenizer.name_or_path),
             expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            hint="plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model",
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
         )

@@ -194,7 +194,7 @@ def _check_learns(trainer: BuiltWhole) -> None:
             where="trainer.class, model",
             got=f"{type(trainer.model).__name__}: none of its {len(parameters)} tensors takes a gradient",
             expected="weights with requires_grad, or an adapter that was loaded with is_trainable=True",
-            hint="model.lora.r=16 trains an adapter on weights that stay as they are",
+            hint="model.lora.r=16",
         )
 
 

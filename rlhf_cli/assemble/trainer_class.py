@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.trainer_section import Trainer
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.stack.reward_functions import import_function
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def trainer_class_of(section: Trainer) -> type:
             where=_KEY,
             got=section.own_class,
             expected=f"class {getattr(own, '__name__', 'MyTrainer')}({section.trl})",
-            hint="trainer.trl names the class of TRL's that yours inherits from",
+            hint=Prose("trainer.trl names the class of TRL's that yours inherits from"),
         )
     return own
 

@@ -58,7 +58,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
             f"{trainer.row.config_class} refuses these arguments",
             where="trainer.args",
             got=str(error),
-            hint="rlhf check ... shows the batch arithmetic",
+            hint="rlhf check ...",
         ) from error
 
 

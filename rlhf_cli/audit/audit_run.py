@@ -11,9 +11,9 @@ from rlhf_cli.audit.degenerate_answers import KINDS, Kind
 from rlhf_cli.audit.reachable import expensive, unreachable
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.first_rows import first_rows
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError, DataError, Prose
 from rlhf_cli.plan.data_sources import training_sources
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 _ROWS, _COSTLY_ROWS = 64, 8
 _WAYS_TO_WRITE_GOLD = 10
@@ -36,7 +36,7 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[Kind, ...]:
                 f"there is no kind of answer {name!r}",
                 where="--kinds",
                 expected="one of " + ", ".join(by_name),
-                hint=did_you_mean(name, by_name),
+                hint=nearest(name, by_name),
             )
     return tuple(kind for kind in KINDS if kind.name in names) if names else KINDS
 
@@ -52,7 +52,7 @@ def plan_of(experiment: Experiment, kinds: tuple[Kind, ...], *, limit: int | Non
             where="rewards",
             got=f"trainer={experiment.trainer.name}, rewards is empty",
             expected="an experiment with rewards",
-            hint="reward@rewards.NAME=exact_match; `rlhf list reward` shows all",
+            hint="reward@rewards.NAME=exact_match, or rlhf list reward",
         )
     costly = expensive(experiment)
     rows = experiment_rows(experiment, limit or (_COSTLY_ROWS if costly else _ROWS))
@@ -93,6 +93,6 @@ def attack_reachable(experiment: Experiment, plan: Plan) -> AuditResult:
             "no reward can be asked",
             where=f"rewards.{name}",
             got=why,
-            hint="start it, or say where it is: " + f"rewards.{name}.args.url=URL, rewards.{name}.model=FOLDER",
+            hint=Prose("start it, or say where it is: " + f"rewards.{name}.args.url=URL, rewards.{name}.model=FOLDER"),
         )
     return attack(experiment, plan, left_out=left_out)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ModelError, UserError
+from rlhf_cli.errors import ModelError, Prose, UserError
 from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer
 from rlhf_cli.measure.component_statistics import QUANTILES, quantiles
 
@@ -81,7 +81,9 @@ def _encoded(
             "the model has no chat template, and the rows are conversations",
             where="model.path",
             got=str(tokenizer.name_or_path),
-            hint="plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model",
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
         )
     render: Callable[..., object] = tokenizer.apply_chat_template  # it returns what it is asked for
     asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}

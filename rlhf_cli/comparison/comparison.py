@@ -19,7 +19,7 @@ from rlhf_cli.comparison.what_differs import Axis
 from rlhf_cli.comparison.windows import Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 MOST_VALUES = 12
 """So many values of a key are held each against each without being asked for: 66 differences a component."""
@@ -180,7 +180,7 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
         where="--by",
         got=asked.by,
         expected=", ".join(names) or "runs of two settings or more",
-        hint=did_you_mean(asked.by, names) or (f"--by {names[0]}" if names else None),
+        hint=nearest(asked.by, names) or (f"--by {names[0]}" if names else None),
     )
 
 
@@ -209,7 +209,7 @@ def _baseline(axis: Axis | None, typed: str | None) -> str | None:
         where="--baseline",
         got=typed,
         expected=", ".join(values),
-        hint=did_you_mean(typed, values) or f"--baseline {values[0]}",
+        hint=nearest(typed, values) or f"--baseline {values[0]}",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rlhf_cli.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.comparison.what_differs import differences, is_seed
 from rlhf_cli.errors import UserError
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 _MAKES_THE_TOTAL = ("rewards.", "primary", "aggregate", "truncation.")
 _MAKES_THE_SCORE = ("fn", "model", "args", "offset", "clip", "gate", "with_eos", "max_length", "on_error")
@@ -51,7 +51,7 @@ def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
                 where="--weights",
                 got=name or text,
                 expected=", ".join(names) or "runs that have rewards",
-                hint=did_you_mean(name, names) or f"--weights {','.join(f'{name}=1' for name in names)}",
+                hint=nearest(name, names) or f"--weights {','.join(f'{name}=1' for name in names)}",
             )
         try:
             weights[name] = float(value)

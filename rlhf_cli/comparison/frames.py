@@ -19,7 +19,7 @@ from rlhf_cli.comparison.what_differs import differences
 from rlhf_cli.errors import RlhfError, RunError
 from rlhf_cli.runs.found_runs import runs_in
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ def _logged_by_none(
             f"no run logs the metric {name!r}",
             got=f"metrics={list(metrics)}",
             expected=f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None,
-            hint=did_you_mean(name, names),
+            hint=nearest(name, names),
         )
 
 

@@ -14,7 +14,7 @@ from rlhf_cli.comparison.windows import BEST, LAST, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost", "learnt", "held out", "asked"
 """The kinds of measures, in the order in which they are shown."""
@@ -158,7 +158,7 @@ def sign_of(metric: str) -> int:
 
 def _unknown(name: str, runs: Sequence[LoggedRun], names: Sequence[str], where: str) -> UserError:
     labels = [measure.label for measure in default_measures(runs, no_total=None, weights=None)]
-    close = did_you_mean(name, dict.fromkeys([*labels, *names]))
+    close = nearest(name, dict.fromkeys([*labels, *names]))
     return UserError(
         "no run has logged such a metric",
         where=where,

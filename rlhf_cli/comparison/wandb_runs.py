@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rlhf_cli.comparison.logged_run import LoggedRun, flat, weights_of
 from rlhf_cli.comparison.metric_columns import Wanted, columns_of
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
@@ -72,10 +72,10 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None 
             where=word,
             got=str(error).splitlines()[0] if str(error) else type(error).__name__,
             expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
-            hint="rlhf compare runs/...: run folders hold the same metrics, and need no network",
+            hint=Prose("rlhf compare runs/...: run folders hold the same metrics, and need no network"),
         ) from error
     if not runs:
-        hint = f"rlhf compare wandb:{path} takes all of the project" if group else None
+        hint = f"rlhf compare wandb:{path}" if group else None
         raise RunError("wandb has no such runs", got=word, hint=hint)
     return runs
 

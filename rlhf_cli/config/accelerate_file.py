@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.config.origins import Origin, Origins
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.json_values import JsonTree, JsonValue, section
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.yaml_loader import SAFE_LOADER
@@ -71,7 +71,7 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
             where=where,
             got="distributed_type: false",
             expected="distributed_type: 'NO', as `accelerate config` writes it",
-            hint=f"put quotes around NO in {path}",
+            hint=Prose(f"put quotes around NO in {path}"),
         )
     kind = str(tree.get("distributed_type", "NO"))
     strategy, offload = _strategy(kind, tree, path, where)
@@ -83,7 +83,7 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
             where=where,
             got=f"machine_rank: {tree['machine_rank']}",
             expected="machine_rank: 0 here; the other machines join it",
-            hint=f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine",
+            hint=Prose(f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine"),
         )
     if kind == "NO":
         processes = 1  # accelerate starts one process, for any num_processes
@@ -137,7 +137,7 @@ def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[User
             where=origins.where(KEY),
             got=f"cp_size x sp_size = {file.lengthwise} under parallelism_config in {path}",
             expected="1: the trainer makes its batches after generation, where accelerate cannot divide them",
-            hint=f"parallelism_config_cp_size: 1 and parallelism_config_sp_size: 1 in {path}",
+            hint=Prose(f"parallelism_config_cp_size: 1 and parallelism_config_sp_size: 1 in {path}"),
         )
 
 
@@ -188,7 +188,7 @@ def _unknown(got: str, path: Path, where: str) -> ConfigError:
         where=where,
         got=got,
         expected="distributed_type NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED on machines of your own",
-        hint="launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file",
+        hint=Prose("launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"),
     )
 
 
@@ -210,7 +210,7 @@ def _fsdp_offload(fsdp: JsonTree, path: Path, where: str) -> bool:
             where=where,
             got=f"fsdp_state_dict_type: {kind} in {path}",
             expected="FULL_STATE_DICT, with which transformers' save_model writes the whole model",
-            hint=f"fsdp_state_dict_type: FULL_STATE_DICT under fsdp_config in {path}",
+            hint=Prose(f"fsdp_state_dict_type: FULL_STATE_DICT under fsdp_config in {path}"),
         )
     return fsdp.get("fsdp_offload_params") is True
 
@@ -230,7 +230,7 @@ def _zero(deepspeed: JsonTree, path: Path, where: str) -> tuple[str, bool]:
             where=where,
             got=f"zero_stage: {stage}",
             expected="1, 2 or 3",
-            hint="launch.strategy=ddp without the file",
+            hint=Prose("launch.strategy=ddp without the file"),
         )
     return f"zero{stage}", any(offload not in ("none", None) for offload in offloads)
 
@@ -254,7 +254,7 @@ def _precision(tree: JsonTree, path: Path, where: str) -> str | None:
         where=where,
         got=f"mixed_precision: {said}",
         expected="no, bf16 or fp16",
-        hint=f"mixed_precision: bf16 in {path}",
+        hint=Prose(f"mixed_precision: bf16 in {path}"),
     )
 
 

@@ -34,12 +34,19 @@ def composed(loader: NotingLoader, config_name: str, overrides: list[str]) -> tu
     raise_any(headers)
     try:
         return loader.compose(config_name, overrides)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         problems: list[UserError] = [*_unreadable(overrides)]
         problems = problems or [*defaults_problems(overrides)]
         problems = problems or [*unlike_shapes(_files(loader))]
         problems = problems or [*_absent_deletions(loader, config_name, overrides)]
         raise_any(problems, because=error)
+        if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
+            raise ConfigError(
+                "the configuration cannot be composed",
+                where="command line",
+                got=str(error),
+                expected="keys that fit what is there: the entries of a list are numbered, from 0",
+            ) from error
         raise
 
 

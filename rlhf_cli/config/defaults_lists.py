@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, find, groups, shipped_dir
 from rlhf_cli.config.origins import Origin
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.suggest import nearest
 from rlhf_cli.yaml_loader import SAFE_LOADER
 
@@ -178,7 +178,7 @@ def _behind_overrides(entry: Entry, where: str, overridden: int) -> ConfigError 
         where=where,
         got=f"line {overridden} begins with `override`",
         expected="all entries with `override` at the end of the list",
-        hint=f"put line {entry.line} above line {overridden}",
+        hint=Prose(f"put line {entry.line} above line {overridden}"),
     )
 
 

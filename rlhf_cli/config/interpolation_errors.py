@@ -99,6 +99,6 @@ def _no_such_key(key: str, text: str, where: str, keys: list[str]) -> ConfigErro
             where=where,
             got=text + (f", which is {meant}" if depth else ""),
             expected="${KEY} with the full name of another key" if not depth else "a key that there is",
-            hint=text.replace(match[0], f"${{{close}}}") if close else "rlhf show, for the keys that there are",
+            hint=text.replace(match[0], f"${{{close}}}") if close else "rlhf show",
         )
     return ConfigError(f"{key} refers to a key that there is not", where=where, got=text)

@@ -118,13 +118,19 @@ def _numbers(name: str, text: str) -> Iterator[object]:
     yield number
 
 
-def meant_inside(key: str, kind: type[BaseModel], value: object) -> str | None:
-    """Return `key=value` with the first key of a section that accepts a value given for the whole section."""
+def meant_inside(key: str, kind: type[BaseModel], value: object, *, is_there: bool = False) -> str | None:
+    """Return `key=value` with the first key of a section that accepts a value given for the whole section.
+
+    `is_there` says that the files have such a section, to which the key is added. Where they do not, and the section
+    needs more than that key, `...` stands for the rest.
+    """
     if value is True and _is_valid(TypeAdapter(kind), {}):
         return f"'{key}={{}}'"
     for name, field in kind.model_fields.items():
         if _is_valid(_judge(field), value) and value is not None:
-            return f"{key}.{field.alias or name}={_shown(value)}"
+            given = field.alias or name
+            is_enough = is_there or _is_valid(TypeAdapter(kind), {given: value})
+            return f"{key}.{given}={_shown(value)}" if is_enough else f"'{key}={{{given}: {_shown(value)}, ...}}'"
     return None
 
 

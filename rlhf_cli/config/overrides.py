@@ -15,8 +15,8 @@ from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.shell_words import Groups, not_an_override
-from rlhf_cli.errors import ConfigError
-from rlhf_cli.suggest import did_you_mean, nearest
+from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.former_names import SPOKEN_VALUES
 from rlhf_cli.tables.words_of_others import HYDRA_INSTEAD
 
@@ -117,7 +117,7 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
             where="command line",
             got=text,
             expected="one of " + ", ".join(known),
-            hint=did_you_mean(group, known),
+            hint=nearest(group, known),
         )
     return f"++{key}={value}"
 
@@ -132,7 +132,7 @@ def refuse_hydra(key: str, text: str) -> None:
         where="command line",
         got=text,
         expected=HYDRA_INSTEAD.get(about, "settings of the experiment alone"),
-        hint="leave it out; docs/sweeps.md says how sweeps are run",
+        hint=Prose("leave it out; docs/sweeps.md says how sweeps are run"),
     )
 
 

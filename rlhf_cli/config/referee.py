@@ -29,7 +29,7 @@ from rlhf_cli.config.rules.truncation_rules import truncation_problems
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.keys import leaves
 from rlhf_cli.config.schema_problems import schema_problems
-from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.redaction import is_secret_key, remember, secret_shape, secret_variable_in
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -108,7 +108,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
             yield ConfigError(
                 "trust_remote_code runs code from a model repository and is not accepted from a file",
                 where=origins.where(key),
-                hint=f"{key}=true on the command line, if you do trust it",
+                hint=Prose(f"{key}=true on the command line, if you do trust it"),
             )
         elif key in from_environment:
             continue  # the run folder will hold a reference, not the value
@@ -117,7 +117,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 f"{key} would put a secret into the run folder",
                 where=origins.where(key),
                 expected="secrets in the environment (HF_TOKEN, WANDB_API_KEY), never in a configuration",
-                hint=f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used",
+                hint=Prose(f"~{key}, or in single quotes '{key}=${{oc.env:NAME}}', which is read where it is used"),
             )
         elif isinstance(value, str) and (kind := secret_shape(value)) is not None:
             remember(value)
@@ -125,7 +125,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
                 f"{key} holds {kind}, which would lie in the run folder for all to read",
                 where=origins.where(key),
                 expected="the secret in an environment variable, and a reference to it in the configuration",
-                hint=f"export NAME=...; then, in single quotes, '{key}=${{oc.env:NAME}}'",
+                hint=Prose(f"export NAME=...; then, in single quotes, '{key}=${{oc.env:NAME}}'"),
             )
         elif isinstance(value, str) and (variable := secret_variable_in(value)) is not None:
             yield ConfigError(

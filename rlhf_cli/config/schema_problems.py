@@ -141,17 +141,18 @@ def _wrong(path: Path, detail: ErrorDetails, tree: JsonTree, origins: Origins) -
         or _option(path, given)
         or _in_form(path, detail)
         or _meant_below(path, detail)
-        or _meant_instead(path, given),
+        or _meant_instead(path, given, origins),
     )
 
 
-def _meant_instead(path: Path, given: JsonValue) -> str | None:
+def _meant_instead(path: Path, given: JsonValue, origins: Origins) -> str | None:
     """Return `key=value` with the value that was meant, or None for a list entry, which cannot be typed alone."""
     if not path or any(isinstance(part, int) for part in path):
         return None
     section, field = section_at(path), field_at(path)
     if section is not None and not isinstance(given, dict | list):
-        return meant_inside(_dotted(path), section, given)
+        is_there = any(key.startswith(f"{_dotted(path)}.") for key in origins.by_key)
+        return meant_inside(_dotted(path), section, given, is_there=is_there)
     return meant_value(_dotted(path), field, given) if field is not None else None
 
 

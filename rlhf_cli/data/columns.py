@@ -9,7 +9,7 @@ from functools import partial
 from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, template_columns
 from rlhf_cli.data.transcripts import prompt_is_made
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 
 def column_names_after(
@@ -67,7 +67,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
                 f"there is a column {new!r} already",
                 where=where,
                 got=f"{new}: {old}",
-                hint=f"give the old one another name too: {name}.rename.old_{new}={new}",
+                hint=Prose(f"give the old one another name too: {name}.rename.old_{new}={new}"),
             )
         new_names[old] = new
     return tuple(new_names.get(column, column) for column in columns)

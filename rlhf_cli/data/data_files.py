@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.data.formats import FORMATS
 from rlhf_cli.data.source import Source
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 SUFFIXES = {suffix: row.name for row in FORMATS.values() for suffix in row.suffixes}
 """Maps a file's ending to its format."""
@@ -63,7 +63,7 @@ def find_files(source: Source) -> tuple[tuple[Path, ...], str]:
                 where=where,
                 got=str(file),
                 expected=", ".join(SUFFIXES),
-                hint="convert it, one JSON object a line in a .jsonl file is the simplest",
+                hint=Prose("convert it, one JSON object a line in a .jsonl file is the simplest"),
             )
     formats = sorted({str(format_of(file)) for file in files})
     if len(formats) > 1:
@@ -90,7 +90,7 @@ def _expand(written: str, where: str) -> list[Path]:
                 where=where,
                 got=f"{path.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}",
                 expected=f"files ending in {', '.join(SUFFIXES)}",
-                hint=f"for folders below it: {where}='{path / '**' / '*.jsonl'}'",
+                hint=Prose(f"for folders below it: {where}='{path / '**' / '*.jsonl'}'"),
             )
         return files
     if path.exists():
@@ -117,15 +117,15 @@ def near_files(path: Path) -> str:
     while not folder.is_dir():
         folder = folder.parent
     if folder != path.absolute().parent:
-        return f"the folder {path.parent} does not exist; the nearest one that does is {folder}"
+        return Prose(f"the folder {path.parent} does not exist; the nearest one that does is {folder}")
     names = sorted(entry.name for entry in folder.iterdir())
     matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
     if matches:
-        return " or ".join(str(path.parent / match) for match in matches)
+        return ", or ".join(str(path.parent / match) for match in matches)
     below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # a model's folder is full of those
     files = [file for file in sorted([*folder.iterdir(), *below]) if file.is_file() and format_of(file) is not None]
     readable = [str(file.relative_to(folder)) for file in files]
-    return f"data files in {folder}: {', '.join(readable[:8]) or 'none'}"
+    return Prose(f"data files in {folder}: {', '.join(readable[:8]) or 'none'}")
 
 
 def _several_formats(files: Sequence[Path], formats: Sequence[str], where: str) -> DataError:
@@ -136,5 +136,5 @@ def _several_formats(files: Sequence[Path], formats: Sequence[str], where: str) 
         where=where,
         got=", ".join(f"{kind}: {examples[kind]}" for kind in formats),
         expected="one format",
-        hint=f"a pattern for one of them, such as {where}='{pattern}', or two sources under mix",
+        hint=Prose(f"a pattern for one of them, such as {where}='{pattern}', or two sources under mix"),
     )

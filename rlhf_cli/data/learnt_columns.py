@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.rows import check_rows, refuse_no_text, values_of
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
 
@@ -103,7 +103,7 @@ def _check_labels(dataset: Table, name: str) -> None:
                 where=f"{name}, row {number} (the first row is 1)",
                 got=repr(label),
                 expected="true for a good answer, false for a bad one (1 and 0 will do)",
-                hint="write it so in the file, or name another column: data.rename.label=COLUMN",
+                hint=Prose("write it so in the file, or name another column: data.rename.label=COLUMN"),
             )
 
 
@@ -119,9 +119,9 @@ def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
             where=name,
             got=described,
             expected="all of them text, or all of them messages",
-            hint="data.rename.asked=prompt leaves the prompt out, where both answers begin with it"
+            hint=Prose("data.rename.asked=prompt leaves the prompt out, where both answers begin with it")
             if is_pair
-            else "data.prompt=[{role: user, content: '{question}'}] makes messages of a text",
+            else Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
         )
 
 

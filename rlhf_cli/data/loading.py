@@ -20,7 +20,7 @@ from rlhf_cli.data.scanning import scan
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 from rlhf_cli.data.transcripts import split_transcripts
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.remote.hub_lookup import Question, look_up
 
 # Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
@@ -101,7 +101,10 @@ def _read_files(source: Source) -> datasets.Dataset:
     except datasets.exceptions.DatasetGenerationError as error:
         # The scan saw nothing wrong, so this is Arrow's own limit: an integer of more than 64 bits, for example.
         raise DataError(
-            "these rows do not fit into a table", where=str(paths[0]), got=error.__cause__, hint="write it as text"
+            "these rows do not fit into a table",
+            where=str(paths[0]),
+            got=error.__cause__,
+            hint=Prose("write it as text"),
         ) from error
 
 
@@ -144,21 +147,22 @@ def _read_hub(source: Source) -> datasets.Dataset:
 
 def _unreadable_hub(source: Source, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
+    hint: str
     if "gated" in text.lower():
         trouble = "is gated: its owner wants to know who downloads it"
-        hint = f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`"
+        hint = Prose(f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`")
     elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
         trouble = "is not on the hub, or is private"
         hint = "hf auth login"
     elif isinstance(error, ConnectionError) or "offline" in text.lower() or "connect" in text.lower():
         trouble = "cannot be reached, and is not in the cache"
-        hint = f"load it once where there is a network and share HF_HOME, or use a local copy: {source.name}.path=FILE"
+        hint = f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE"
     elif "split" in text.lower():
         trouble, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
     elif "config" in text.lower():
         trouble, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
     else:
-        trouble, hint = "could not be loaded", f"try it alone: datasets.load_dataset({hub_id!r})"
+        trouble, hint = "could not be loaded", Prose(f"try it alone: datasets.load_dataset({hub_id!r})")
     return DataError(
         f"the hub dataset {hub_id} {trouble}",
         where=f"{source.name}.path",
@@ -201,7 +205,7 @@ def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
             where=f"{source.name}.select",
             got=source.select,
             expected=f"at most {len(dataset)}, the number of rows",
-            hint=f"~{source.name}.select for all rows",
+            hint=f"~{source.name}.select",
         )
     selected: datasets.Dataset = dataset.select(range(start, stop))
     return selected
@@ -232,7 +236,7 @@ def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], er
                     where=source.name,
                     got=part.features[column],
                     expected=f"{first[column]}, as in {sources[0].name}",
-                    hint=f"give one of them another name: {source.name}.rename.other_{column}={column}",
+                    hint=Prose(f"give one of them another name: {source.name}.rename.other_{column}={column}"),
                 )
     return DataError("the sources cannot be mixed", where=sources[0].name, got=error)
 

@@ -14,7 +14,7 @@ from typing import Literal
 from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.rows import numbered, values_of
 from rlhf_cli.data.template import missing_column
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 _SHOWN = 3
 
@@ -80,8 +80,10 @@ def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, na
         expected="a finite number of 0 or more"
         if rule.column is not None
         else "two finite numbers, the chosen answer's not the smaller",
-        hint=("numbers are written without quotes; " if is_text else "")
-        + "reward_model.margin.on_bad=drop leaves such pairs out and counts them",
+        hint=Prose(
+            ("numbers are written without quotes; " if is_text else "")
+            + "reward_model.margin.on_bad=drop leaves such pairs out and counts them"
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.data.rows import numbered
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
@@ -76,7 +76,7 @@ def refuse_overlong(
             where=_where(overlong, name),
             got=got,
             expected=why,
-            hint="data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length",
+            hint=Prose("data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length"),
         )
     if policy == "drop" and len(overlong) == rows:
         return DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=why)

@@ -15,7 +15,7 @@ from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.rows import is_empty, numbered, values_of
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.data.tokenised import IDS, is_tokenised, with_ids
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
@@ -113,7 +113,9 @@ def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
         "no pair is left to learn from",
         where=name,
         got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts.items()) or "0 rows",
-        hint="mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them",
+        hint=Prose(
+            "mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them"
+        ),
     )
 
 
@@ -154,5 +156,5 @@ def _refuse_pairs(bad: dict[int, str], dataset: Table, name: str) -> DataError:
             + [f"row {first + 1}: " + ", ".join(f"{column} {value!r:.60}" for column, value in shown.items())]
         ),
         expected="two answers that differ, both with something in them",
-        hint="reward_model.on_bad_pair=drop leaves such pairs out and counts them",
+        hint="reward_model.on_bad_pair=drop",
     )

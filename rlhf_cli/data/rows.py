@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rlhf_cli.data.row_table import Table
 from rlhf_cli.data.same_prompts import prompt_keys
 from rlhf_cli.data.template import missing_column
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
@@ -53,7 +53,7 @@ def hold_out_places(
             f"too few prompts to hold out {fraction:g} of them",
             where=name,
             got=f"{len(dataset)} rows, {len(groups)} different prompts",
-            hint="a larger dataset, another share, or a source of its own for evaluation",
+            hint=Prose("a larger dataset, another share, or a source of its own for evaluation"),
         )
     out = set(held)
     train = [index for index in range(len(dataset)) if index not in out]
@@ -67,7 +67,7 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
     """
     if len(dataset) == 0:
         raise DataError(
-            "an empty dataset", where=name, got="0 rows", hint="look at split, select and the held-out share"
+            "an empty dataset", where=name, got="0 rows", hint=Prose("look at split, select and the held-out share")
         )
     for column in columns:
         if column not in dataset.column_names:
@@ -79,7 +79,7 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
                 where=f"{name}, {numbered(empty)} (the first row is 1)",
                 got=repr(dataset[empty[0] - 1][column]),
                 expected="text or messages",
-                hint="drop these rows from the file, or name another column with `rename`",
+                hint=Prose("drop these rows from the file, or name another column with `rename`"),
             )
 
 
@@ -100,9 +100,9 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
         where=name,
         got=f"{value!r:.80} ({type(value).__name__})",
         expected="text, or a list of messages: [{role: user, content: ...}]",
-        hint=f"write it as text, in quotes, or make it of another column: data.prompt='{{{column}}}'"
+        hint=Prose(f"write it as text, in quotes, or make it of another column: data.prompt='{{{column}}}'")
         if column == "prompt"
-        else f"write it as text, in quotes, or name another column: {name}.rename.{column}=COLUMN",
+        else Prose(f"write it as text, in quotes, or name another column: {name}.rename.{column}=COLUMN"),
     )
 
 

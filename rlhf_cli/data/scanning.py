@@ -11,7 +11,7 @@ from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.formats.decoded_text import shorten
 from rlhf_cli.data.formats.json_blocks import arrow_schema
 from rlhf_cli.data.kinds import MIXED, NULL, Kind, kind_of, label, merge
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,12 +97,14 @@ def _mixed(column: str, where: str, value: object, kind: Kind, first: tuple[str,
         where=where,
         got=f"{shorten(str(value), width=40)} ({label(kind)})",
         expected=f"{label(known)}, as {first[1]} in {first[0]}",
-        hint="write every row of a column as one type; numbers that are labels or answers are best written as text",
+        hint=Prose(
+            "write every row of a column as one type; numbers that are labels or answers are best written as text"
+        ),
     )
 
 
 def no_rows(path: Path) -> DataError:
     """Return what is said of a file without rows."""
     return DataError(
-        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", hint="was the file written to its end?"
+        "no rows", where=str(path), got=f"{path.stat().st_size} bytes", hint=Prose("was the file written to its end?")
     )

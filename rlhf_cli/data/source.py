@@ -51,7 +51,7 @@ class Source:
                 "`args` are the arguments of a world; a path takes none",
                 where=f"{self.name}.args",
                 got=dict(self.args),
-                hint=f"~{self.name}.args, or {self.name}.select for fewer rows",
+                hint=f"~{self.name}.args",
             )
         if self.world is not None:
             for key in ("subset", "revision"):

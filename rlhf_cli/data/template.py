@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.suggest import nearest
 from rlhf_cli.template_grammar import ParsedTemplate, is_text, parse
 
@@ -75,7 +75,9 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
                 where=name,
                 got="nothing (null)" if value is None else f"a {type(value).__name__}",
                 expected="text or a number",
-                hint=None if value is None else "name a text column, or let `rename` make this column the prompt",
+                hint=None
+                if value is None
+                else Prose("name a text column, or let `rename` make this column the prompt"),
             )
     return parsed.fill(row)
 

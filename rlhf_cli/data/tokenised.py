@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
@@ -67,7 +67,7 @@ def cut_padding(ids: object, mask: object, where: str) -> list[int]:
             where=where,
             got=f"mask {mask!r:.80}",
             expected="zeros for padding at one end: TRL attends to every token of an answer",
-            hint="drop such rows, or the tokens themselves",
+            hint=Prose("drop such rows, or the tokens themselves"),
         )
     return ids[first : last + 1]
 

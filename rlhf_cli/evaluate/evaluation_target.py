@@ -49,7 +49,7 @@ def find_target(path: Path) -> Target:
                 where=str(path),
                 got="a model folder without a run",
                 expected="the folder of the run, with config.yaml in it",
-                hint="rlhf eval RUN model.path=FOLDER takes the rewards and data of RUN",
+                hint="rlhf eval RUN model.path=FOLDER",
             )
         return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
     run = open_run(path)

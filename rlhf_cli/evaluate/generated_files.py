@@ -28,7 +28,7 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
             where=shown(folder),
             got=", ".join(there),
             expected="a folder without them",
-            hint="--out FOLDER writes elsewhere, --overwrite writes over them",
+            hint="--out FOLDER, or --overwrite",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -106,5 +106,5 @@ def refuse_greedy(temperature: object) -> None:
             where="trainer.args.temperature",
             got=temperature,
             expected="a temperature above 0",
-            hint="rlhf eval RUN has the greedy answer",
+            hint="rlhf eval RUN",
         )

@@ -37,7 +37,7 @@ from rlhf_cli.stack.aggregating import Aggregate
 from rlhf_cli.stack.reward_functions import required_columns
 from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.stack.settled_rows import settled_rows
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
                 where=str(file),
                 got="columns " + ", ".join(rows[0]),
                 expected="prompt and completion, and whatever columns the rewards read",
-                hint=did_you_mean(column, rows[0]),
+                hint=nearest(column, rows[0]),
             )
     return rows
 
@@ -197,7 +197,7 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
             where=where,
             got="columns " + ", ".join(rows[0]),
             expected=f"{column}, which rewards.{component.name} reads",
-            hint=did_you_mean(column, rows[0]) if where != "data" else f"data.rename.{column}=EXISTING_COLUMN",
+            hint=nearest(column, rows[0]) if where != "data" else f"data.rename.{column}=EXISTING_COLUMN",
         )
         for component in stack.components
         for column in required_columns(component.score)

@@ -13,7 +13,7 @@ from rlhf_cli.comparison.windows import BEST, FIRST, LAST, Window
 from rlhf_cli.config.rules.stop_rules import logged_name
 from rlhf_cli.config.schema import expect_section
 from rlhf_cli.config.schema.expect_section import Expectation, checked_expectations, expectations_of
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.json_values import JsonTree, JsonValue, finite_or_none, section
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
@@ -109,7 +109,7 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
             where=f"expect in {folder.config}",
             got=str(frozen),
             expected=str(error),
-            hint="put it right in that file; the run itself is as it was",
+            hint=Prose("put it right in that file; the run itself is as it was"),
         ) from error
 
 

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import Prose, UserError
 
 
 class Hub(Protocol):
@@ -70,10 +70,10 @@ def _asking(repo: str) -> Iterator[None]:
         raise _refused(repo, str(error), "--push OWNER/NAME") from error
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
-        hint = "hf auth whoami: a token with the right to write there" if status in (401, 403) else None
+        hint = "hf auth whoami  # the token needs the right to write there" if status in (401, 403) else None
         raise _refused(repo, f"HTTP {status}: {error!s:.200}", hint) from error
     except (OSError, httpx2.HTTPError) as error:
-        raise _refused(repo, f"{type(error).__name__}: {error!s:.200}", "once there is a network") from error
+        raise _refused(repo, f"{type(error).__name__}: {error!s:.200}", Prose("once there is a network")) from error
 
 
 def _refused(repo: str, got: str, hint: str | None) -> UserError:

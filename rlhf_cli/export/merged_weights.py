@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.export.source_model import SourceModel, read_base_config
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.models.reward_checkpoint import load_reward_model
@@ -93,7 +93,7 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
             where=base,
             got=f"quantization_config: {method}",
             expected="an adapter on weights in float32, bfloat16 or float16",
-            hint="give the adapter away as it is, RUN/model: transformers and vLLM load it on its base",
+            hint=Prose("give the adapter away as it is, RUN/model: transformers and vLLM load it on its base"),
         )
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = getattr(torch, stored, torch.float32)

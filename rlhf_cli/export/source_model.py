@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.errors import ModelError, Prose, RunError
 from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.models.config_json import architectures_of
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder, checkpoints_in, problem_with
@@ -98,7 +98,7 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
             where=str(folder),
             got=", ".join(sorted(path.name for path in folder.iterdir())[:8]),
             expected="*.safetensors; of FSDP and ZeRO a checkpoint has pieces, model/ at the end of a run the whole",
-            hint="rlhf resume RUN, then rlhf export RUN",
+            hint=Prose("rlhf resume RUN, then rlhf export RUN"),
         )
     name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
     if name.endswith("ForSequenceClassification"):
@@ -154,6 +154,6 @@ def read_base_config(base: str) -> JsonTree | None:
             where=base,
             got="no such folder",
             expected="the folder as it was: an adapter without its base is no model",
-            hint="put it back, or set base_model_name_or_path in adapter_config.json to where it is now",
+            hint=Prose("put it back, or set base_model_name_or_path in adapter_config.json to where it is now"),
         )
     return None

@@ -7,7 +7,7 @@ import itertools
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 
 MOST = 50
 
@@ -24,7 +24,7 @@ def alternatives(words: list[str]) -> list[list[str]]:
             where="command line",
             got=f"{len(found)} combinations",
             expected=f"at most {MOST}",
-            hint="fewer values a word",
+            hint=Prose("fewer values a word"),
         )
     return found
 

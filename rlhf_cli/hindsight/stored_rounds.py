@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables import rollout_columns
 
@@ -84,7 +84,9 @@ def read_rounds(run: RunFolder) -> StoredRounds:
             "this run has stored no completions",
             where=run.shown,
             expected="completions/completions_NNNNN.parquet, one a log event",
-            hint="they are written with trainer.args.log_completions=true, and by trainers that sample completions",
+            hint=Prose(
+                "they are written with trainer.args.log_completions=true, and by trainers that sample completions"
+            ),
         )
     rounds: dict[int, StoredRound] = {}
     left_out: list[str] = []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
+from rlhf_cli.errors import ConfigError, Problems, Prose, RunError, UserError
 from rlhf_cli.hindsight.question import Change, Question, why_not_cheap
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.json_values import JsonValue
@@ -25,7 +25,7 @@ _MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
 _OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
 
 
-_SCORE = "rlhf score +exp=NAME --completions RUN scores a table of the run with any reward"
+_SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
 def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
@@ -42,7 +42,7 @@ def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
             where=run.shown,
             got=f"{row.name}, which learns from rows that are given",
             expected="a run of GRPO, RLOO or PPO",
-            hint="rlhf list trainer says what each learns from",
+            hint="rlhf list trainer",
         )
     _refuse_unknown(words, old)
     new = prepare_from(run, words).experiment
@@ -76,7 +76,7 @@ def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: boo
             got=f"{change.old} -> {change.new}",
             expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, primary, truncation;"
             " trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
-            hint="rlhf train asks it of a training",
+            hint=Prose("rlhf train asks it of a training"),
         )
     if not recompute:
         close = nearest(name, old.rewards) if is_new else None
@@ -85,7 +85,7 @@ def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: boo
             where=change.key,
             got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
             expected="one that it has scored" if is_new else None,
-            hint=f"rewards.{close}..." if close else "--recompute scores the stored texts with it",
+            hint=f"rewards.{close}..." if close else "--recompute",
         )
     if (why := why_not_cheap(new, name)) is not None:
         return ConfigError(f"the reward {name!r} is not computed here", where=f"rewards.{name}", got=why, hint=_SCORE)
@@ -104,9 +104,7 @@ def _refuse_unknown(words: list[str], old: Experiment) -> None:
                 where="command line",
                 got=word,
                 expected="one of " + ", ".join(old.rewards),
-                hint=word.replace(named[1], close, 1)
-                if close
-                else "reward@rewards.NAME=... and --recompute, for one of your own",
+                hint=word.replace(named[1], close, 1) if close else "reward@rewards.NAME=... --recompute",
             )
 
 

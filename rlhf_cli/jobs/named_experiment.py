@@ -71,7 +71,7 @@ def _of_which(keys: list[str]) -> ConfigError:
         where="command line",
         got=" ".join(keys) or "no words",
         expected="+exp=NAME, a run folder or run:NAME",
-        hint=" ".join([f"+exp={close}"] if close else ["+exp=quickstart", *keys]) + "; rlhf list exp shows all",
+        hint=" ".join([f"+exp={close}"] if close else ["+exp=quickstart", *keys]) + ", or rlhf list exp",
     )
 
 

@@ -61,7 +61,7 @@ def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) 
             where=str(earlier.path),
             got=f"--steps {steps}",
             expected=f"up to {logged}",
-            hint=f"--steps {logged}, or leave it out",
+            hint=f"--steps {logged}",
         )
     is_whole = status.state == FINISHED and stopped_by_rule(status) is None
     up_to = steps if steps is not None and steps < logged else None if is_whole else logged

@@ -117,11 +117,11 @@ def refusal(
     refused = [verdict for verdict in verdicts if not verdict.is_taken]
     lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
     names = [*(verdict.change.key for verdict in refused if verdict.may_be_named), *allowable]
-    ways = [f"{go_on} goes on with what it was begun with"]
+    ways = [f"{go_on}  # with what it was begun with"]
     if names:
-        ways.append(" ".join(f"--allow {name}" for name in names) + f" takes the new from step {step} on")
+        ways.append(" ".join(f"--allow {name}" for name in names) + f"  # the new from step {step} on")
     if any(not verdict.may_be_named for verdict in refused):
-        ways.append("what cannot be allowed is for a new run: rlhf train ... model.path=CHECKPOINT")
+        ways.append("rlhf train ... model.path=CHECKPOINT  # a new run, where it cannot be allowed")
     return RunError(
         "going on with this would not be the run that was begun",
         where=where,

@@ -85,7 +85,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
             where=str(folder.checkpoints),
             got=f"checkpoint-{step}" if step else "no checkpoint",
             expected=f"checkpoint-{status.step}",
-            hint=f"rlhf train ... model.path={folder.model} starts a new run from its weights",
+            hint=f"rlhf train ... model.path={folder.model}",
         )
     notices = []
     if not provenance:
@@ -129,8 +129,8 @@ def _refuse(
         lines = [str(error.got)] if error.got else []
         error.got = "\n".join([*lines, *(file.describe() for file in not_allowed)])
         if all(verdict.is_taken for verdict in verdicts):
-            error.expected = "the files it was begun with"
-            error.hint = "put them back, or\n" + str(error.hint).partition("\n")[2]
+            error.expected = "the files it was begun with, put back"
+            error.hint = str(error.hint).partition("\n")[2]
     raise error
 
 

@@ -108,8 +108,8 @@ def _instead(name: str, root: Path) -> str:
         return f"rlhf train +exp={experiment}"
     if (close := nearest(experiment, known)) is None:
         newest = newest_run(root, finished=True)
-        return "rlhf list exp shows what can be trained" if newest is None else newest.shown
-    return f"rlhf train +exp={close}, then {_PREFIX}{close}"
+        return "rlhf list exp" if newest is None else newest.shown
+    return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
 
 
 def _but_sweeps(folder: Path) -> str:

@@ -16,6 +16,7 @@ class Shape(BaseModel):
 class Problem(Shape):
     """Something that is wrong: `what`, `where` (key, file and line), what was got and expected, what to type next.
 
+    `try` can be typed as it stands, but for words in capitals; `advice` is what to do in words. One of them is null.
     `kind` is the name of the error: ConfigError, DataError, RewardError, ModelError, RunError ...
     """
 
@@ -25,6 +26,7 @@ class Problem(Shape):
     got: str | None
     expected: str | None
     hint: str | None = Field(alias="try")
+    advice: str | None
 
 
 class Problems(Shape):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _precision(launch: Launch, built: BuiltAs) -> UserError | None:
     seen = _PRECISION.get(built.mixed_precision, built.mixed_precision)
     if launch.precision in ("auto", seen):
         return None
-    hint = f"launch.precision={seen}, or env | grep ACCELERATE, and unset what is there"
+    hint = Prose(f"launch.precision={seen}, or env | grep ACCELERATE, and unset what is there")
     return _other("precision", launch.precision, seen, hint)
 
 

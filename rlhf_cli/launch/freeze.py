@@ -67,7 +67,7 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             f"run {experiment.run.name!r} is queued: Slurm will start it",
             where=str(folder.path),
             got=f"job {status.job_id}",
-            hint=f"run.name=ANOTHER; `rlhf status {folder.shown}` says whether it still waits",
+            hint=f"run.name=ANOTHER, or rlhf status {folder.shown}",
         )
     if experiment.run.resume == "never":
         told = told_state(status.state, status.reason)

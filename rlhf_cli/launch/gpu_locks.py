@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.plan.devices import gpu_identity
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.runs.process_identity import this_process
@@ -91,7 +91,7 @@ def holding(gpus: Sequence[str], run: str) -> Iterator[None]:
             where=f"GPU {', '.join(gpus)}",
             got="\n".join(f"GPU {gpu}: {holder.describe()}" for gpu, holder in busy.items()) or "one that says no name",
             expected="a GPU of its own for every run",
-            hint=f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 where two are to share it",
+            hint=Prose(f"CUDA_VISIBLE_DEVICES=ANOTHER rlhf ..., or wait for it; {_SHARE}=1 where two are to share it"),
         )
     try:
         yield

@@ -102,13 +102,13 @@ class Hang:
         return _quoted(self.rewards) or self.phase
 
     def _hint(self) -> str:
-        longer = "launch.hang_timeout_s=3600 (or off) where it needs that long"
+        longer = "launch.hang_timeout_s=3600  # or off, where it needs that long"
         if not self.rewards:
             return longer
         key = f"rewards.{self.rewards[0]}"
         if self.holds_interpreter:
-            return f"{key}.isolate=true runs it in processes that can be killed: here no deadline can interrupt it"
-        return f"{key}.timeout_s=60 ends a call after so long, {key}.isolate=true a row; {longer}"
+            return f"{key}.isolate=true  # in processes that can be killed: here no deadline can interrupt it"
+        return f"{key}.timeout_s=60  # ends a call after so long\n{key}.isolate=true  # ends a row\n{longer}"
 
 
 def hang_of(folder: Path, rank: int, *, stacks: tuple[tuple[str, ...], ...] = (), **known: bool) -> Hang:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RlhfError
+from rlhf_cli.errors import Prose, RlhfError
 from rlhf_cli.memory.memory_advice import memory_advice
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.runs.pulse import Pulse, in_words
@@ -65,7 +65,9 @@ def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *,
         got="; ".join(_told(str(cause), _GPU_PARTS if on_gpu else _CPU_PARTS) or [_first_line(cause)])
         + (_peak() if on_gpu else _left()),
         expected="that it fits",
-        hint="one of these, the cheapest first:\n" + "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1)),
+        hint=Prose(
+            "one of these, the cheapest first:\n" + "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1))
+        ),
     )
 
 

@@ -96,7 +96,7 @@ def _wait(plan: ServerPlan, keeper: subprocess.Popen[bytes], console: Console, t
 
 
 def _failed(plan: ServerPlan, what: str) -> RankFailed:
-    hint = "launch.rollout=hf, or what the lines above ask for"
+    hint = "launch.rollout=hf  # or what the lines above ask for"
     return RankFailed(what, where=os.path.relpath(plan.log), got=last_lines(plan), hint=hint)
 
 

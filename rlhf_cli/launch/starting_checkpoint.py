@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -32,7 +32,7 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
             where=str(folder.checkpoints),
             got="\n".join(skipped),
             expected=f"one whose files are as its {MANIFEST} says",
-            hint="move these away, and the run starts at step 0",
+            hint=Prose("move these away, and the run starts at step 0"),
         )
     if is_main:
         for line in skipped:

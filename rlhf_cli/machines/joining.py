@@ -22,6 +22,7 @@ from rlhf_cli.errors import (
     EXIT_USER_ERROR,
     ConfigError,
     Preempted,
+    Prose,
     RankFailed,
     RunError,
     UserError,
@@ -66,7 +67,7 @@ def invited(place: MeetingPlace, console: Console) -> Invitation:
             "the first machine is not known here",
             got=str(place),
             expected="its name or address as this machine reaches it",
-            hint="rlhf join HOST:PORT, the line that it printed",
+            hint="rlhf join HOST:PORT",
         )
     _wait_for_first(place, console)
     meeting = entered(place)
@@ -90,7 +91,7 @@ def train_with_others(invitation: Invitation, console: Console) -> None:
             f"all {offer.nodes} machines of this run are there already",
             where=str(invitation.place),
             got=f"one more: {socket.gethostname()}",
-            hint=f"launch.nodes={offer.nodes + 1} on {offer.host}, or wait until it has ended",
+            hint=Prose(f"launch.nodes={offer.nodes + 1} on {offer.host}, or wait until it has ended"),
         )
     plan, launch = _planned(invitation, place)
     secret = read_secret(folder) or ""
@@ -128,7 +129,9 @@ def _planned(invitation: Invitation, place: int) -> tuple[LaunchPlan, Launch]:
             expected=f"{offer.processes} processes"
             + (f" on {wanted} GPUs" if wanted else " on the CPU, as on")
             + f" {offer.host}",
-            hint=f"launch.processes={gpus} on {offer.host}" if 0 < gpus < wanted else "CUDA_VISIBLE_DEVICES, on either",
+            hint=Prose(f"launch.processes={gpus} on {offer.host}")
+            if 0 < gpus < wanted
+            else Prose("CUDA_VISIBLE_DEVICES, on either"),
         )
     return plan.having(towards(invitation.place.host)), launch
 
@@ -145,7 +148,7 @@ def _wait_for_first(place: MeetingPlace, console: Console) -> None:
                     where=str(place),
                     got=f"{reason}, for {seconds:.0f} s",
                     expected="`rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT`, which waits there",
-                    hint="start it, and look whether a firewall lets this port through",
+                    hint=Prose("start it, and look whether a firewall lets this port through"),
                 )
             bar.update(f"it does not answer yet ({reason}): {seconds:.0f} of {JOIN_TIMEOUT_S:.0f} s")
             time.sleep(EVERY_S)
@@ -198,7 +201,7 @@ def _same_folder(offer: Offer) -> RunFolder:
         where=offer.run,
         got=f"another folder of that name than {offer.host} has" if folder.path.is_dir() else "no such folder",
         expected="a file system that all machines share, under the same path",
-        hint=f"run.root=/a/shared/folder on {offer.host}",
+        hint=Prose(f"run.root=/a/shared/folder on {offer.host}"),
     )
 
 
@@ -233,7 +236,7 @@ def _conclude(invitation: Invitation, line: Line, console: Console) -> None:
             f"{offer.host}, the first machine, is gone: the ranks here were ended",
             where=offer.run,
             got=line.broken or f"nothing was heard of it for {LOST_S:.0f} s",
-            hint=f"rlhf resume {os.path.relpath(offer.run)} there, and rlhf join {invitation.place} here",
+            hint=Prose(f"rlhf resume {os.path.relpath(offer.run)} there, and rlhf join {invitation.place} here"),
         )
     if verdict.exit_code == EXIT_OK:
         console.print(f"{verdict.message}; {offer.host} shows how", highlight=False)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.measure.score_correlations import as_array, mean_ranks
 from rlhf_cli.numerics.intervals import Estimate, wilson
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 _TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
 _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
@@ -49,7 +49,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
             where="--label",
             got="columns " + ", ".join(columns),
             expected="a column that says of each answer whether it is good",
-            hint=did_you_mean(column, columns),
+            hint=nearest(column, columns),
         )
     labels: list[bool | None] = []
     for number, row in enumerate(rows):
@@ -65,7 +65,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
                 where=f"--label {column}, row {number + 1} (the first row is 1)",
                 got=repr(value)[:80],
                 expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
-                hint="a column of grades correlates: it is no label. Write whether each answer is good",
+                hint=Prose("a column of grades correlates: it is no label. Write whether each answer is good"),
             )
     return labels
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.completion_text import Completion
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 Row: TypeAlias = dict[str, object]
 """Column -> value of one dataset row."""
@@ -41,7 +41,7 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
                 where="the evaluation rows",
                 got="columns " + ", ".join(rows[0]),
                 expected="prompt, chosen, rejected; or chosen and rejected with the prompt in both",
-                hint=did_you_mean(column, rows[0]),
+                hint=nearest(column, rows[0]),
             )
     parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
     return Pairs([one for one, _, _ in parted], [one for _, one, _ in parted], [one for _, _, one in parted])

@@ -11,7 +11,7 @@ from typing import SupportsFloat
 import torch
 from torch import Tensor
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.preference_pairs import Pairs, Row, pairs_of
 from rlhf_cli.measure.reward_model_results import (
@@ -34,7 +34,7 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.numerics import calibration
 from rlhf_cli.numerics.grouped_intervals import student_of_groups, wilson_of_groups
 from rlhf_cli.numerics.intervals import Estimate, wilson
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.suggest import nearest
 
 _BINS = 10
 _QUANTILES = 5
@@ -192,7 +192,7 @@ def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> Marg
             where=f"the evaluation rows, {' and '.join(choices[0])}",
             got=repr(sides[bad - 1])[1:-1],
             expected="a number, written without quotes",
-            hint="data.eval.rename={old_margin: margin} takes the column out of the way",
+            hint=Prose("data.eval.rename={old_margin: margin} takes the column out of the way"),
         )
     numbers = [[float(value) if isinstance(value, SupportsFloat) else math.nan for value in side] for side in sides]
     margins = [one[0] - sum(one[1:]) for one in numbers]
@@ -243,7 +243,7 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
             f"no column {column!r} to slice by",
             where="--slice",
             got="columns " + ", ".join(rows[0]),
-            hint=did_you_mean(column, rows[0]),
+            hint=nearest(column, rows[0]),
         )
     groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):

@@ -163,7 +163,7 @@ def _lost_head(path: str, keys: set[str]) -> ModelError:
         where=_WHERE,
         got=f"{', '.join(sorted(keys))} not in the files of {path}",
         expected="a reward model with its head, or a critic that a run saved",
-        hint="critic.init=policy for a new critic on the policy's weights",
+        hint="critic.init=policy",
     )
 
 

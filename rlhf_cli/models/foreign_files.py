@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from rlhf_cli.errors import ModelError, RlhfError, RunError, in_a_line
+from rlhf_cli.errors import ModelError, Prose, RlhfError, RunError, in_a_line
 
 _CODE = "resolve_trust_remote_code"
 _PICKLE = "torch/serialization.py"
@@ -66,7 +66,7 @@ def _of_own_code(model: str, paths: Mapping[str, str | None]) -> ModelError:
         "the model brings code of its own, and loads only with it; none of it was executed",
         where=f"{key}: {model}",
         expected="a model that transformers knows by itself, or code that you have read and trust",
-        hint="model.trust_remote_code=true, on the command line" if key.startswith("model.") else None,
+        hint="model.trust_remote_code=true" if key.startswith("model.") else None,
     )
 
 
@@ -77,7 +77,7 @@ def failing_template(got: str, *, where: str) -> ModelError:
         where=where,
         got=got,
         expected="a template that writes out the conversations of the data",
-        hint="model.tokenizer=FOLDER_OR_HUB_ID of a model whose template does",
+        hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
     )
 
 
@@ -87,7 +87,7 @@ def _of_pickle(got: str, file: str, paths: Mapping[str, str | None]) -> ModelErr
         where=f"{_key_of(str(Path(file).parent), paths)}: {file}",
         got=got,
         expected="weights as safetensors, or a pickle of tensors alone",
-        hint="a copy of the model with model.safetensors in it",
+        hint=Prose("a copy of the model with model.safetensors in it"),
     )
 
 
@@ -99,7 +99,9 @@ def _of_checkpoint(got: str, file: str) -> RunError:
         where=file,
         got=got,
         expected="files that this run wrote: somebody has changed both",
-        hint=f"move {folder.name} away: `rlhf resume` then goes on from the one before it, or from the beginning",
+        hint=Prose(
+            f"move {folder.name} away: `rlhf resume` then goes on from the one before it, or from the beginning"
+        ),
     )
 
 

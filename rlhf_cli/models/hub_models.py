@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from transformers import AutoConfig
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
@@ -31,7 +31,7 @@ def _model_error(name: str, where: str, error: OSError) -> ModelError:
             f"the hub gives {name} only to whom its owner has let in",
             where=where,
             got="a gated repository, and no token in the environment that opens it",
-            hint=f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=...",
+            hint=Prose(f"ask for access at https://huggingface.co/{name}, then export HF_TOKEN=..."),
         )
     if any(isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError) for cause in causes):
         return ModelError(
@@ -44,7 +44,7 @@ def _model_error(name: str, where: str, error: OSError) -> ModelError:
         f"{name} cannot be reached on the hub, and is not in the cache",
         where=where,
         got=str(error).splitlines()[0],
-        hint=f"`hf download {name}` where there is a network, or model.path=FOLDER",
+        hint=f"hf download {name}, or model.path=FOLDER",
     )
 
 

@@ -17,7 +17,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import apply_chat_template, is_conversational
 
-from rlhf_cli.errors import ModelError, in_a_line
+from rlhf_cli.errors import ModelError, Prose, in_a_line
 from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 from rlhf_cli.packing.kernel_choice import distrust, heads_of_model, why_a_row_each
@@ -119,7 +119,9 @@ class RewardModelScorer:
                 where=where_reward_model(self.path),
                 got="a tokenizer without chat_template",
                 expected="the template that the reward model was trained with, in its own folder",
-                hint="plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json",
+                hint=Prose(
+                    "plain prompts (data.prompt='{question}'), or a chat_template.jinja beside its tokenizer.json"
+                ),
             )
 
     def _text(self, prompt: object, completion: object) -> str:
@@ -232,7 +234,7 @@ class RewardModelScorer:
                     where=where_reward_model(self.path),
                     got=score,
                     expected="a finite logit",
-                    hint="dtype: float32 (float16 overflows in many models)",
+                    hint=Prose("dtype: float32 (float16 overflows in many models)"),
                 )
 
 

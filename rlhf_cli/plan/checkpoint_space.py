@@ -25,7 +25,7 @@ _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
 _ADAPTER_BYTES = 4
 """PEFT trains adapters in float32, whatever the model's dtype is."""
-_WAYS_OUT = "run.root=A_LARGER_DISK; trainer.args.save_total_limit=1; trainer.args.save_only_model=true (not exact)"
+_WAYS_OUT = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
 
 
 @dataclass(frozen=True)

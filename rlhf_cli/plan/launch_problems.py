@@ -15,7 +15,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.rollout_rules import NAMES_A_SERVER, rollout_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.plan.accelerate_environment import accelerate_environment
 from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
 from rlhf_cli.plan.devices import count_processes, is_left_to_a_node, may_have_other_gpus, num_gpus
@@ -134,7 +134,7 @@ def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     left = there - launch.rollout_gpus
     fewer = f"launch.processes={left}"
     if launch.accelerate_config is not None:
-        fewer = f"num_processes: {left} in {launch.accelerate_config}"
+        fewer = Prose(f"num_processes: {left} in {launch.accelerate_config}")
     yield ConfigError(
         "more GPUs are asked for than there are",
         where=origins.where(key),
@@ -159,7 +159,7 @@ def _strategy_problems(experiment: Experiment, row: StrategyRow, origins: Origin
             f"launch.strategy={row.name} needs {row.package}, which is not installed",
             where=where,
             got=row.name,
-            hint=f"pip install {row.package}, or launch.strategy=fsdp2",
+            hint=f"pip install {row.package}, or launch.strategy={'ddp' if runs_on_cpu(experiment) else 'fsdp2'}",
         )
     if experiment.launch.rollout.startswith("vllm") and runs_on_cpu(experiment):
         yield ConfigError(
@@ -192,7 +192,7 @@ def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[Us
             where=origins.where(key),
             got=f"{host}:{port}: {reason}",
             expected="a server that runs: docs/launch.md has the command",
-            hint="launch.rollout_gpus=1 without this argument, and the run starts its own",
+            hint=Prose("launch.rollout_gpus=1 without this argument, and the run starts its own"),
         )
 
 
@@ -230,7 +230,7 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
             expected="a port that is free" if is_taken else "where the machines meet is the first, which this one is",
             hint=f"launch.rdzv={place.host}:{place.port + 1}"
             if is_taken
-            else f"launch.rdzv={own_host()}:{place.port}, or `rlhf join {place}` to be one of the others",
+            else f"launch.rdzv={own_host()}:{place.port}, or rlhf join {place}",
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.model_folders import describe_model, describe_reward_model
 from rlhf_cli.models.tokenizer_files import read_json
 
@@ -42,7 +42,7 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
                 where=where,
                 got=described,
                 expected="a causal language model",
-                hint="the model it was trained from; a reward model belongs to rewards.NAME.model",
+                hint=Prose("the model it was trained from; a reward model belongs to rewards.NAME.model"),
             )
         describe_reward_model(model.path, where=where)  # raises if it has several labels
     return described + more

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from rlhf_cli.config.argument_numbers import real_number, whole_number, whole_number_or_none
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.trl_args import TrainerFields
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
+
+_MORE = Prose("more rows")
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,13 @@ def _smaller_batch(global_batch: int, micro_batches: int, processes: int, num_ge
     for per_device in range(global_batch // processes - 1, 0, -1):
         prompts, rest = divmod(per_device * processes * micro_batches, num_generations)
         if not rest and prompts <= num_rows:
-            return f"trainer.args.per_device_train_batch_size={per_device}, or more rows"
-    return "more rows"
+            return f"trainer.args.per_device_train_batch_size={per_device}"
+    return _MORE
 
 
 def _smaller_round(divisor: int, most: int) -> str:
     size = most // divisor * divisor
-    return (f"trainer.args.generation_batch_size={size}, or " if size else "") + "more rows"
+    return f"trainer.args.generation_batch_size={size}" if size else _MORE
 
 
 def _require_at_least(least: int, name: str, value: int, origins: Origins) -> None:

@@ -224,7 +224,7 @@ class JsonClient:
     def _key_hint(self) -> str:
         if self._api_key_env is None:
             return "args.api_key_env=NAME_OF_A_VARIABLE"
-        return f"another key in {self._api_key_env}"
+        return f"export {self._api_key_env}=...  # another key"
 
     def _scrubbed(self, text: str) -> str:
         """Remove the key from a text: a server may repeat in its answer what it was sent."""

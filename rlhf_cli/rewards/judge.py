@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_cli.cache_folder import cache_folder
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.remote.chat_client import ChatClient
 from rlhf_cli.remote.http_client import shown, together
 from rlhf_cli.remote.reply_cache import ReplyCache
@@ -146,7 +146,9 @@ class Judge:
                 where=f"row {row}, {self!r}",
                 got=_shortened(reply),
                 expected=f"text that matches {self._pattern.pattern}",
-                hint="args.max_tokens: it was cut off" if finish == "length" else "let the rubric say how to answer",
+                hint=Prose("args.max_tokens: it was cut off")
+                if finish == "length"
+                else Prose("let the rubric say how to answer"),
             ) from None
         if not low <= score <= high:
             raise RewardError(

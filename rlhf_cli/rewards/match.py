@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
@@ -98,5 +98,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             where="args.pattern",
             got=repr(pattern),
             expected="Python `re` syntax",
-            hint="quote it with single quotes in YAML; double quotes turn \\b into a backspace",
+            hint=Prose("quote it with single quotes in YAML; double quotes turn \\b into a backspace"),
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.checkpoint_folders import MANIFEST
 
 _STATE = {
@@ -29,5 +29,7 @@ def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
         f"the checkpoint lacks {' and '.join(missing)}: what follows would be another run",
         where=str(checkpoint),
         expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
-        hint="run.resume_weights_only=true goes on from the weights: optimizer, schedule and random numbers start anew",
+        hint=Prose(
+            "run.resume_weights_only=true goes on from the weights: optimizer, schedule and random numbers start anew"
+        ),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_cli.errors import RlhfError, RunError
+from rlhf_cli.errors import Prose, RlhfError, RunError
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,9 +48,11 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
         where=str(path),
         got=f"{free} bytes ({size(free)}) free; {_first_line(error)}",
         expected=f"{wanted} for what was being written, which is removed again",
-        hint="make room, then `rlhf resume`"
-        + (f": {kept.name} is whole and the run goes on from it" if kept is not None else "")
-        + "; trainer.args.save_total_limit=1 keeps one checkpoint only",
+        hint=Prose(
+            "make room, then `rlhf resume`"
+            + (f": {kept.name} is whole and the run goes on from it" if kept is not None else "")
+            + "; trainer.args.save_total_limit=1 keeps one checkpoint only"
+        ),
     )
 
 

@@ -25,7 +25,7 @@ def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_
     """
     run = newest_run(finished=finished)
     if run is None:
-        return f"{FIRST_RUN}, then {command} run:quickstart{more}"
+        return f"{FIRST_RUN} && {command} run:quickstart{more}"
     named = os.path.join(*Path(run.shown).parts[:2]) if all_of_it else run.shown
     return f"{command} {shlex.quote(named)}{more}"
 

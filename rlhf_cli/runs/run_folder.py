@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
@@ -169,7 +169,7 @@ def refuse_links(folder: Path) -> None:
             where=str(folder),
             got="\n".join(shown[:_MOST_LINKS]),
             expected="files and folders of its own",
-            hint=f"put what it leads to in its place: rm {shlex.quote(str(found[0]))}; cp -r ...",
+            hint=f"rm {shlex.quote(str(found[0]))} && cp -r ... {shlex.quote(str(found[0]))}",
         )
 
 
@@ -194,8 +194,8 @@ def _instead(path: Path) -> str:
     while not folder.is_dir():
         folder = folder.parent
     if not path.is_absolute() and not root.is_dir():
-        return f"{FIRST_RUN} makes a run"
-    return "rlhf status shows what there is" if folder == root else f"ls {os.path.relpath(folder)}"
+        return FIRST_RUN
+    return "rlhf status" if folder == root else f"ls {os.path.relpath(folder)}"
 
 
 def _runs_held(path: Path) -> tuple[str, Path] | None:
@@ -274,7 +274,7 @@ def unreadable(path: Path, got: str) -> RunError:
         where=os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path),
         got="an empty file" if size == 0 else got,
         expected="what a run wrote there: a process that was killed, a full disk or an editor may have cut it",
-        hint=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),
+        hint=Prose(_WAYS_OUT.get(path.name.partition(":")[0], "move it away")),
     )
 
 

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 
 _FILE = "text_endings.json"
 _KEY = "plain_texts_end_with_eos"
@@ -39,5 +39,5 @@ def trained_with_eos(model: str | Path) -> bool | None:
             where=str(file),
             got=f"{type(error).__name__}: {error}",
             expected=f'{{"{_KEY}": true}} or false',
-            hint="without the file nothing is known, and texts are scored without the token",
+            hint=Prose("without the file nothing is known, and texts are scored without the token"),
         ) from error

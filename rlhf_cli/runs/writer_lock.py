@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from filelock import FileLock, Timeout
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
@@ -65,7 +65,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
                 where=str(folder.path),
                 got=error.strerror or str(error),
                 expected="a folder in which a run can write its checkpoints and metrics",
-                hint=f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that",
+                hint=Prose(f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that"),
             ) from error
         yield taken_over
     finally:
@@ -118,7 +118,7 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
                 where=str(folder.path),
                 got=before.describe(),
                 expected=f"a {what} that nobody else writes to: look on {before.process.host}",
-                hint="--take-over, where that process is gone",
+                hint=Prose("--take-over, where that process is gone"),
             )
         said = said or f"taken over from {before.describe()}, which ended without a last word"
     return said
@@ -145,5 +145,5 @@ def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
         where=str(folder.path),
         got=got,
         expected="one writer at a time: wait for it, or end it",
-        hint=f"run.name=ANOTHER for a {what} beside it",
+        hint="run.name=ANOTHER",
     )

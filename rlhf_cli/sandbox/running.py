@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.sandbox.command import PATH, PYTHONPATH, command, interpreter, visible
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
             "the sandbox for model-written code failed",
             got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
             expected="a program that is started, whatever it does then",
-            hint="docs/sandbox.md says what a machine has to allow",
+            hint=Prose("docs/sandbox.md says what a machine has to allow"),
         )
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
     returncode = facts.get("returncode", -signal.SIGKILL)

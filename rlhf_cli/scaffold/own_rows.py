@@ -11,7 +11,7 @@ from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.kinds import BOOL, INTEGER, NUMBER, TEXT, kind_of, label
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import Source
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.scaffold.trainings import RowKind, Training
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -142,7 +142,7 @@ def _look_at(path: str) -> Preview:
             where="--data",
             got=path,
             expected="sample, or a file of yours: JSONL, JSON, CSV, Parquet",
-            hint=f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml",
+            hint=Prose(f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml"),
         )
     try:
         return peek(source, limit=_LOOKED_AT_ROWS)

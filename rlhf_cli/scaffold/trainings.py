@@ -66,7 +66,5 @@ def training_named(word: str, *, is_answer: bool = False) -> Training:
         where="trainer" if is_answer else "--trains",
         got=word,
         expected="one of " + ", ".join(TRAININGS),
-        hint=f"{'' if is_answer else '--trains '}{close}"
-        if close
-        else "rlhf list trainer shows all there are, for an experiment by hand",
+        hint=f"{'' if is_answer else '--trains '}{close}" if close else "rlhf list trainer",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from rlhf_cli.config.schema.launch_section import Slurm
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.suggest import nearest
 
 _SINFO_TIMEOUT_S = 20.0
@@ -41,7 +41,7 @@ def refusal(said: str, slurm: Slurm) -> ConfigError:
             where="launch.slurm",
             got=said,
             expected="a login node of a cluster that is up: `sinfo` lists its partitions",
-            hint="launch=auto, to train on this machine",
+            hint="launch=auto",
         )
     about = next((key for text, key in _ABOUT.items() if text in said.lower()), None)
     if about == "partition":
@@ -61,7 +61,9 @@ def refusal(said: str, slurm: Slurm) -> ConfigError:
         "Slurm does not take the job",
         where=key,
         got=said if value is None else f"{value}\n{said}",
-        hint=f"{key}=..." if about else "sbatch's own words are above; launch.slurm.extra holds options of sbatch",
+        hint=f"{key}=..."
+        if about
+        else Prose("sbatch's own words are above; launch.slurm.extra holds options of sbatch"),
     )
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from rlhf_cli.config.schema.launch_section import Slurm
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 
 _SINFO_TIMEOUT_S = 20.0
 _OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
@@ -31,7 +31,7 @@ def refuse_own_folder(root: Path, slurm: Slurm) -> None:
             where="run.root",
             got=f"{root}, on {mount} ({kind}); jobs may run on {_few(others)}",
             expected="a folder that every node sees under the same path (NFS, Lustre, GPFS, ...)",
-            hint="run.root=/a/shared/folder, or launch.slurm.shared_folder=true where the nodes do see it",
+            hint=Prose("run.root=/a/shared/folder, or launch.slurm.shared_folder=true where the nodes do see it"),
         )
 
 

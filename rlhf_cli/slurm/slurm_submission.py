@@ -159,5 +159,5 @@ def _need_slurm() -> None:
             f"Slurm is not on this machine: there is no {missing[0]}",
             where="launch.slurm",
             expected="a login node of a cluster that Slurm runs",
-            hint="launch=auto, to train on this machine",
+            hint="launch=auto",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import Prose, RewardError, RewardFailed
 from rlhf_cli.stack.returned_scores import LARGEST
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
@@ -34,7 +34,7 @@ def aggregated(
             "the aggregate failed",
             where="aggregate",
             got=f"{type(error).__name__}: {error}",
-            hint="an entry is None where the reward does not apply to the row" if has_none else None,
+            hint=Prose("an entry is None where the reward does not apply to the row") if has_none else None,
         ) from error
     totals: list[float | None] = []
     wrong = []

@@ -110,7 +110,7 @@ def _of_row(batch: Batch, row: int) -> str:
 
 def _hint(call: FailedCall, replay: str | None) -> str:
     name = call.component.name
-    lines = [said_of_replay(replay), f"rewards.{name}.on_error=exclude keeps the run alive"]
+    lines = [said_of_replay(replay), f"rewards.{name}.on_error=exclude  # keeps the run alive"]
     if call.is_timeout:
-        lines.append(f"rewards.{name}.timeout_s gives it longer, or off")
+        lines.append(f"rewards.{name}.timeout_s=off  # or a number of seconds")
     return "\n".join(line for line in lines if line is not None)

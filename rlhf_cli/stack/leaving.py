@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from rlhf_cli.errors import RewardFailed
+from rlhf_cli.errors import Prose, RewardFailed
 
 
 class EndedProcess(BaseException):
@@ -107,7 +107,7 @@ def left(reward: str, error: BaseException) -> RewardFailed:
         where=f"rewards.{reward}",
         got=called,
         expected="scores, or an exception, for which there is on_error",
-        hint=f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row",
+        hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
     )
     failed.reward = reward
     failed.__cause__ = error

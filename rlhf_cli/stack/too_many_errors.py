@@ -61,7 +61,7 @@ class ErrorCounts:
                     line
                     for line in (
                         said_of_replay(replay),
-                        "reward_errors.jsonl in the run folder has the rows; guards.max_error_share=1 goes on",
+                        "guards.max_error_share=1  # goes on; reward_errors.jsonl in the run folder has the rows",
                     )
                     if line is not None
                 ),

@@ -60,7 +60,7 @@ def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: li
             where="command line",
             got=" ".join(words),
             expected="no other values: its runs are to be compared",
-            hint=f"rlhf resume {RunFolder(folder).shown}, or a new sweep",
+            hint=f"rlhf resume {RunFolder(folder).shown}",
         )
     refuse_links(folder)
     if is_search(folder):
@@ -93,7 +93,7 @@ def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions
             "a search does not try again what has failed: it proposes something else",
             where="command line",
             got="--failed",
-            hint=f"rlhf resume {RunFolder(folder).shown}, for the trials that are left",
+            hint=f"rlhf resume {RunFolder(folder).shown}",
         )
     for config in sorted(folder.glob("*/config.yaml")):
         refuse_foreign_code(

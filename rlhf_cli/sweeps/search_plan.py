@@ -115,7 +115,7 @@ def _refuse(space: Space, sweep: Sweep, experiment: Experiment) -> None:
             "a search that may set nothing",
             where="sweep.space",
             expected="keys and what they may be",
-            hint="'rewards.NAME.weight=interval(0,2)', typed, or sweep=weights",
+            hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights",
         )
     refuse_seeds(space)
     moving = [key for key in space if moves_the_total(key)]

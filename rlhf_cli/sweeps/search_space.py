@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, Prose
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -102,7 +102,7 @@ def refuse_seeds(space: Space) -> None:
                 "the best seed is luck, and no setting to search for",
                 where="command line",
                 got=f"{key} in the space of the search",
-                hint="rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended",
+                hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
             )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK, ConfigError, Prose
 from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
@@ -98,7 +98,7 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
             "some of the runs would go to Slurm and some be run here",
             where="launch",
             expected="a sweep that is one or the other",
-            hint="two sweeps",
+            hint=Prose("two sweeps"),
         )
     if asked == {False}:
         return False

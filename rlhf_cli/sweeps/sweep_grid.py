@@ -12,8 +12,8 @@ from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.overrides import quote_paths, refuse_hydra
-from rlhf_cli.errors import ConfigError, Problems, UserError
-from rlhf_cli.suggest import did_you_mean
+from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
+from rlhf_cli.suggest import nearest
 from rlhf_cli.sweeps.job_names import names_of
 
 
@@ -71,7 +71,7 @@ def grid_of(typed: list[str]) -> Grid:
                 where="command line",
                 got=" ".join(typed) or "no values",
                 expected="a key with several values, such as seed=1,2,3 or 'seed=range(0,5)'",
-                hint="the same without -m, for one run",
+                hint=Prose("the same without -m, for one run"),
             )
         )
     if len(problems) == 1:
@@ -124,7 +124,7 @@ def _parsed(text: str) -> Override | None:
             where="command line",
             got=text if is_empty else f"{text}\n{said}",
             expected="values with commas between them, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'",
-            hint="quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\"",
+            hint=Prose("quotes within quotes where a value holds a comma, a bracket or =: \"key='a, b',c\""),
         ) from None
 
 
@@ -138,7 +138,7 @@ def _axis(override: Override) -> Axis:
             where="command line",
             got=override.input_line,
             expected="values that can be counted",
-            hint=f"'{shown}=range(START,STOP,STEP)', {shown}=a,b,c, or a search: sweep=weights (rlhf list sweep)",
+            hint=f"'{shown}=range(START,STOP,STEP)', or {shown}=a,b,c, or sweep=weights",
         )
     elements = _options(override, value) if isinstance(value, Glob) else _elements(override)
     if not elements:
@@ -195,7 +195,7 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
             where="command line",
             got=override.input_line,
             expected="one of " + ", ".join(known),
-            hint=did_you_mean(group, known),
+            hint=nearest(group, known),
         )
     chosen = pattern.filter(sorted(known[group]))
     if not chosen:

@@ -78,7 +78,11 @@ _ROWS = (
         "ddp",
         "all of it",
         frozenset({"NO", "MULTI_CPU", "MULTI_GPU"}),
-        conflicts=(Conflict("offload", "every process holds all of the model", "launch.strategy=fsdp2, or zero3"),),
+        conflicts=(
+            Conflict(
+                "offload", "every process holds all of the model", "launch.strategy=fsdp2, or launch.strategy=zero3"
+            ),
+        ),
     ),
     StrategyRow(
         "fsdp2",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import Prose, UserError
 from rlhf_cli.json_values import section
 from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.found_runs import runs_in
@@ -68,10 +68,12 @@ def check_server() -> None:
             f"nobody is logged in to wandb at {host}",
             got="no WANDB_API_KEY, and no login in ~/.netrc",
             expected="an account for the runs to go to",
-            hint="wandb login, or export WANDB_API_KEY=...; then the same command again",
+            hint="wandb login, or export WANDB_API_KEY=...",
         )
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError("wandb cannot be reached", got=silence, hint="the same command again when there is a network")
+        raise UserError(
+            "wandb cannot be reached", got=silence, hint=Prose("the same command again when there is a network")
+        )
 
 
 def by_wandb(files: Sequence[Path]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _REFERENCE_FILE = "reference.pt"
 _PLAIN = (str, int, float, bool, type(None), torch.Tensor)
-_START_OVER = "rlhf train ... model.path=CHECKPOINT starts a new run from its weights"
+_START_OVER = "rlhf train ... model.path=CHECKPOINT"
 
 
 Table: TypeAlias = dict[str, list[object] | dict[str, list[object]]]

@@ -18,7 +18,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
-from rlhf_cli.errors import GuardStopped
+from rlhf_cli.errors import GuardStopped, Prose
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.pulse import CHECKS, during
 from rlhf_cli.trainers.additions import Additions
@@ -121,7 +121,7 @@ class FiniteSteps(TrlTrainer):
             where=f"{os.path.relpath(file)} has the batch",
             got="\n".join(details),
             expected="finite numbers; nothing of this step was saved",
-            hint=way_out[0],
+            hint=Prose(str(way_out[0])),
         ) from cause
 
     def _way_out(self, folder: Path) -> str:

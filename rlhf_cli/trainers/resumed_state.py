@@ -75,7 +75,7 @@ def _follow(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
                 "this schedule keeps the learning rate that it was begun with",
                 where="trainer.args.learning_rate",
                 got=type(schedule).__name__,
-                hint="rlhf train ... model.path=CHECKPOINT starts a new run from its weights",
+                hint="rlhf train ... model.path=CHECKPOINT",
             )
         return
     schedule.base_lrs = [*rates]

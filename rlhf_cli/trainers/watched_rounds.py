@@ -54,7 +54,7 @@ class WatchedRounds(WithRewardStack):
             where=f"steps {self._dead[0].step} to {self._dead[-1].step}, every advantage of which was 0",
             got="\n".join(lines),
             expected="totals that differ between completions of one prompt: without, nothing is learned",
-            hint="rlhf score +exp=... shows what each reward makes of completions; guards.no_signal=off goes on",
+            hint="rlhf score +exp=..., or guards.no_signal=off",
         )
 
     def _teaches_nothing(self, advantages: torch.Tensor) -> bool:

@@ -35,7 +35,7 @@ from rlhf_cli.comparison.metric_columns import read_columns
 from rlhf_cli.comparison.over_seeds import ESTIMATORS, MEAN
 from rlhf_cli.comparison.windows import parse_window
 from rlhf_cli.comparison.written_out import comparison_csv, comparison_json, comparison_latex
-from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
+from rlhf_cli.errors import EXIT_OK, Problems, Prose, RlhfError, RunError, UserError
 from rlhf_cli.jobs.runs_by_words import read_by_words
 from rlhf_cli.json_output import print_json
 from rlhf_cli.json_values import section
@@ -148,7 +148,7 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
         "the runs have no metric in common" if len(runs) > 1 else "the run has logged nothing",
         got="\n".join([*logged, *(["..."] if len(runs) > 4 else [])]),
         expected="two runs that have logged the same metric" if len(runs) > 1 else "a run that has begun to train",
-        hint="rlhf status shows what has become of them",
+        hint="rlhf status",
     )
     raise Problems([error, *(one for one in problems if isinstance(one, UserError))]) if problems else error
 
@@ -160,7 +160,7 @@ def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunErro
         f"the runs are compared by different numbers: {' and '.join(shared[:3])} of the one is not that of the other",
         got="\n".join([*by, *(["..."] if len(runs) > 4 else [])]),
         expected="runs that are scored by a reward of the same name, or of the same trainer",
-        hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, to see them all the same; or rlhf eval RUN of each",
+        hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, or rlhf eval RUN",
     )
 
 
@@ -173,7 +173,7 @@ def _view(runs: Sequence[LoggedRun]) -> str:
         raise UserError("a view is made of runs on this machine", where="--wandb-view", got="runs of wandb's alone")
     places = [section(folder.read_config(), "track") for folder in folders]
     if len({(place.get("entity"), place.get("project")) for place in places}) > 1:
-        raise UserError("a view is of one project", where="--wandb-view", hint="name runs of one track.project")
+        raise UserError("a view is of one project", where="--wandb-view", hint=Prose("name runs of one track.project"))
     groups = {folder.sweep_group for folder in folders}
     entity, project = places[0].get("entity"), places[0].get("project")
     group = groups.pop() if len(groups) == 1 else None

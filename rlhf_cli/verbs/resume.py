@@ -84,7 +84,7 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
             "the run is queued: Slurm will start it",
             where=str(folder.path),
             got=f"job {status.job_id}",
-            hint=f"rlhf status {folder.shown}; scancel {status.job_id}, to take it out of the line",
+            hint=f"rlhf status {folder.shown}, or scancel {status.job_id}",
         )
     refuse_foreign_code(folder, trust=how.trust, command=f"rlhf resume {folder.shown}")
     going_on = resumed(folder, prepare_from(folder, words), how.allowed)

@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
             where="rewards",
             got=f"trainer={experiment.trainer.name}, rewards is empty",
             expected="an experiment with rewards",
-            hint="+reward@rewards.correct=exact_match; `rlhf list reward` shows all",
+            hint="+reward@rewards.correct=exact_match, or rlhf list reward",
         )
 
     from rlhf_cli.evaluate.score_completions import read_completions, score

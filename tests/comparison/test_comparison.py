@@ -95,7 +95,7 @@ def test_a_run_without_a_component_has_no_such_total(place: Path) -> None:
     assert any("weight=2,seed=0 has logged no brevity" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("weights", "said"), [("corect=1", "did you mean 'correct'"), ("correct=x", "correct=1")])
+@pytest.mark.parametrize(("weights", "said"), [("corect=1", "try:      correct"), ("correct=x", "correct=1")])
 def test_weights_that_mean_nothing(sweep: list[RunFolder], weights: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         of(sweep, weights=weights)
@@ -152,8 +152,8 @@ def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"on": ("corect",)}, "did you mean 'correct'"),
-        ({"by": "wieght"}, "did you mean 'weight'"),
+        ({"on": ("corect",)}, "try:      correct"),
+        ({"by": "wieght"}, "try:      weight"),
         ({"by": "seed"}, "a seed is what a verdict is over"),
         ({"baseline": "0.7"}, "0, 0.5, 1"),
         ({"front": ("correct",)}, "two or three"),

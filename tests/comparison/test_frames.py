@@ -55,7 +55,7 @@ def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
         loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
     assert len(caught) == len(loaded.problems) == 1
     problem = loaded.problems[0]
-    assert (problem.hint, problem.got) == ("did you mean 'entropy'?", "metrics=['reward', 'entorpy']")
+    assert (problem.hint, problem.got) == ("entropy", "metrics=['reward', 'entorpy']")
     assert problem.expected == "some of reward, entropy"
     assert list(loaded.metrics) == ["reward"]
 

@@ -118,8 +118,8 @@ def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> Non
 def test_a_word_that_means_nothing() -> None:
     run = in_memory("x", **{"rewards/a/mean": [1.0], "grad_norm": [1.0]})
     for word, hint in (
-        ("gradnorm", "did you mean 'grad_norm'?"),
-        ("entorpy", "did you mean 'entropy'?"),
+        ("gradnorm", "grad_norm"),
+        ("entorpy", "entropy"),
         ("q", "--on a"),
     ):
         with pytest.raises(UserError, match="no run has logged such a metric") as caught:

@@ -164,7 +164,7 @@ def test_bare_words(refused: Refused, words: list[str], hint: str) -> None:
         ("model.lora=true", "a section with r, lora_alpha", "'model.lora={}'"),
         ("rewards.brevity=0.5", "a section with fn, model", "rewards.brevity.weight=0.5"),
         ("+rewards.short=brevity", "a section with fn, model", "reward@rewards.short=brevity"),
-        ("rewards.brevity.gate=correct", "a section with by", "rewards.brevity.gate.by=correct"),
+        ("rewards.brevity.gate=correct", "a section with by", "'rewards.brevity.gate={by: correct, ...}'"),
     ],
 )
 def test_a_value_in_the_place_of_a_section(refused: Refused, typed: str, expected: str, hint: str) -> None:

@@ -67,7 +67,12 @@ class TestGood:
 
 
 REFUSALS: list[tuple[list[str], str, str, str]] = [
-    (["trainer.trl=RLOOTrainer", "~trainer.args.log_completions"], "there is no PPO on RLOOTrainer", "baseline", "ppo"),
+    (
+        ["trainer.trl=RLOOTrainer", "~trainer.args.log_completions"],
+        "there is no PPO on RLOOTrainer",
+        "baseline",
+        "=GRPOTrainer",
+    ),
     (["critic=null"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~critic"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~kl"], "needs a section `kl`", "kl", "kl.where=none"),

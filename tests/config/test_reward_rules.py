@@ -20,13 +20,22 @@ QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 
 class TestGates:
     @pytest.mark.parametrize(
-        "gate", ["{by: fromat, at_least: 1}", "[{by: correct, at_least: 1}, {by: fromat, at_least: 1}]"]
+        ("gate", "hint"),
+        [
+            ("{by: fromat, at_least: 1}", "rewards.brevity.gate.by=format"),
+            ("[{by: correct, at_least: 1}, {by: fromat, at_least: 1}]", "format"),
+        ],
     )
-    def test_an_unknown_name_gets_the_nearest(self, refused: Refused, gate: str) -> None:
+    def test_an_unknown_name_gets_the_nearest(self, refused: Refused, gate: str, hint: str) -> None:
         error = refused(QUICK, f"rewards.brevity.gate={gate}")
         assert error.what == "a gate reads a reward 'fromat' that there is not"
         assert str(error.where).startswith("rewards.brevity.gate")
-        assert error.hint == "rewards.brevity.gate.by=format"
+        assert error.hint == hint
+
+    def test_a_key_of_a_list_is_told_without_a_traceback(self, refused: Refused) -> None:
+        gates = "rewards.brevity.gate=[{by: correct, at_least: 1}, {by: format, at_least: 1}]"
+        error = refused(QUICK, gates, "rewards.brevity.gate.by=format")
+        assert "the entries of a list are numbered" in str(error.expected)
 
     def test_a_name_like_none_gets_no_guess(self, refused: Refused) -> None:
         assert refused(QUICK, "rewards.brevity.gate={by: xyzzy, at_least: 1}").hint is None

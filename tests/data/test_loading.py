@@ -149,7 +149,10 @@ def test_a_mixture_that_cannot_be(jsonl, refusal) -> None:
     [
         (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' doesn't exist on the Hub"), "is not on the hub"),
         (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' is a gated dataset on the Hub."), "hf auth login"),
-        (ConnectionError("Couldn't reach 'o/n' on the Hub (OfflineModeIsEnabled)"), "share HF_HOME"),
+        (
+            ConnectionError("Couldn't reach 'o/n' on the Hub (OfflineModeIsEnabled)"),
+            "hf download o/n --repo-type dataset",
+        ),
         (ValueError("Unknown split \"dev\". Should be one of ['train', 'test']."), "no split 'dev'"),
         (ValueError("BuilderConfig 'x' not found. Available: ['main']"), "no subset 'main2'"),
         (RuntimeError("Dataset scripts are no longer supported"), "could not be loaded"),

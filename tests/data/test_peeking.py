@@ -122,7 +122,7 @@ def test_json_list_faults(workplace: Path, refusal) -> None:
     assert "rows.json: item 2" in refusal(peek, write(workplace, "rows.json", '[{"a": 1}, 7]'))
     assert "the keys 'data'" in refusal(peek, write(workplace, "rows.json", '{"data": [{"a": 1}]}'))
     message = refusal(peek, write(workplace, "list.jsonl", '[{"a": 1}]'))
-    assert ".json" in message.split("try:")[1]
+    assert ".json" in message.split("advice:")[1]
 
 
 def test_csv_faults(workplace: Path, refusal) -> None:

@@ -115,7 +115,7 @@ def test_preferences_agree_with_the_true_score() -> None:
 @pytest.mark.parametrize(
     ("world", "args", "expected"),
     [
-        ("toy_sum", {}, ["data.world", "did you mean 'toy_sums'?", "toy_preferences, toy_speakers, toy_sums"]),
+        ("toy_sum", {}, ["data.world", "try:      toy_sums", "toy_preferences, toy_speakers, toy_sums"]),
         (
             "toy_sums",
             {"max_valu": 3},

@@ -50,9 +50,9 @@ def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("run:quikstart", "rlhf train +exp=quickstart, then run:quickstart"),
+        ("run:quikstart", "rlhf train +exp=quickstart  # then run:quickstart"),
         ("run:quickstart", "rlhf train +exp=quickstart"),
-        ("run:wombat", "rlhf list exp shows what can be trained"),
+        ("run:wombat", "rlhf list exp"),
     ],
 )
 def test_where_none_is_there_with_the_experiment_that_makes_one(

@@ -77,4 +77,4 @@ def test_what_is_no_label_is_refused() -> None:
         labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
     assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
     assert caught.value.expected == "a column that says of each answer whether it is good"
-    assert caught.value.hint == "did you mean 'is_correct'?"
+    assert caught.value.hint == "is_correct"

@@ -67,7 +67,7 @@ class TestGpus:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else real(name))
         error = refused(QUICK, "launch=zero2")
         assert error.what == "launch.strategy=zero2 needs deepspeed, which is not installed"
-        assert error.hint == "pip install deepspeed, or launch.strategy=fsdp2"
+        assert error.hint == "pip install deepspeed, or launch.strategy=ddp"  # the CPU has no fsdp2
 
 
 class TestVllm:

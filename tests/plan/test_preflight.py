@@ -149,7 +149,7 @@ class TestData:
         assert error.what == "one round takes 8 prompts and the dataset has 7"
         assert (error.where, error.got) == ("data", "7 rows")
         assert error.expected == "at least 8 rows (64 completions / 8 generations)"
-        assert error.hint == "trainer.args.per_device_train_batch_size=56, or more rows"
+        assert error.hint == "trainer.args.per_device_train_batch_size=56"
         assert planned(*MINE, "trainer.args.per_device_train_batch_size=56").batches is not None
 
     def test_the_eval_data_is_looked_at_too(self, refused: Refused, write: Write) -> None:

@@ -224,7 +224,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
             said.append(f"{caught.value} {caught.value!r} {caught.value.__dict__}")
         assert all(one.headers["Authorization"] == f"Bearer {KEY}" for one in server.asked)
     assert "***" in said[0]
-    assert "another key in MY_KEY" in said[0]
+    assert "export MY_KEY=...  # another key" in said[0]
     said += [repr(client), repr(vars(client)), caplog.text]
     assert not any(KEY in text for text in said)
     assert not any("hidden" in text for text in [*said[:2], repr(client)])

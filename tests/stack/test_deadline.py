@@ -154,4 +154,4 @@ def test_a_regex_among_rewards_that_wait_fails_as_a_timeout() -> None:
         stack.evaluate(**BATCH)
     stack.close()
     assert caught.value.got == "no answer within 1 s"
-    assert "rewards.mine.timeout_s gives it longer, or off" in str(caught.value.hint)
+    assert "rewards.mine.timeout_s=off  # or a number of seconds" in str(caught.value.hint)

@@ -11,6 +11,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
+from tests.support.suggestions import WRONG, useless
 
 Write = Callable[[str, str], Path]
 Refused = Callable[..., UserError]
@@ -28,10 +29,17 @@ def planned(*words: str) -> Plan:
     """What `rlhf check` does with these words; the folder is afterwards as it was before."""
     before = listing(Path.cwd())
     try:
-        prepared = prepare(list(words), keep_run_names=True)
-        composed, experiment = prepared.composed, prepared.experiment
-        plan = preflight(experiment, composed)
-        existing_run(experiment, composed)
-        return plan
+        return _planned(list(words))
+    except UserError as error:
+        WRONG.extend(useless(list(words), error, _planned))
+        raise
     finally:
         assert listing(Path.cwd()) == before, "something was written"
+
+
+def _planned(words: list[str]) -> Plan:
+    prepared = prepare(words, keep_run_names=True)
+    composed, experiment = prepared.composed, prepared.experiment
+    plan = preflight(experiment, composed)
+    existing_run(experiment, composed)
+    return plan

@@ -112,10 +112,10 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("words", "says"),
         [
-            (["--kinds", "emty"], "did you mean 'empty'?"),
+            (["--kinds", "emty"], "try:      empty"),
             (["data.rename.asked=answer"], "try:      data.rename.answer=EXISTING_COLUMN"),
-            (["--gold", "anser"], "did you mean 'answer'?"),
-            (["--gold", "{anser}"], "did you mean 'answer'?"),
+            (["--gold", "anser"], "try:      answer"),
+            (["--gold", "{anser}"], "try:      answer"),
             (["~rewards.right", "~rewards.short"], "needs at least one reward"),
             (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
         ],

@@ -91,9 +91,9 @@ def test_a_run_is_shown_and_held_against_an_experiment(capsys: Said) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["rewards"], "+exp=quickstart rewards; rlhf list exp shows all"),
+        (["rewards"], "+exp=quickstart rewards, or rlhf list exp"),
         (["quickstart", "rewards"], "+exp=quickstart rewards"),
-        ([], "+exp=quickstart; rlhf list exp shows all"),
+        ([], "+exp=quickstart, or rlhf list exp"),
         (["+exp=quickstart", "brevity"], "rewards.brevity"),
         (["+exp=quickstart", "trainr"], "trainer"),
         (["+exp=quickstart", "toy_ppo"], "--against toy_ppo"),

@@ -50,7 +50,7 @@ def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
         ("runs/frist", "runs/first"),
         ("first/b2", "runs/first/b2"),
         ("runs/first/b", "runs/first/b2"),  # the beginning of a name
-        ("runs/zzzzzz", "rlhf status shows what there is"),
+        ("runs/zzzzzz", "rlhf status"),
     ],
 )
 def test_a_run_that_is_not_there_is_answered_with_one_that_is(here: Path, typed: str, hint: str) -> None:

@@ -9,10 +9,10 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.stop_rules import evaluates, is_of_evaluation, logged_name, meant_metric, not_logged
 from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 
-_EVALUATE = "; or evaluate while it trains: data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
-_NOTHING = "expect=null on the command line, to expect nothing"
+_EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
+_NOTHING = "expect=null"
 
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -41,14 +41,14 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 where=where,
                 got=f"at: {one.at}",
                 expected=f"a step up to {last_step}, or end",
-                hint=f"{key}.at=end" if key else f"at: end; or {_NOTHING}",
+                hint=f"{key}.at=end" if key else f"at: end, or {_NOTHING}",
             )
     for (name, one), (other_name, other) in itertools.combinations(expected.items(), 2):
         if (clash := _clash(one, other, list(experiment.rewards))) is not None:
             where = _place(experiment, origins, other_name)[0]
             said = f"{_named(name)} ({one.bound}) and {_named(other_name)} ({other.bound})"
             yield ConfigError(
-                clash, where=where, got=said, expected="one expectation of it", hint="leave one of them out"
+                clash, where=where, got=said, expected="one expectation of it", hint=Prose("leave one of them out")
             )
 
 

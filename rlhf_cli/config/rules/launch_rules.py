@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -61,7 +60,7 @@ def _several_machines(launch: Launch, origins: Origins) -> Iterator[UserError]:
             where=origins.where("launch.nodes"),
             got=f"launch.nodes={launch.nodes} without launch.rdzv",
             expected="this machine's name or address as the others reach it, with a free port; or a job of Slurm",
-            hint=f"launch.rdzv={socket.gethostname()}:{_USUAL_PORT}, or launch=slurm",
+            hint=f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm",
         )
 
 

@@ -10,7 +10,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.ppo_sections import Critic, Kl, PpoArgs
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -34,7 +34,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
         return
     for name, section, hint in (
         ("critic", experiment.critic, "trainer=ppo, or critic.init=policy"),
-        ("kl", experiment.kl, "trainer=ppo, or kl.where=none for none"),
+        ("kl", experiment.kl, "trainer=ppo, or kl.where=none"),
     ):
         if section is None:
             yield ConfigError(
@@ -44,13 +44,13 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
                 hint=hint,
             )
     if not trainer.row.can_have_critic:
-        able = " or ".join(row.name for row in TRAINERS.values() if row.can_have_critic)
+        able = [row.name for row in TRAINERS.values() if row.can_have_critic]
         yield ConfigError(
             f"there is no PPO on {trainer.trl}",
             where=origins.where("trainer.baseline"),
             got=f"trainer.baseline=critic with trainer.trl={trainer.trl}",
-            expected=f"trainer.trl={able}, whose rollouts and clipped loss PPO stands on",
-            hint="trainer=ppo, or trainer.baseline=group",
+            expected=f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO stands on",
+            hint=f"trainer.trl={able[0]}, or trainer.baseline=group",
         )
     else:
         yield from _loss_problems(experiment, origins)
@@ -135,7 +135,7 @@ def _group_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             where=origins.where("aggregate"),
             got="z-scores within a group, and PPO has a critic in a group's place",
             expected="aggregate=sum",
-            hint="aggregate=sum, and rewards.NAME.normalize=batch or running",
+            hint=Prose("aggregate=sum, and rewards.NAME.normalize=batch or running"),
         )
     num_generations = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "num_generations")
     if not isinstance(num_generations, int) or num_generations >= 2:

@@ -28,7 +28,7 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             f"trainer={experiment.trainer.name} needs at least one reward",
             where="rewards",
             expected="named entries under `rewards:`, each with `fn` or `model`",
-            hint="an experiment, such as +exp=quickstart (rlhf list exp), or a reward: reward@rewards.short=brevity",
+            hint="+exp=quickstart, or reward@rewards.short=brevity",
         )
     if experiment.rewards and not takes_rewards:
         yield ConfigError(
@@ -87,11 +87,12 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
         elif gate.by not in experiment.rewards:
             close = nearest(gate.by, experiment.rewards)
+            in_list = owner is not None and isinstance(experiment.rewards[owner].gate, list)
             yield ConfigError(
                 f"a gate reads a reward {gate.by!r} that there is not",
                 where=origins.where(f"{key}.by"),
                 expected="one of " + ", ".join(experiment.rewards),
-                hint=f"{key}.by={close}" if close else None,
+                hint=close if in_list or not close else f"{key}.by={close}",
             )
     if is_graph:
         yield from _cycle_problems(experiment, origins)

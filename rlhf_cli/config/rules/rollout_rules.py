@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError
 
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 """TRL's arguments that give the address of an external vLLM server."""
@@ -22,7 +22,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             where=origins.where("data.overlong_prompts"),
             got=experiment.data.overlong_prompts,
             expected="error, which is the default; the others are for grpo, rloo, ppo",
-            hint="trainer.args.max_length says what becomes of long rows",
+            hint=Prose("trainer.args.max_length says what becomes of long rows"),
         )
     if launch.rollout != "hf" and not experiment.trainer.row.generates:
         yield ConfigError(

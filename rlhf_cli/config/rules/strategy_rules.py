@@ -14,6 +14,7 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     """Yield every feature of the experiment that does not work with its strategy, with an alternative."""
     row = STRATEGIES[experiment.launch.strategy]
     there = features(experiment)
+    without_file = "launch.accelerate_config=null " if experiment.launch.accelerate_config is not None else ""
     for conflict in row.conflicts:
         if conflict.feature in there:
             key = there[conflict.feature]
@@ -22,7 +23,7 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
                 where=origins.where(key),
                 got=f"{key} and {origins.where('launch.strategy')}",
                 expected=f"something else: {conflict.why}",
-                hint=conflict.instead,
+                hint=conflict.instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
             )
 
 

@@ -26,7 +26,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
                 where=origins.where(f"truncation.{key}"),
                 got=f"truncation.policy={truncation.policy}",
                 expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
-                hint=f"truncation={truncation.policy} for the policy alone, or truncation={readers[0]}",
+                hint=f"truncation={truncation.policy}, or truncation={readers[0]}",
             )
     modes = row.modes
     if modes and truncation.mode is not None and truncation.mode not in modes:
@@ -70,5 +70,5 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             where=origins.where("truncation.cache"),
             got=f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}",
             expected=f"below {limit}",
-            hint="truncation.cache=null for a fifth of it",
+            hint="truncation.cache=null",
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, merge
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -58,12 +58,12 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                     where=where,
                     got=shorten(",".join(row)),
                     expected=f"{', '.join(header)}",
-                    hint="a comma or a line break inside a cell needs quotes around the cell",
+                    hint=Prose("a comma or a line break inside a cell needs quotes around the cell"),
                 )
             else:
                 yield where, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        hint = 'a quote inside a quoted cell is written twice: ""'
+        hint = Prose('a quote inside a quoted cell is written twice: ""')
         raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", hint=hint) from None
 
 

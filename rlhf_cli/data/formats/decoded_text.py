@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -54,7 +54,7 @@ def _opened(path: Path, line: Callable[[], int]) -> Iterator[IO[bytes]]:
             yield stream
     except EOFError:
         raise DataError(
-            "the gzip file is cut off", where=f"{path}:{line()}", hint="copy or download it again"
+            "the gzip file is cut off", where=f"{path}:{line()}", hint=Prose("copy or download it again")
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError("the gzip file is damaged", where=f"{path}:{line()}", got=error) from None
@@ -83,5 +83,5 @@ def _decode(raw: bytes, where: str) -> str:
             f"byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
             where=where,
             got=shown,
-            hint="save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW",
+            hint=Prose("save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW"),
         ) from None

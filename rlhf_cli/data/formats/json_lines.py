@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
@@ -36,7 +36,9 @@ def _parse(line: str, where: str) -> dict[str, object]:
             where=where,
             got=shorten(line),
             expected='one object a line, such as {"prompt": "..."}',
-            hint="a file that is one JSON list is read when its name ends in .json" if line.startswith("[") else None,
+            hint=Prose("a file that is one JSON list is read when its name ends in .json")
+            if line.startswith("[")
+            else None,
         )
     check_text(row, line, where)
     return row
@@ -53,7 +55,7 @@ def check_text(row: object, source: str, where: str) -> None:
             f"the escape \\u{ord(error.object[error.start]):04x} is half of a character",
             where=where,
             got=shorten(source, around=source.lower().find("\\ud")),
-            hint="such text was cut in the middle of an emoji; repair or drop the row",
+            hint=Prose("such text was cut in the middle of an emoji; repair or drop the row"),
         ) from None
 
 
@@ -64,7 +66,7 @@ def _malformed(line: str, where: str, error: json.JSONDecodeError) -> DataError:
         where=where,
         got=shorten(line, around=error.pos),
         expected="one complete JSON object a line",
-        hint="the program that wrote the file was stopped; delete this line or write the file again"
+        hint=Prose("the program that wrote the file was stopped; delete this line or write the file again")
         if cut_off
         else None,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.formats.json_lines import check_text
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, Prose
 
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
@@ -31,7 +31,7 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
             where=f"{path}:{error.lineno}",
             got=shorten(lines[error.lineno - 1] if error.lineno <= len(lines) else "", around=error.colno),
             expected=_EXPECTED,
-            hint="one object a line is JSONL: rename the file to .jsonl" if one_object_a_line else None,
+            hint=Prose("one object a line is JSONL: rename the file to .jsonl") if one_object_a_line else None,
         ) from None
     except RecursionError:
         raise DataError("JSON nested too deeply to read", where=str(path), got=shorten(text)) from None

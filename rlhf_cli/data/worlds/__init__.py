@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 from rlhf_cli.data.worlds import toy_judgements, toy_preferences, toy_speakers, toy_sums
 from rlhf_cli.errors import DataError
-from rlhf_cli.suggest import did_you_mean, nearest
+from rlhf_cli.suggest import nearest
 
 DEFAULT_NUM_ROWS = 1000
 
@@ -70,7 +70,7 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
             where=name,
             got=world,
             expected=f"one of {', '.join(able)}",
-            hint=did_you_mean(world, able),
+            hint=nearest(world, able),
         )
     generator = WORLDS[world].demonstrations
     assert generator is not None
@@ -100,7 +100,7 @@ def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, obj
             where=f"{name}.world",
             got=world,
             expected=f"one of {', '.join(WORLDS)}",
-            hint=did_you_mean(world, WORLDS),
+            hint=nearest(world, WORLDS),
         )
     hints = get_type_hints(WORLDS[world].generate)
     valid = list(signature(WORLDS[world].generate).parameters)

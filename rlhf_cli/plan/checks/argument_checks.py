@@ -75,7 +75,7 @@ def best_model_problems(experiment: Experiment, composed: Composed, known: Known
         return setting(known.trainer, args, name)
 
     if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and of("eval_strategy") == "no":
-        yield _needs_evaluation(f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type"), origins)
+        yield _needs_evaluation(f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type"), experiment, origins)
     if of("load_best_model_at_end") is not True or of("save_strategy") == "best":
         return
     saved, evaluated = of("save_strategy"), of("eval_strategy")
@@ -103,10 +103,11 @@ def best_model_problems(experiment: Experiment, composed: Composed, known: Known
         )
 
 
-def _needs_evaluation(key: str, name: object, origins: Origins) -> ConfigError:
+def _needs_evaluation(key: str, name: object, experiment: Experiment, origins: Origins) -> ConfigError:
+    rows = "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
     return ConfigError(
         f"{name} looks at evaluations, and there are none",
         where=origins.where(key),
         got=f"{name}, eval_strategy=no",
-        hint=f"{_ARGS}eval_strategy=steps, or {key}=linear",
+        hint=f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear",
     )

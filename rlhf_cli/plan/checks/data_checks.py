@@ -103,7 +103,7 @@ def _check_selection(source: Source, rows: int | None) -> None:
             where=f"{source.name}.select",
             got=source.select,
             expected=f"at most {rows}, the number of rows",
-            hint=f"~{source.name}.select for all rows",
+            hint=f"~{source.name}.select",
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.errors import Prose, RunError, UserError
 from rlhf_cli.plan.checkpoint_space import space_problems
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.run_plan import Notice
@@ -27,7 +27,7 @@ def unwritable_problems(experiment: Experiment, composed: Composed, known: Known
         where="run.root" if run is None else str(folder),
         got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
         expected="a folder that can be written to",
-        hint="run.root=SOMEWHERE_ELSE" if run is None else f"cp -r {folder} SOMEWHERE_ELSE, and resume that",
+        hint="run.root=SOMEWHERE_ELSE" if run is None else Prose(f"cp -r {folder} SOMEWHERE_ELSE, and resume that"),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.data_files import is_hub
-from rlhf_cli.errors import DataError, ModelError, UserError
+from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
@@ -87,7 +87,7 @@ def _problem(key: str, where: str, question: Question, answer: Answer, local: st
             where=where,
             got=f"{name}; looked for {Path(name).absolute()}",
             expected=f"the name of a {question.kind} as its page has it, or a folder",
-            hint=f"{local}, or for a private one `hf auth login`",
+            hint=f"{local}, or hf auth login",
         )
     if answer.state == "no_revision":
         return kind(
@@ -102,13 +102,13 @@ def _problem(key: str, where: str, question: Question, answer: Answer, local: st
             f"the hub gives the {what} only to whom its owner has let in",
             where=where,
             got="a gated repository, and no token here that opens it",
-            hint=f"accept its terms at {page}, then `hf auth login`",
+            hint=Prose(f"accept its terms at {page}, then `hf auth login`"),
         )
     return kind(
         f"the {what} is not in the cache, and the hub cannot be reached",
         where=where,
         got=f"{answer.detail}; looked for {Path(name).absolute()}",
         expected="a network, or a copy on this machine",
-        hint=f"`hf download {name}{' --repo-type dataset' * (question.kind == 'dataset')}` where there is a network, "
-        f"or {local}" + (f"; {TIMEOUT_VARIABLE}=20 waits longer" if answer.is_silence else ""),
+        hint=f"hf download {name}{' --repo-type dataset' * (question.kind == 'dataset')}, or {local}"
+        + (f", or export {TIMEOUT_VARIABLE}=20" if answer.is_silence else ""),
     )

@@ -11,7 +11,7 @@ from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.overlong_prompts import describe_overlong, no_cut_of_conversations, refuse_overlong
 from rlhf_cli.data.row_table import RowTable
 from rlhf_cli.data.rows import values_of
-from rlhf_cli.errors import ModelError, UserError, in_a_line
+from rlhf_cli.errors import ModelError, Prose, UserError, in_a_line
 from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.config_json import context_of, vocab_size_of
 from rlhf_cli.models.foreign_files import failing_template
@@ -54,7 +54,9 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
             where=where,
             got=str(folder),
             expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            hint="plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model",
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
         )
     if experiment.trainer.args.get("chat_template_path") is None:
         yield from _failing_template(tokenizer, known, where)
@@ -184,5 +186,7 @@ def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) ->
             where=where,
             got=f"{len(beyond)} tokens of {tokenizer.folder} are {size} and more, {beyond[0]!r} is {tokens[beyond[0]]}",
             expected=f"no more than the model's vocab_size {size}",
-            hint="the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID",
+            hint=Prose(
+                "the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID"
+            ),
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
 from rlhf_cli.models.adapter_targets import is_target
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.known import Known
@@ -34,7 +34,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
                 where=composed.origins.where(key),
                 got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
                 expected="model.safetensors, or its parts and their index",
-                hint=f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER",
+                hint=Prose(f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER"),
             )
         elif (trouble := damaged_weights(folder)) is not None:
             yield ModelError(
@@ -42,7 +42,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
                 where=composed.origins.where(key),
                 got=f"{folder}: {trouble}",
                 expected="files as long as their headers say, every part of the index among them",
-                hint="copy or download the folder again",
+                hint=Prose("copy or download the folder again"),
             )
 
 

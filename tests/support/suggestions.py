@@ -1,0 +1,220 @@
+"""Tells what a message says to type from what it says in words, and types it: the problem it was said of is then gone.
+
+A hint is one thing to type, or several with `, or ` between them or a line each: a command, flags, overrides, a name in
+the place of a misspelt one, or a line of YAML. In capitals stands what the reader knows (VALUE, FILE), `...` stands for
+the rest of a command; ` # ` begins a comment, as for a shell. Anything else is prose, and is marked so: `Prose`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rlhf_cli import cli
+from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.schema.keys import valid_keys
+from rlhf_cli.errors import Problems, Prose, RlhfError, UserError
+from rlhf_cli.jobs import prepare as prepare_module
+from rlhf_cli.usage import usage_of
+from rlhf_cli.verbs import VERBS
+
+Judge = Callable[[list[str]], object]
+"""Prepares the experiment that words describe; raises UserError."""
+
+_COMMANDS = {
+    **dict.fromkeys(("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "rm", "scancel", "eval"), 6),
+    **dict.fromkeys(("python", "gunzip", "<", "tail"), 20),
+}
+"""A command that is not ours -> how many words it has at most."""
+_OVERRIDE = re.compile(r"^(\+{0,2}[A-Za-z_][\w./@+:-]*=.*|~[\w.]+)$", re.DOTALL)
+_NAME = re.compile(r"^[\w.+:/@${}*~,|-]+$|^'[^']*'$")
+_YAML = re.compile(r"^(- |- override )?[\w./@-]+: \S.*$")
+_ENGLISH = re.compile(r"^[a-z]{2,}[,;:]?$")
+_ENGLISH_BEHIND = re.compile(r": .* (in|under|if|it) ")
+_PLACE = re.compile(r"(?<![A-Za-z])[A-Z][A-Z_]{2,}|\.\.\.")
+"""What a reader puts something in the place of."""
+
+
+MADE_UP = "cook"
+"""A verb that tests of the grammar have and nobody else."""
+
+
+def alternatives(hint: str) -> list[str]:
+    """The things that a hint offers to type, one of them enough."""
+    # As for a shell, what stands behind ` # ` is a comment.
+    without = re.sub(r"\s+# .*$", "", hint, flags=re.MULTILINE) if not hint.startswith("#") else hint
+    return [part.strip() for part in re.split(r",? or (?=\S)|\n", without) if part.strip()]
+
+
+def is_typed(text: str) -> bool:
+    """Whether one alternative can be typed, and is no sentence."""
+    if text.startswith("# @package") or (_YAML.match(text) and not _ENGLISH_BEHIND.search(text)):
+        return True
+    if " && " in text:
+        return all(map(is_typed, text.split(" && ")))
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return False
+    if not words:
+        return False
+    if words[0] == "rlhf":
+        return _is_command(words[1:])
+    if words[0] in _COMMANDS:
+        return len(words) <= _COMMANDS[words[0]] and not any(re.search(r"[a-z][.,;]$", word) for word in words)
+    if len(words) == 1 and _NAME.match(text):
+        return True
+    flags = [word.startswith("-") for word in words]
+    is_value = [False, *flags][: len(words)]
+    return all(
+        flag or value or _OVERRIDE.match(word) or word in valid_keys([])  # `rlhf show +exp=NAME rewards`
+        for word, flag, value in zip(words, flags, is_value, strict=True)
+    )
+
+
+def _is_command(words: Sequence[str]) -> bool:
+    if words[:1] in (["--help"], ["--version"], ["X"]):
+        return True
+    if words[:1] == [MADE_UP]:
+        return True
+    if not words or words[0] not in VERBS:
+        return False
+    flags = usage_of(words[0]).flags
+    of_list = words[0] in ("list", "schema", "completion")
+    for before, word in itertools.pairwise(words):
+        if word.startswith("-") and word.partition("=")[0] not in (*flags, "--help", "-m"):
+            return False
+        is_value = before in flags and not flags[before].is_switch
+        if _ENGLISH.match(word) and not (of_list or is_value or word in _FOLDERS):
+            return False
+    return len(words) <= 4 if of_list else True
+
+
+_FOLDERS = ("runs", "dpo", "sft")
+
+
+def has_place(text: str) -> bool:
+    """Whether the reader is to put something of their own into it."""
+    return _PLACE.search(text) is not None
+
+
+def prose(error: RlhfError) -> list[str]:
+    """What an error says to type, and that cannot be typed."""
+    if error.hint is None or isinstance(error.hint, Prose):
+        return []
+    return [text for text in alternatives(error.hint) if not is_typed(text)]
+
+
+def problems_of(error: UserError) -> list[UserError]:
+    return list(error.problems) if isinstance(error, Problems) else [error]
+
+
+def useless(words: list[str], error: UserError, judge: Judge) -> Iterator[str]:
+    """Yield what an error says to type and that, typed, leaves the same problem or is refused itself."""
+    for problem in problems_of(error):
+        if problem.hint is None or isinstance(problem.hint, Prose):
+            continue
+        for text in alternatives(problem.hint):
+            try:
+                suggested = shlex.split(text)
+            except ValueError:
+                continue  # which is prose
+            if has_place(text) or not suggested or suggested[0] in ("rlhf", *_COMMANDS) or "$" in text:
+                continue
+            tries = list(_typed(words, problem, suggested))
+            if tries and not any(_helps(new, problem, suggested, judge) for new in tries):
+                yield f"{' '.join(words)}: {text!r} leaves {problem.what!r}"
+
+
+def _key(word: str) -> str:
+    """The key that an override sets; of `reward@rewards.short=brevity` the section that it fills."""
+    return word.lstrip("+~").partition("=")[0].rpartition("@")[2]
+
+
+def _typed(words: list[str], problem: UserError, suggested: list[str]) -> Iterator[list[str]]:
+    """Yield the command lines that somebody may type who follows a suggestion: beside what was there, or instead."""
+    wrong = str(problem.where).partition(" ")[0]
+    got = str(problem.got)
+    is_override = all(_OVERRIDE.match(word) for word in suggested)
+    if is_override:
+        keys = {_key(word) for word in suggested}
+        rest = [word for word in words if _key(word) not in keys]
+        yield [*rest, *suggested]
+        whole = [word for text in suggested for word in text.split()]
+        named = [word for word in rest if word == got or repr(word) in problem.what or word in whole]
+        yield [*(word for word in rest if _key(word) != wrong and word not in named), *suggested]
+        # a deletion stands for what a file says; what was typed is just not typed
+        yield [word for word in words if f"~{_key(word)}" not in suggested]
+    elif len(suggested) == 1 and "(command line)" in str(problem.where):
+        for number, word in enumerate(words):
+            if _key(word) == wrong and not re.search(r"=[{\[]", word):
+                yield [*words[:number], f"{suggested[0]}={word.partition('=')[2]}", *words[number + 1 :]]
+
+
+def _helps(words: list[str], problem: UserError, suggested: list[str], judge: Judge) -> bool:
+    try:
+        judge(words)
+    except UserError as error:
+        left = problems_of(error)
+    else:
+        return True
+    keys = {_key(word) for word in suggested}
+    is_name = not all(_OVERRIDE.match(word) for word in suggested)
+    same = [one for one in left if (one.what, one.where) == (problem.what, problem.where)]
+    refused = [one for one in left if str(one.where).partition(" ")[0] in keys and one.where != problem.where]
+    # The value that stood behind the misspelt name may be wrong as well.
+    refused = [one for one in refused if not is_name or re.search("unknown|elsewhere|has no", one.what)]
+    return not same and not refused
+
+
+WRONG: list[str] = []
+"""What refusals suggested in the test that runs, and should not have."""
+_typed_now: list[str] = []
+
+
+def watch_refusals() -> None:
+    """From now on hold every suggestion against what a hint may be, and type what a configuration is refused with."""
+    made = RlhfError.__init__
+
+    def init(self: RlhfError, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        WRONG.extend(f"neither typed nor marked as Prose: {text!r}, of {self.what!r}" for text in prose(self))
+        if _typed_now and self.hint == f"rlhf {shlex.join(_typed_now)}":
+            WRONG.append(f"leads back to what failed: {self.hint!r}")
+
+    run = cli._run
+
+    def run_noted(verb: str, words: list[str]) -> int:
+        _typed_now[:] = [verb, *words]
+        try:
+            return run(verb, words)
+        finally:
+            _typed_now.clear()
+
+    compose, checked = prepare_module.compose, prepare_module._checked
+    composed_last: list[tuple[Composed, list[str]]] = []
+
+    def compose_watched(words: list[str]) -> Composed:
+        try:
+            composed = compose(words)
+        except UserError as error:
+            WRONG.extend(useless(words, error, compose))
+            raise
+        composed_last[:] = [(composed, words)]
+        return composed
+
+    def checked_watched(composed: Composed, adjust: Any, *, keep_run_names: bool) -> Any:
+        try:
+            return checked(composed, adjust, keep_run_names=keep_run_names)
+        except UserError as error:
+            if composed_last and composed_last[0][0] is composed:
+                judge = lambda words: checked(compose(words), adjust, keep_run_names=keep_run_names)  # noqa: E731
+                WRONG.extend(useless(composed_last[0][1], error, judge))
+            raise
+
+    RlhfError.__init__ = init  # type: ignore[method-assign,assignment]
+    cli._run = run_noted
+    prepare_module.compose, prepare_module._checked = compose_watched, checked_watched
