@@ -51,7 +51,7 @@ def test_what_is_said_instead_exists(hint: str) -> None:
         ("why runs/a --cfg job", "rlhf show runs/a"),
         ("check +exp=quickstart --dry-run", "rlhf train --dry-run +exp=quickstart"),
         ("train --output_dir out", "run.root=out"),
-        ("train --learning_rate=1e-5", "trainer.args.learning_rate=1e-5, if it is an argument of TRL's"),
+        ("train --learning_rate=1e-5", "trainer.args.learning_rate=1e-5"),
         ("train --model_name_or_path a/b --bf16", "model=local model.path=a/b"),
         ("train --multirn", "--multirun"),
     ],
