@@ -78,7 +78,7 @@ def verdicts_on(
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
-    comparisons = max(1, len(pairs) * len(measures))
+    comparisons = len(pairs) * len(measures)
     found = []
     for measure in measures:
         numbers = values_of[measure.label]

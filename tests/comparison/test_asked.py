@@ -76,6 +76,9 @@ def test_how_many_comparisons_were_decided_together() -> None:
     assert (found.comparisons, [len(one.differences) for one in found.verdicts]) == (6, [3, 3])
     assert {one.comparisons for verdict in found.verdicts for one in verdict.differences} == {6}
     assert of(three, baseline="0.5", on=("correct",)).comparisons == 2
+    (alone,) = of(on=("correct",)).verdicts[0].differences
+    assert alone.comparisons == 1
+    assert alone.p_adjusted == alone.p_value
 
 
 def test_a_total_that_is_no_fair_one_is_shown_where_it_is_asked_for() -> None:
