@@ -110,3 +110,11 @@ def test_runs_that_are_alike_are_told_by_their_folders(places: list[str], names:
         names_of([replace(run, place=place) for run, place in zip(runs_of(*[{}] * len(places)), places, strict=True)])
         == names
     )
+
+
+def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition() -> None:
+    """Steps, batch and model are conditions of a training; only where nothing else changes do they give the name."""
+    steps, model = "trainer.args.max_steps", "model.path"
+    both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
+    assert names_of(both) == ["weight=0", "weight=1"]
+    assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
