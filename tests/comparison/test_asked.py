@@ -75,6 +75,11 @@ def test_how_many_comparisons_were_decided_together() -> None:
     found = of(three)
     assert (found.comparisons, [len(one.differences) for one in found.verdicts]) == (6, [3, 3])
     assert {one.comparisons for verdict in found.verdicts for one in verdict.differences} == {6}
+    means = {(one.value, one.other): one.difference.mean for one in found.verdicts[0].differences}
+    assert means == pytest.approx({("0.5", "0"): 0.2, ("1", "0"): 0.4, ("1", "0.5"): 0.2})
+    assert {value: one.mean for value, one in found.verdicts[0].arms.items()} == pytest.approx(
+        {"0": 0.15, "0.5": 0.35, "1": 0.55}
+    )
     assert of(three, baseline="0.5", on=("correct",)).comparisons == 2
     (alone,) = of(on=("correct",)).verdicts[0].differences
     assert alone.comparisons == 1

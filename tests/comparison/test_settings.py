@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.comparison.logged_run import LoggedRun, named
 from rlhf_cli.comparison.settings import group_over_seeds, number_or_text
-from rlhf_cli.comparison.what_differs import names_of
+from rlhf_cli.comparison.what_differs import differences, names_of, short_key
 from tests.support.logged_runs import in_memory
 
 
@@ -118,3 +118,53 @@ def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition()
     both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
     assert names_of(both) == ["weight=0", "weight=1"]
     assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
+
+
+@pytest.mark.parametrize(
+    ("key", "differs"),
+    [("sweep", False), ("sweep.workers", False), ("sweeper", True), ("run.name", False), ("a.sweep", True)],
+)
+def test_how_runs_were_started_is_no_difference(key: str, differs: bool) -> None:
+    assert differences(runs_of({key: 1}, {key: 2})) == ([key] if differs else [])
+
+
+def test_a_key_that_one_run_lacks_differs() -> None:
+    first, second = runs_of({"a": 1, "b": 2}, {"a": 1})
+    assert differences([first, second]) == ["b"]
+    assert names_of([first, second]) == ["b=2", "b=-"]
+    assert differences([first, first]) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "short"),
+    [
+        ("a.b.c", ["a.b.c"], "c"),
+        ("a.b.c", ["a.b.c", "x.c"], "b.c"),
+        ("a.b.c", ["a.b.c", "c"], "b.c"),
+        ("a.b.c", ["a.b.c", "x.b.c"], "a.b.c"),
+        ("a.b.c", ["a.b.c", "xc"], "c"),
+        ("a", ["a", "b.a"], "a"),
+    ],
+)
+def test_the_shortest_end_of_a_key_that_is_no_end_of_another(key: str, keys: list[str], short: str) -> None:
+    assert short_key(key, keys) == short
+
+
+def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several() -> None:
+    one = [replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1}, {"a": 2}))]
+    assert names_of(one) == ["a=1", "a=2"]
+    two = [
+        replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1, "b": 1}, {"a": 2, "b": 2}))
+    ]
+    assert names_of(two) == ["group=g0", "group=g1"]
+    other = [replace(run, choices={"group": "same"}) for run in two]
+    assert names_of(other) == ["a=1", "a=2"]
+    swept = [replace(run, swept=("b",)) for run in two]
+    assert names_of(swept) == ["b=1", "b=2"]
+    by_group = [replace(run, swept=("group",)) for run in two]
+    assert names_of(by_group) == ["group=g0", "group=g1"]
+    seeds = [
+        replace(run, choices={"group": f"g{n}"})
+        for n, run in enumerate(runs_of({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}))
+    ]
+    assert names_of(seeds) == ["seed=1", "seed=2"]

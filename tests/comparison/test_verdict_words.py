@@ -79,6 +79,15 @@ def test_a_pair_that_no_number_of_seeds_decides_is_the_last_to_be_named(order: s
     assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
 
 
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_of_pairs_that_no_number_of_seeds_decides_the_larger_effect_is_named(order: str) -> None:
+    """c has no effect at all: its differences are 1 and -1 in turn."""
+    larger = gaps(0.001, 900)
+    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": {seed: (-1.0) ** int(seed) for seed in larger}}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert "Even 1000 seeds would not separate a from b." in in_words(CORRECT, pairs, "a")
+
+
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
     """At the learning rate 2 everything is higher by 1, and weight 0.5 was not run there with seed 1: its difference
     there is that at the rate 1, 0.2, and not 0.2 less the 0.5 that rate 2 adds to one side.

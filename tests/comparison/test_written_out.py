@@ -183,6 +183,15 @@ SAID = {
         {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.2, 0.301, 0.4]},
         "] (3 seeds). No clear difference in m between a and b nor between b and c (3 seeds). About",
     ),
+    "nearly": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
+        "No clear difference in m between a and b (3 seeds). "
+        "About 1 more seed would separate a from b; rough estimate.",
+    ),
+    "hopeless": (
+        {"a": [0.1] * 4, "b": [0.0, 0.2, 0.0, 0.20001]},
+        "No clear difference in m between a and b (4 seeds). Even 1000 seeds would not separate a from b.",
+    ),
     "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
     "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
     "one seed": ({"a": [0.25], "b": [0.5]}, f"No verdict on m for a and b: they have one seed in common, {EQUALS}"),
