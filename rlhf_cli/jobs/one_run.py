@@ -117,7 +117,7 @@ def train_frozen(console: Console, folder: RunFolder, *, resume: bool) -> None:
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:
-    """Print that the run has finished and where it is. If a rule ended it, also print how to continue without the rule."""
+    """Print that the run has finished, and where. If a rule ended it, print how to continue without the rule."""
     status = read_status(folder)
     console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
     if reason := stopped_by_rule(status):
