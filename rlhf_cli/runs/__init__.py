@@ -1,4 +1,4 @@
-"""Reads and writes the run folder, the product's memory.
+"""Read and write the run folder.
 
-Reading it never needs torch, wandb or the machine that wrote it.
+Reading needs neither torch nor wandb, and works on any machine.
 """

@@ -1,4 +1,4 @@
-"""Holds the files a run reads against the hashes it was begun with: data, reward code, its own configuration."""
+"""Compare the files a run reads (data, reward code, its configuration) with the hashes from its start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
 from rlhf_cli.runs.run_folder import RunFolder
 
 DATA, CODE, CONFIG = "data", "code", "config"
-"""The words that `--allow` takes for each kind of file."""
+"""The values that `--allow` takes, one per kind of file."""
 
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file that is another one now. `name` is its key in the provenance; a hash is None where it is gone."""
+    """A file whose content has changed. `name` is its key in the provenance; `now` is None if the file is gone."""
 
     name: str
     kind: str
@@ -27,16 +27,16 @@ class ChangedFile:
     now: str | None
 
     def describe(self) -> str:
-        """Return its name, its path and both hashes in short."""
+        """Return the file's name, path and both shortened hashes."""
         now = "gone" if self.now is None else self.now[:_SHOWN]
         what = self.name if str(self.path) in self.name else f"{self.name} ({self.path})"
         return f"{what}: sha256 {self.before[:_SHOWN]} -> {now}"
 
 
 def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path]) -> list[ChangedFile]:
-    """Return the files whose content is not what it was when the run was begun.
+    """Return the files whose content has changed since the run started.
 
-    `files` name -> file or folder, as `write_provenance` was given them. A file whose hash nobody noted is not judged.
+    `files` maps name -> file or folder, as passed to `write_provenance`. Files without a recorded hash are skipped.
     """
     noted = section(provenance, "sha256")
     found = []
@@ -51,7 +51,7 @@ def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, P
 
 
 def kind_of_file(name: str) -> str:
-    """Return which kind of file a name in the provenance is: its configuration, data, or code."""
+    """Return the kind of the file with this name in the provenance: configuration, data or code."""
     if name == CONFIG:
         return CONFIG
     return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE

@@ -1,8 +1,8 @@
-"""Keeps checkpoints whole or not there: staged, hashed, renamed into place, and verified before one is used.
+"""Write checkpoints whole or not at all, and verify them before use.
 
-A checkpoint is written to `checkpoints/tmp-<step>/checkpoint-<step>`. When all of it is there its manifest is written,
-everything is flushed to the disk, and the folder is renamed to `checkpoints/checkpoint-<step>`. So a process that is
-killed at any moment leaves either no checkpoint of that step or one that verifies.
+A checkpoint is written to `checkpoints/tmp-<step>/checkpoint-<step>`. When it is complete, its manifest is written,
+everything is flushed to disk, and the folder is renamed to `checkpoints/checkpoint-<step>`. A process that is killed at
+any moment therefore leaves either no checkpoint for that step or one that verifies.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import xxhash
 
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
-"""Finds what a kill, a disk or a copy did to a file, at the speed of memory: SHA-256 takes twice as long as saving does
-(docs/chaos.md). It keeps nobody out who means harm, and nor would any hash that lies beside what it is of.
+"""Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
+(docs/chaos.md). It does not protect against tampering: no hash stored beside its file can.
 """
 _HASHES = (_HASH, "sha256")
-"""The names under which a manifest may have a hash; older ones have SHA-256."""
+"""The hash names a manifest may use; older manifests have SHA-256."""
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return (step, path) of every folder entry with a checkpoint's name, the newest last, whether it is whole or not.
+    """Return (step, path) of every entry with a checkpoint's name, newest last, complete or not.
 
-    Only names are read, so it is cheap enough for a status line.
+    Only names are read, so this is cheap enough for a status line.
     """
     checkpoints = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
     return sorted(checkpoints)
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint under `folder` that verifies, and a line for every newer one with what is wrong.
+    """Return the newest checkpoint under `folder` that verifies, and one line per newer checkpoint that does not.
 
-    The checkpoint is None where none verifies. Every byte of what is verified is read.
+    The checkpoint is None if none verifies. Reads every byte of the files it verifies.
     """
     skipped: list[str] = []
     for _, path in reversed(checkpoints_in(folder)):
@@ -53,9 +53,9 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def problem_with(checkpoint: Path) -> str | None:
-    """Return why a checkpoint does not verify, None where every file is as its manifest says.
+    """Return why a checkpoint does not verify, or None if every file matches its manifest.
 
-    A checkpoint without a manifest does not verify: nobody can say whether it was written to its end.
+    A checkpoint without a manifest does not verify, because it may be incomplete.
     """
     try:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -64,7 +64,7 @@ def problem_with(checkpoint: Path) -> str | None:
         return f"no {MANIFEST} in it"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST} cannot be read ({type(error).__name__})"
-    # All sizes before the first hash: a truncated file shows without reading gigabytes.
+    # Compare all sizes before the first hash: this finds a truncated file without reading gigabytes.
     for name, (size, _, _) in listed.items():
         file = checkpoint / name
         if not file.is_file():
@@ -80,35 +80,35 @@ def problem_with(checkpoint: Path) -> str | None:
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of `step` lies in `folder`, whether or not it is there: transformers' own name."""
+    """Return the path of the checkpoint of `step` in `folder`, with transformers' folder name. It need not exist."""
     return folder / f"checkpoint-{step}"
 
 
 def staging_place(folder: Path, step: int) -> Path:
-    """Return the folder where the checkpoint of `step` is put together: `commit` takes the checkpoint inside it."""
+    """Return the folder in which the checkpoint of `step` is staged; pass the checkpoint inside it to `commit`."""
     return folder / f"tmp-{step}"
 
 
 def clear_staging(folder: Path) -> None:
-    """Remove what earlier saves left unfinished."""
+    """Remove unfinished checkpoints of earlier saves."""
     for left_over in folder.glob(_STAGED):
         shutil.rmtree(left_over)
 
 
 def commit(staged: Path) -> Path:
-    """Make `tmp-<step>/checkpoint-<step>` a checkpoint and return its path; an older one of that name is replaced."""
+    """Move `tmp-<step>/checkpoint-<step>` into place, replacing an older one of that step, and return its path."""
     write_manifest(staged)
     place = staged.parent
     final = place.parent / staged.name
     if final.exists():
-        # A folder cannot be renamed onto one that is not empty. Killed between the two renames, `finish_commit` makes
-        # the second.
+        # A folder cannot be renamed onto one that is not empty. If the process is killed between the two renames,
+        # `finish_commit` makes the second one.
         final.rename(place / _REPLACED)
     try:
         staged.rename(final)
     except OSError:
         if not final.exists() and (place / _REPLACED).exists():
-            (place / _REPLACED).rename(final)  # who removes what was staged would remove the older one with it
+            (place / _REPLACED).rename(final)  # cleaning up the staging folder would otherwise remove the older one too
         raise
     flush(place.parent)
     shutil.rmtree(place)
@@ -116,9 +116,9 @@ def commit(staged: Path) -> Path:
 
 
 def finish_commit(folder: Path) -> None:
-    """Put in place what a process was about to when it was killed: the new checkpoint of a step, the older one gone.
+    """Finish a replacement that was interrupted by a kill: move the new checkpoint of the step into place.
 
-    For whoever goes on with a run, while nobody else writes into `folder`.
+    Call this when resuming a run, while no other process writes into `folder`.
     """
     for replaced in folder.glob(f"{_STAGED}/{_REPLACED}"):
         step = replaced.parent.name.partition("-")[2]
@@ -129,7 +129,7 @@ def finish_commit(folder: Path) -> None:
 
 
 def write_manifest(folder: Path) -> None:
-    """Flush every file under `folder` to the disk and list their sizes and hashes in manifest.json, written last."""
+    """Flush every file under `folder` to disk, then write their sizes and hashes to manifest.json."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
     content = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, _HASH: _flushed_and_hashed(file)}
@@ -144,27 +144,27 @@ def write_manifest(folder: Path) -> None:
 
 
 def _kind(entry: dict[str, object]) -> str:
-    """Return the name of the hash that a file's entry has. Raises KeyError where it has none that is known."""
+    """Return the name of the hash in a file's entry. Looking it up raises KeyError if the entry has no known hash."""
     return next((kind for kind in _HASHES if kind in entry), _HASH)
 
 
 def _flushed_and_hashed(file: Path) -> str:
-    """Flush a file that has just been written to the disk, and return its hash.
+    """Flush a newly written file to disk and return its hash.
 
-    It is read where it lies in the page cache: a copy of it would cost more than the hash. For a file from a disk that
-    would not do, whose errors would come as a signal.
+    The file is memory-mapped, because copying it out of the page cache would cost more than hashing it. Do not do this
+    for a file read from disk: a read error would arrive as a signal.
     """
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
         try:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return xxhash.xxh3_128(content).hexdigest()
-        except (ValueError, OSError):  # it is empty, or lies where nothing can be mapped
+        except (ValueError, OSError):  # the file is empty, or its file system cannot map files
             return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Flush a file or a folder to the disk: a rename may reach it before the content it names."""
+    """Flush a file or a folder to disk; without this a rename may reach the disk before the content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

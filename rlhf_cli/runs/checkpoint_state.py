@@ -1,4 +1,4 @@
-"""Looks whether a checkpoint holds all that a run needs to go on exactly: transformers goes on without, in silence."""
+"""Check that a checkpoint holds all state needed for an exact resume; transformers silently continues without it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _STATE = {
     "the learning rate's schedule": ("scheduler.pt",),
     "the state of the random numbers": ("rng_state*.pth",),
 }
-"""Maps what it is -> the names under which transformers, FSDP and DeepSpeed write it; any of them will do."""
+"""Maps part of the state -> the file names that transformers, FSDP and DeepSpeed give it; one match is enough."""
 
 
 def missing_state(checkpoint: Path) -> list[str]:
-    """Return which parts of the state are not in a checkpoint, by names alone; none where it was not finished."""
+    """Return which parts of the state a checkpoint lacks, judged by file names; [] if it has no manifest."""
     if not (checkpoint / MANIFEST).is_file():
-        return []  # it does not verify, and an older one will be taken
+        return []  # it does not verify, so an older one will be used
     return [what for what, names in _STATE.items() if not any(any(checkpoint.glob(name)) for name in names)]
 
 
 def refuse_missing(checkpoint: Path, missing: list[str]) -> NoReturn:
-    """Raise the RunError that says what a checkpoint lacks, and how to go on all the same."""
+    """Raise the RunError that lists what a checkpoint lacks and how to resume anyway."""
     raise RunError(
         f"the checkpoint lacks {' and '.join(missing)}: what follows would be another run",
         where=str(checkpoint),

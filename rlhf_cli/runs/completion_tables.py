@@ -1,9 +1,7 @@
-"""Keeps the tables of completions of a run from growing with its length: the first, the newest, one of every so many
-steps.
+"""Prune a run's completion tables, so that their size does not grow with the length of the run.
 
-A table a log event is the largest thing that a long run leaves: 11 kB for eight short answers, megabytes for a round of
-512 long ones. Until it is uploaded wandb keeps two more copies of each, in the folder of its run and where it gets
-artifacts ready.
+The table of each log event is the largest output of a long run: 11 kB for eight short answers, megabytes for 512 long
+ones. Until the upload, wandb keeps two more copies of each, in its run folder and in its artifact staging folder.
 """
 
 from __future__ import annotations
@@ -22,27 +20,26 @@ _WANDBS = (
 
 
 def table_file(run: Path, step: int) -> Path:
-    """Return the file of the table of completions of a step, whether or not there is one."""
+    """Return the path of the completion table of a step. It need not exist."""
     return run / "completions" / f"completions_{step:05d}.parquet"
 
 
 def tables_by_step(run: Path) -> list[tuple[int, Path]]:
-    """Return (step, file) of every table of completions in a run folder, by step."""
+    """Return (step, file) of every completion table in a run folder, sorted by step."""
     return sorted(
         (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
     )
 
 
 def prune_completions(run: Path, *, last: int, every: int | None) -> None:
-    """Remove from a run folder all tables of completions but the first, the `last` newest and one of so many steps.
+    """Delete a run's completion tables except the first, the `last` newest and those of every `every`-th step.
 
-    The first of training stays whatever else goes: its answers are those of the policy that every run of the same seed
-    begins with, and say what other weights would have made of them (`rlhf whatif`). A table that is gone already is
-    nobody's loss: whoever looks at a run's completions takes what is there. What wandb has of them is cut down to the
-    `last` newest; a file of its own knows no optimizer step.
+    The first table of training always stays: its answers come from the initial policy, which all runs with the same
+    seed share, so `rlhf whatif` can rescore them with other weights. Readers of the tables handle missing ones. Of
+    wandb's copies only the `last` newest stay, because their file names do not give the optimizer step.
     """
     tables = tables_by_step(run)
-    first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation's, before training
+    first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation before training
     for step, file in tables[:-last]:
         if step != first and (every is None or step % every != 0):
             file.unlink(missing_ok=True)
@@ -52,7 +49,7 @@ def prune_completions(run: Path, *, last: int, every: int | None) -> None:
 
 
 def _by_age(run: Path, pattern: str) -> list[Path]:
-    """Return the files of a pattern, the oldest first; wandb may move one away at any moment."""
+    """Return the files that match a pattern, oldest first; wandb may move a file away at any moment."""
     ages: list[tuple[int, Path]] = []
     for file in run.glob(pattern):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Recognises that there is no room left where something is written, and says how much there would have to be."""
+"""Recognise errors from a full disk, and report how much space was needed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _IN_WORDS = re.compile(
     rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)"
     "|PytorchStreamWriter failed|inline_container|iostream error"
 )
-"""safetensors says the number of the system's error, torch that its writer or its stream failed; none is an OSError."""
+"""safetensors reports the OS error number, torch a failed writer or stream; neither raises an OSError."""
 _BLOCK = 512
-"""stat(2) counts in blocks of so many bytes, whatever the file system's are."""
+"""Bytes per block in stat(2), regardless of the file system's block size."""
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error, or one that it followed from, says that a disk, a quota or a file's limit is reached."""
+    """Return whether an error or one of its causes means a full disk, an exceeded quota or a file size limit."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _FULL:
@@ -37,9 +37,9 @@ def is_full(error: BaseException) -> bool:
 
 
 def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:
-    """Return the error that names the path and the bytes needed and free, None where nobody can say how many.
+    """Return the error that names the path and the bytes needed and free; `needed` is None if unknown.
 
-    `kept` is the checkpoint that is still there, None where there is none.
+    `kept` is the newest remaining checkpoint, or None.
     """
     free = free_bytes(path)
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
@@ -58,8 +58,9 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
 
 @contextmanager
 def naming_full_disk(run: RunFolder) -> Iterator[None]:
-    """Open a context in which a run writes. Raises RunError in the place of an error that says that there is no room;
-    what has been named already stays as it is.
+    """Open a context in which a run writes, and raise RunError for an error that means a full disk.
+
+    RlhfErrors pass through unchanged.
     """
     try:
         yield
@@ -72,20 +73,20 @@ def naming_full_disk(run: RunFolder) -> Iterator[None]:
 
 
 def free_bytes(path: Path) -> int:
-    """Return how many bytes may be written at a path, or where it will lie; a quota is not counted."""
+    """Return the free bytes at a path that need not exist yet; quotas are ignored."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def bytes_below(folder: Path) -> int:
-    """Return what all files below a folder take on the disk, 0 where there is none."""
+    """Return the disk usage of all files below a folder, or 0 if it does not exist."""
     stats = [file.stat() for file in folder.rglob("*") if file.is_file()]
     return sum(max(stat.st_size, getattr(stat, "st_blocks", 0) * _BLOCK) for stat in stats)
 
 
 def size(num_bytes: float) -> str:
-    """Return a number of bytes as people say it: 512 bytes, 4.1 GB, in powers of 1000 as disks are sold."""
+    """Return a readable size, such as 512 bytes or 4.1 GB, in powers of 1000."""
     for unit in _UNITS:
         if num_bytes < 1000 or unit == _UNITS[-1]:
             return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"

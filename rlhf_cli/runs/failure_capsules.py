@@ -1,7 +1,7 @@
-"""Keeps a reward's failed batch in the run folder, so that `rlhf score` can fail in the same way without training.
+"""Keep a reward's failed batch in the run folder, so that `rlhf score` can reproduce the failure without training.
 
-A capsule is two files of `RUN/failures/`: NAME.jsonl, the rows that the function was given, in the form that
-`rlhf score --completions` reads, and NAME.json, what is known of the failure. Both are text, without secrets.
+A capsule is two files in `RUN/failures/`: NAME.jsonl with the rows passed to the function, in the format of `rlhf score
+--completions`, and NAME.json with facts about the failure. Both are text with secrets removed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _FORMAT = "rlhf failure capsule 1"
 
 @dataclass(frozen=True)
 class Capsule:
-    """Says which reward failed and how.
+    """Which reward failed, and how.
 
-    `kind` is the error's class, `timeout` or `nonsense`; `row` is the line of NAME.jsonl that is to blame, from 0, and
-    `batch_row` its place in the batch of `rank`; None where no row is known. `step`, `max_steps` and `epoch` are the
-    trainer's at that moment. `scored_by` is the function or reward model with its `args`. `timeout_s` bounded the call,
-    None for no limit. `left_out_rows` of the batch were too large to keep; `left_out_columns` hold what no JSON does.
+    `kind` is the error's class, `timeout` or `nonsense`. `row` is the failed line of NAME.jsonl, from 0, and
+    `batch_row` is its index in the batch of `rank`; both are None if unknown. `step`, `max_steps` and `epoch` are the
+    trainer's at that moment. `scored_by` is the function or reward model with its `args`. `timeout_s` is the time limit
+    of the call, None for no limit. `left_out_rows` rows of the batch were too large to keep; `left_out_columns` are not
+    JSON serializable.
     """
 
     reward: str
@@ -51,19 +52,19 @@ class Capsule:
 
 
 def failures_folder(run: RunFolder) -> Path:
-    """Return where the capsules of a run lie; nothing is there while no reward has failed."""
+    """Return the folder of a run's capsules; it does not exist until a reward fails."""
     return run.path / "failures"
 
 
 def as_lines(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as JSON, one a line, without the values that are known to be secrets."""
+    """Return rows as JSON lines, with known secrets removed."""
     return "".join(json.dumps(redacted_tree(dict(row), values_only=True), ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_capsule(run: RunFolder, name: str, capsule: Capsule, lines: str) -> Path:
-    """Write both files of a capsule and return that of the rows. Where the name is taken it gets a number.
+    """Write both files of a capsule and return the file of rows. A name that is taken gets a number.
 
-    The description comes last: a capsule without one is none.
+    The description is written last: rows without it are not a capsule.
     """
     folder = failures_folder(run)
     folder.mkdir(exist_ok=True)
@@ -77,15 +78,15 @@ def write_capsule(run: RunFolder, name: str, capsule: Capsule, lines: str) -> Pa
 
 
 def rows_of(file: Path) -> Path:
-    """Return the rows of a failure where their description, which lies beside them, was named; else the file itself."""
+    """Return the rows file if `file` is the description of a failure beside it, else `file` itself."""
     rows = file.with_suffix(".jsonl")
     return rows if file.suffix == ".json" and read_capsule(rows) is not None else file
 
 
 def read_capsule(file: Path) -> Capsule | None:
-    """Return what is known of the failure whose rows are in `file`, None for a file that is no capsule's.
+    """Return the description of the failure whose rows are in `file`, or None if it is not a capsule.
 
-    Raises RunError for a description that cannot be read.
+    Raises RunError if the description cannot be read.
     """
     if file.suffix != ".jsonl" or not _description(file).is_file():
         return None
@@ -100,24 +101,24 @@ def read_capsule(file: Path) -> Capsule | None:
 
 
 def capsules_of(run: RunFolder) -> dict[Path, Capsule]:
-    """Return the capsules of a run by their files of rows, in the order they were written."""
+    """Return the capsules of a run by rows file, oldest first."""
     found = sorted(failures_folder(run).glob("*.jsonl"), key=lambda file: (file.stat().st_mtime_ns, file.name))
     read = {file: read_capsule(file) for file in found}
     return {file: capsule for file, capsule in read.items() if capsule is not None}
 
 
 def failed_rows(run: RunFolder) -> dict[str, int]:
-    """Return reward -> rows that it failed on while the run went on, by reward_errors.jsonl."""
+    """Return reward -> number of rows it failed on without ending the run, from reward_errors.jsonl."""
     counts: Counter[str] = Counter()
     with suppress(FileNotFoundError), run.reward_errors.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            with suppress(ValueError, TypeError, KeyError):  # a line that a full disk has cut
+            with suppress(ValueError, TypeError, KeyError):  # a line cut off by a full disk
                 counts[str(json.loads(line)["reward"])] += 1
     return dict(counts)
 
 
 def replay_command(run: RunFolder, file: Path) -> str:
-    """Return what to type to see a failure again."""
+    """Return the command that reproduces a failure."""
     shown = os.path.join(run.shown, os.path.relpath(file, run.path))
     return f"rlhf score {shlex.quote(run.shown)} --completions {shlex.quote(shown)}"
 

@@ -1,4 +1,4 @@
-"""Finds the runs below a folder, however deep: experiments, sweeps and their jobs."""
+"""Find the runs below a folder at any depth: experiments, sweeps and their jobs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json
 _DEEPEST = 4
 _SWEEP = "sweep.json"
 _MOST_TOGETHER = 12
-"""A folder of more runs than these is shown a group at a time: too many keys differ for one table."""
+"""A folder with more runs than this is shown one group at a time: too many keys would differ for one table."""
 
 
 def runs_in(root: Path) -> list[RunFolder]:
-    """Return the run that a folder is, or those that lie below it, by name. Raises RunError for a path without any."""
+    """Return the run at a folder, or the runs below it, by name. Raises RunError if there are none."""
     if found := runs_below(root):
         return found
     if not root.is_dir():
@@ -30,13 +30,13 @@ def runs_in(root: Path) -> list[RunFolder]:
 
 
 def runs_below(root: Path) -> list[RunFolder]:
-    """Return the run that a folder is, or those that lie below it; none where there is no such folder."""
+    """Return the run at a folder, or the runs below it; [] if the folder does not exist."""
     return [RunFolder(path.resolve()) for path in _run_folders(root, _DEEPEST)]
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that lie in one folder: those of a sweep, or single runs, the newest first. `swept` are a sweep's keys."""
+    """Runs in one folder: those of a sweep, or single runs, newest first. `swept` are a sweep's keys."""
 
     path: Path
     folders: tuple[RunFolder, ...]
@@ -45,7 +45,7 @@ class RunGroup:
 
 
 def groups_of(word: str) -> list[RunGroup]:
-    """Return the groups below a folder, the newest first; none for a sweep, a run, or runs that fit into one table."""
+    """Return the groups below a folder, newest first; [] for a sweep, a run, or few enough runs for one table."""
     path = Path(word).expanduser()
     if not path.is_dir() or (path / _SWEEP).is_file():
         return []
@@ -66,14 +66,14 @@ def groups_of(word: str) -> list[RunGroup]:
 
 
 def newest_of(group: RunGroup) -> list[str]:
-    """Return the words that name the newest runs of a group: all of a sweep, so many single ones."""
+    """Return the paths of a group's newest runs: a sweep as one path, single runs up to a limit."""
     if group.is_sweep:
         return [str(group.path)]
     return [str(folder.path) for folder in group.folders[:_MOST_TOGETHER]]
 
 
 def swept_in(folder: Path) -> tuple[str, ...]:
-    """Return what the sweep in a folder varied; a sweep.json that cannot be read is no reason not to compare."""
+    """Return the keys varied by the sweep in a folder; () if its sweep.json cannot be read."""
     try:
         swept = read_json(folder / _SWEEP).get("swept")
     except RunError:

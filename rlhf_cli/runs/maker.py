@@ -1,8 +1,8 @@
-"""Says who made a run, in a way that a folder from elsewhere cannot claim: a mark by a key that only its maker has.
+"""Prove who made a run with a signature that a folder from elsewhere cannot forge.
 
-The key lies in the user's cache folder and is made when it is first needed. A run's mark is the HMAC-SHA256 of the code
-that the run names, so it holds wherever the folder is moved, on every machine that shares the cache, and no longer when
-other code is named. A user's name or a host's is shown, and believed by nobody: whoever packs a folder can write both.
+The key is in the user's cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of the code that
+the run names. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid if the
+run names other code. User and host names are only displayed, never trusted: anyone who packs a folder can write them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _KEY_BYTES = 32
 
 
 def made_by(code: Sequence[str]) -> dict[str, str]:
-    """Return what provenance.json says of the maker; no mark where a run names no code, or no key can be kept."""
+    """Return the maker's entry for provenance.json; without a mark if the run names no code or has no key."""
     maker = {"user": _user()}
     key = _key(create=True) if code else None
     return {**maker, "mark": _mark(key, code)} if key is not None else maker
 
 
 def is_made_by_us(run: RunFolder, code: Sequence[str]) -> bool:
-    """Return whether a run's mark is that of this user's key for exactly this code."""
+    """Return whether a run's mark was made with this user's key for exactly this code."""
     mark, key = section(read_json(run.provenance), "made_by").get("mark"), _key(create=False)
     return key is not None and isinstance(mark, str) and hmac.compare_digest(mark.encode(), _mark(key, code).encode())
 
 
 def maker_of(run: RunFolder) -> str:
-    """Return who a run says that made it: a user and a host, as far as it says so."""
+    """Return the user and host that a run claims as its maker."""
     provenance = read_json(run.provenance)
     user, host = section(provenance, "made_by").get("user"), section(provenance, "host").get("name")
     return f"{user or 'somebody'} on {host}" if host else str(user or "nobody knows whom")
@@ -54,7 +54,7 @@ def _user() -> str:
 
 
 def _key(*, create: bool) -> bytes | None:
-    """Return this user's key; None where there is none, it is another user's, or it cannot be written."""
+    """Return this user's key, or None if it is missing, owned by another user, or cannot be written."""
     file = cache_folder("maker") / f"key-{os.getuid()}"
     with contextlib.suppress(OSError):
         if create and not file.exists():
@@ -71,7 +71,7 @@ def _write_key(file: Path) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(secrets.token_bytes(_KEY_BYTES))
     try:
-        os.link(temporary, file)  # fails where another process was faster, whose key holds
+        os.link(temporary, file)  # fails if another process was faster; its key is used then
     except FileExistsError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""Writes and reads metrics.jsonl: one JSON object per log event, under TRL's own names plus `step` and `time_s`."""
+"""Write and read metrics.jsonl: one JSON object per log event, under TRL's metric names plus `step` and `time_s`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 TOTAL = "reward"
-"""TRL calls the weighted sum of all rewards by this name."""
+"""TRL's name for the weighted sum of all rewards."""
 
 Event: TypeAlias = Mapping[str, object]
-"""A log event of metrics.jsonl, or the metrics of one: maps name -> a number, None where it was not finite."""
+"""A log event of metrics.jsonl, or its metrics: maps name -> a number, or None if it was not finite."""
 
 
 class MetricsWriter:
     """A writer that appends log events to metrics.jsonl.
 
-    Its `time_s` counts training seconds and goes on where an earlier attempt stopped.
+    Its `time_s` counts training seconds and continues from the end of an earlier attempt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class MetricsWriter:
         self._started = time.monotonic()
 
     def write(self, step: int, logs: Mapping[str, object]) -> Event:
-        """Append one event and return it. A value that is no finite number is written as null: JSON has no NaN."""
+        """Append one event and return it. A value that is not a finite number is written as null: JSON has no NaN."""
         time_s = round(self._offset_s + time.monotonic() - self._started, 3)
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in logs.items()}
         event = {"step": step, "time_s": time_s, **{key: finite_or_none(value) for key, value in plain.items()}}
@@ -48,16 +48,16 @@ class MetricsWriter:
         return event
 
     def flush(self) -> None:
-        """Flush the file to the disk: the events before a checkpoint belong to it."""
+        """Flush the file to disk: a checkpoint relies on the events before it."""
         if self._path.is_file():
             flush(self._path)
 
 
 def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -> list[Event]:
-    """Return every whole event; a last line cut by a kill is left out. A file that is not there has none.
+    """Return every complete event, or [] if the file does not exist.
 
-    So is a tail of zeros, which a power cut leaves. Raises RunError for any other line that is no event: one has at
-    least these `numbers`.
+    Skips a last line cut off by a kill, and a tail of zeros left by a power cut. Raises RunError for any other line
+    that is not an event. An event has at least these `numbers`.
     """
     try:
         lines = path.read_bytes().rstrip(b"\0").split(b"\n")
@@ -78,7 +78,7 @@ def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
 
 
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
-    """Return the event of a line, None where it is none."""
+    """Return the event on a line, or None if the line is not an event."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -88,14 +88,14 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def _is_complete(line: bytes) -> bool:
-    """Return whether a line that is no event was not merely cut off: what we write begins with a brace."""
+    """Return whether an invalid line is corrupt and not just cut off: our own lines start with a brace."""
     return not line.startswith(b"{") or line.rstrip().endswith(b"}")
 
 
 def rewind(path: Path, step: int) -> int:
-    """Remove the events after `step` from a file of lines that have one: a resumed run writes them again.
+    """Remove the events after `step` from a JSON lines file; a resumed run writes them again.
 
-    Returns the last step that the file had, 0 without any.
+    Returns the last step in the file, or 0 if it has none.
     """
     if not path.is_file():
         return 0
@@ -106,7 +106,7 @@ def rewind(path: Path, step: int) -> int:
 
 
 def _number(event: Event, name: str) -> float:
-    """Return what our own writer put into every event. Raises ValueError where it is no number."""
+    """Return a number that our writer puts into every event. Raises ValueError if it is not a number."""
     value = event[name]
     if not isinstance(value, int | float):
         raise ValueError(f"{name} of a log event is no number: {value!r}")
@@ -114,7 +114,7 @@ def _number(event: Event, name: str) -> float:
 
 
 def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
-    """Return (steps, values) of one metric, without the events that lack it."""
+    """Return (steps, values) of one metric, skipping events without it."""
     points = [
         (step, float(value))
         for event in events
@@ -124,9 +124,9 @@ def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
 
 
 def start_and_end(values: list[float]) -> tuple[float, float] | None:
-    """Return the mean of the first and of the last tenth of a series (at least one value each).
+    """Return the means of the first and the last tenth of a series (at least one value each).
 
-    An empty series gives None.
+    Returns None for an empty series.
     """
     if not values:
         return None
@@ -135,7 +135,7 @@ def start_and_end(values: list[float]) -> tuple[float, float] | None:
 
 
 def reward_spans(events: Iterable[Event]) -> dict[str, tuple[float, float]]:
-    """Return `reward` (the total) and each component -> (start, end) of its raw mean, those that have a number."""
+    """Return (start, end) of the raw mean of `reward` (the total) and each component that has numbers."""
     events = list(events)
     metrics = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
     spans = {name: start_and_end(series(events, metric)[1]) for name, metric in metrics.items()}
@@ -154,7 +154,7 @@ def reward_names(events: Iterable[Event]) -> list[str]:
 
 
 def failed_shares(events: Iterable[Event]) -> dict[str, float]:
-    """Return reward name -> the share of the rows it was asked for that failed, of those where any did."""
+    """Return reward name -> share of its scored rows that failed, for rewards with failures."""
     events = list(events)
     shares = {}
     for name in reward_names(events):
@@ -165,7 +165,7 @@ def failed_shares(events: Iterable[Event]) -> dict[str, float]:
 
 
 def describe_held_out(metrics: Event) -> str:
-    """Describe an evaluation in a line: by a policy's totals, else by loss and accuracy; '' where it holds neither."""
+    """Describe an evaluation in one line: a policy's totals, else loss and accuracy, else ''."""
     totals = []
     for part in (GREEDY, SAMPLED):
         mean, low, high = (metrics.get(f"eval_{part}/total{bound}") for bound in ("", "/low", "/high"))
@@ -179,8 +179,8 @@ def describe_held_out(metrics: Event) -> str:
 
 
 def most_attempts(metrics: Iterable[str]) -> list[str]:
-    """Return the names of pass@k with the greatest k, one a reward.
+    """Return the pass@k metric with the largest k of each reward.
 
-    `metrics` come in the order of k, as they are logged.
+    `metrics` must be in increasing order of k, as they are logged.
     """
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())

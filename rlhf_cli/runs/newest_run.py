@@ -1,4 +1,4 @@
-"""Names the newest run that is there, for a hint that can be typed as it stands: who forgot a run mostly means that."""
+"""Find the newest run, so that hints can show a command that is ready to paste."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlhf_cli.runs.run_status import FINISHED, read_status
 
 
 def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolder | None:
-    """Return the run below `root` of which something was last heard, None without any; `finished` asks for a model."""
+    """Return the most recently updated run below `root`, or None; `finished` requires a finished run with a model."""
     found = sorted(runs_below(root), key=_last_heard_of, reverse=True)
     return next((run for run in found if not finished or _has_finished(run)), None)
 
 
 def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
-    """Return `rlhf why runs/quickstart/mine`: the command with the newest run below runs/, or what makes a first run.
+    """Return e.g. `rlhf why runs/quickstart/mine`: the command with the newest run, or how to make a first run.
 
-    `all_of_it` names the folder of all runs of its experiment instead; `more` comes behind it.
+    `all_of_it` names the experiment's folder with all its runs instead; `more` is appended.
     """
     run = newest_run(finished=finished)
     if run is None:

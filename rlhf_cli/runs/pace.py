@@ -1,4 +1,4 @@
-"""Says how fast a run goes and when it last said anything, from the end of metrics.jsonl."""
+"""Compute how fast a run goes and how old its last log event is, from the end of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 _TAIL_BYTES = 1 << 16
 _EVENTS = 20
-"""The pace is that of so many log events: a run whose completions grow is slower now than it was on average."""
+"""Number of recent log events used for the pace: a run whose completions grow is now slower than its average."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How a run goes. `s_per_step` is None before a second step was logged, `log_age_s` before anything was."""
+    """A run's speed. `s_per_step` is None until two steps are logged, `log_age_s` is None until one is."""
 
     s_per_step: float | None
     log_age_s: float | None
@@ -24,7 +24,7 @@ class Pace:
 def pace(folder: RunFolder) -> Pace:
     """Return the pace of a run, read from the last lines of its metrics.
 
-    What is no log event of ours is passed over. Raises OSError for a file that cannot be read.
+    Skips lines that are not log events. Raises OSError if the file cannot be read.
     """
     file = folder.metrics
     if not file.is_file():
@@ -39,9 +39,9 @@ def pace(folder: RunFolder) -> Pace:
 
 
 def training_time_s(folder: RunFolder) -> float | None:
-    """Return how many seconds a run has trained, at its last log event; None before the first.
+    """Return the training seconds at a run's last log event, or None if it has none.
 
-    Raises OSError for a file that cannot be read.
+    Raises OSError if the file cannot be read.
     """
     points = _last_points(folder) if folder.metrics.is_file() else []
     return points[-1][1] if points else None
@@ -56,7 +56,7 @@ def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
 
 
 def _point(line: str) -> tuple[int, float] | None:
-    """Return (step, training seconds) of a line; None for one that is cut, damaged, or sums up the whole training."""
+    """Return (step, training seconds) of a line; None if it is cut off, damaged, or the final summary."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Divides the time of a training among its phases: each moment belongs to the innermost one, and to no other.
+"""Measure training time per phase; each moment counts for the innermost phase only.
 
-It listens to what a rank says of itself anyway (pulse.py), so there is no second account of what is being done. Nothing
-is stopped and started: from one change to the next all seconds are given to what was being done.
+The clock listens to the phases that a rank already reports (pulse.py). It has no timers to start and stop: at each
+change of phase, all seconds since the last change are charged to the previous phase.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlhf_cli.runs import pulse
 from rlhf_cli.tables.step_phases import EVALUATION, REST, WAITING
 
 REWARD = "reward/"
-"""Begins the name of the time that a reward takes."""
+"""Prefix of the timing key of a reward."""
 _SCORING = "scoring"
 _KEYS = {
     pulse.TRAINING: REST,
@@ -27,7 +27,7 @@ _KEYS = {
     pulse.REFERENCE_LOGPS: "reference_logps",
     pulse.VALUES: "values",
     pulse.FORWARD: "forward",
-    pulse.LOSS: "backward",  # what is left of it beside the forward pass and the checks
+    pulse.LOSS: "backward",  # the backward phase excludes the forward pass and the checks
     pulse.CRITIC: "critic",
     pulse.CHECKS: "checks",
     pulse.CLIPPING: "optimizer",
@@ -36,16 +36,16 @@ _KEYS = {
     pulse.SAVING: "saving",
     pulse.EVALUATION: EVALUATION,
 }
-"""Phase as the pulse has it -> key of tables/step_phases.py."""
+"""Maps the pulse's phase -> key of tables/step_phases.py."""
 _UNTIMED = (pulse.LOADING, pulse.ENDING)
 _ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "values", "critic", "optimizer"})
-"""Phases at whose end a GPU may still be at work."""
+"""Phases after which a GPU may still be working."""
 
 
 class PhaseClock:
-    """The seconds of one rank by phase, since they were last taken. Time before and after the training is not counted.
+    """The seconds of one rank by phase since the last `taken`. Time before and after training is not counted.
 
-    `settle` waits for what a device was asked to do, so that its seconds go to the phase that asked; None on a CPU.
+    `settle` waits for the device's pending work, so that its seconds count for the phase that queued it; None on a CPU.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -59,7 +59,7 @@ class PhaseClock:
         self._num_waits = 0
 
     def hear(self, phases: tuple[str, ...]) -> None:
-        """Go on with these phases, the innermost last; a listener of a pulse."""
+        """Switch to these phases, innermost last; registered as a listener of a pulse."""
         if self.settle is not None and self._key in _ON_DEVICE:
             self.settle()
         self._charge()
@@ -69,14 +69,14 @@ class PhaseClock:
             self._key = self._keys[phases] = _key_of(phases)
 
     def run_rewards(self, names: Sequence[str]) -> None:
-        """Go on with these rewards running, from whichever thread; those that run at the same time share it equally."""
-        if self._key == _SCORING:  # else one that was given up long ago has ended
+        """Set which rewards are running, from any thread; rewards that run concurrently share the time equally."""
+        if self._key == _SCORING:  # else a reward that had timed out has just ended
             self._charge()
         self._rewards = names
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Open a context in which this rank waits for others; within an evaluation it is the evaluation's."""
+        """Open a context in which this rank waits for others; during evaluation the time still counts as evaluation."""
         self._charge()
         self._num_waits += 1
         try:
@@ -86,13 +86,13 @@ class PhaseClock:
             self._num_waits -= 1
 
     def taken(self) -> dict[str, float]:
-        """Return key -> seconds since this was last called; rewards as `reward/NAME`."""
+        """Return key -> seconds since the last call; rewards have keys `reward/NAME`."""
         self._charge()
         taken, self._seconds = self._seconds, defaultdict(float)
         return taken
 
     def _charge(self) -> None:
-        """Give the time since the last change to what was being done."""
+        """Charge the time since the last change to the current phase."""
         now, key = self._now(), self._key
         passed, self._at = now - self._at, now
         if key is None:
@@ -107,7 +107,7 @@ class PhaseClock:
 
 
 def _key_of(phases: tuple[str, ...]) -> str | None:
-    """Return whose the time is from now on, None where nobody counts it."""
+    """Return the key that time in these phases counts for, or None if it is not counted."""
     if not phases or phases[0] in _UNTIMED:
         return None
     return EVALUATION if pulse.EVALUATION in phases else _KEYS.get(phases[-1], REST)

@@ -1,7 +1,7 @@
-"""Says which process of which machine did something, so that a later reader knows whether that very one still lives.
+"""Identify a process uniquely, so that a later reader can tell whether it still lives.
 
-A pid alone is not enough: it is given again, sooner or later, and every machine has its own. The moment that a process
-started, in clock ticks since its machine did, and the id of that machine's boot make it one of a kind.
+A pid alone is not enough: pids are reused, and every machine has its own. The process's start time, in clock ticks
+since boot, and the boot id of the machine make it unique.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_OF_START = 19
-"""Counts from 0 after the name in parentheses of /proc/PID/stat: field 22, `starttime`, of proc(5)."""
+"""Index of field 22 of proc(5), `starttime`, counted from 0 after the name in parentheses of /proc/PID/stat."""
 
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process. `start_ticks` and `boot` are None where the system does not tell, as on macOS."""
+    """One process. `start_ticks` and `boot` are None on systems without /proc, such as macOS."""
 
     pid: int
     host: str
@@ -26,9 +26,9 @@ class ProcessIdentity:
     boot: str | None = None
 
     def is_alive(self) -> bool | None:
-        """Return whether this very process lives; None where that cannot be known from here: on another machine.
+        """Return whether this exact process lives, or None if it ran on another machine.
 
-        A machine that has booted since, and a pid that another process has by now, are no.
+        Returns False if the machine has rebooted since, or if another process now has the pid.
         """
         if self.host != socket.gethostname():
             return None
@@ -40,14 +40,14 @@ class ProcessIdentity:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # somebody else's
+            pass  # it belongs to another user
         if _has_ended(self.pid):
             return False
         now = start_ticks(self.pid)
         return self.start_ticks is None or now is None or now == self.start_ticks
 
     def is_of_this_boot(self) -> bool:
-        """Return whether it ran under this machine's kernel, since it was last started; containers share one."""
+        """Return whether it ran under the running kernel since the last boot; containers share one kernel."""
         return self.boot is not None and self.boot == boot_id()
 
     def describe(self) -> str:
@@ -56,21 +56,21 @@ class ProcessIdentity:
 
 
 def this_process() -> ProcessIdentity:
-    """Return who is running this line."""
+    """Return the identity of the current process."""
     return ProcessIdentity(os.getpid(), socket.gethostname(), start_ticks(os.getpid()), boot_id())
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process of this machine started, in clock ticks since boot; None where nothing tells."""
+    """Return when a local process started, in clock ticks since boot, or None if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(stat.rpartition(")")[2].split()[_PLACE_OF_START])  # a name may hold spaces and parentheses
+        return int(stat.rpartition(")")[2].split()[_PLACE_OF_START])  # the name may contain spaces and parentheses
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a process is only there because nobody has asked yet how it ended, as under a container's init."""
+    """Return whether a process is a zombie: it ended but was not reaped, as happens under a container's init."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,7 +79,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def boot_id() -> str | None:
-    """Return the id of this machine's boot, None where the system has none."""
+    """Return the id of this machine's boot, or None if the system has none."""
     try:
         return _BOOT.read_text(encoding="ascii").strip() or None
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes provenance.json: what it would take to make this run again."""
+"""Write provenance.json: the facts needed to reproduce this run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlhf_cli.json_values import JsonTree, section
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
 
 PENDING_CONFIG = "config_to_be"
-"""Names the hash of a configuration that is about to be written: between two files a process can be killed."""
+"""Key for the hash of a configuration about to be written, in case the process is killed between the two writes."""
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"
-"""Holds the paths of the run that saved the model, so it differs where the weights do not."""
+"""Contains paths of the run that saved the model, so it may differ for the same weights."""
 _WANDB_ID_BYTES = 5
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
@@ -40,11 +40,11 @@ def write_provenance(
     environment: dict[str, str] | None = None,
     made_by: dict[str, str] | None = None,
 ) -> None:
-    """Write what the parent knows before the first rank starts.
+    """Write the facts that the parent process knows before the first rank starts.
 
-    `choices` are the group options (exp, model, data, ...), `files` name -> file or folder whose content decides the
-    result: reward code and data. `environment` are the variables that the configuration refers to, and by which to tell
-    whether they have changed; `made_by` is what maker.py says of the maker.
+    `choices` are the group options (exp, model, data, ...). `files` maps name -> file or folder whose content affects
+    the result: reward code and data. `environment` holds the variables that the configuration refers to, with
+    fingerprints to detect changes. `made_by` is the maker's entry from maker.py.
     """
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
@@ -70,12 +70,12 @@ def write_provenance(
 
 
 def add_to_provenance(folder: RunFolder, **seen: object) -> None:
-    """Add what only the worker sees: the world size, the devices, the dtype."""
+    """Add facts only the worker knows: the world size, the devices, the dtype."""
     write_json(folder.provenance, {**read_json(folder.provenance), **seen}, durable=True)
 
 
 def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
-    """Add the hashes of files that the provenance does not name yet, such as code imported while a run trains."""
+    """Add the hashes of files not yet in the provenance, such as code imported during training."""
     known = read_json(folder.provenance)
     noted = section(known, "sha256")
     if new := {name: sha256(path) for name, path in files.items() if name not in noted}:
@@ -83,10 +83,10 @@ def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
-    """Replace the frozen configuration of a run that goes on, and note the hashes of what it goes on with.
+    """Replace the frozen configuration of a resumed run, and record the hashes of its files.
 
-    `note` is appended to the list `resumed` of the provenance. Killed at any moment it leaves a configuration whose
-    hash is known.
+    `note` is appended to the list `resumed` of the provenance. If the process is killed at any moment, the hash of the
+    remaining configuration is known.
     """
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
@@ -100,9 +100,9 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
 
 
 def weights_hash(model: Path) -> str | None:
-    """Return the hash of a model folder's weights alone; None where it is no folder or holds none.
+    """Return the hash of a model folder's weights; None if it is not a folder or has no weights.
 
-    Two folders whose tokenizers, cards or configurations differ have the same where their weights are the same.
+    The hash ignores tokenizers, cards and configurations.
     """
     files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern) if file.name != _NO_WEIGHTS)
     digest = hashlib.sha256()
@@ -114,7 +114,7 @@ def weights_hash(model: Path) -> str | None:
 
 @functools.cache
 def code_hash() -> str:
-    """Return the hash of this package's own code: a version is the same while somebody works on it."""
+    """Return the hash of this package's own code: the version does not change during development."""
     package = Path(rlhf_cli.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
@@ -124,7 +124,7 @@ def code_hash() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, '' where the system does not say."""
+    """Return the processor's name, or '' if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -134,7 +134,7 @@ def _processor() -> str:
 
 
 def git_state(cwd: Path) -> dict[str, str | bool] | None:
-    """Return the commit and whether the tree differs from it; None outside a repository or without git."""
+    """Return the commit and whether tracked files differ from it; None outside a repository or without git."""
 
     def git(*words: str) -> str | None:
         try:
@@ -150,7 +150,7 @@ def git_state(cwd: Path) -> dict[str, str | bool] | None:
 
 
 def sha256(path: Path) -> str | None:
-    """Return the hash of a file's bytes, or of the names and bytes of a folder's files; None when there is neither."""
+    """Return the hash of a file, or of the names and contents of a folder's files; None if it does not exist."""
     digest = hashlib.sha256()
     if path.is_file():
         files = [path]

@@ -1,7 +1,7 @@
-"""Says what each rank of a run is doing, and when it last got on: a file a rank, written while the process lives.
+"""Record what each rank is doing and when it last made progress, in one file per rank while it lives.
 
-Whoever asks is another process, a thread of the same one, or comes when the process is gone. So it is a file that is
-mapped into memory, as that of the rewards is (running_reward.py): a sign of life costs no system call.
+The reader is another process, another thread, or runs after the process is gone. The file is therefore memory-mapped,
+as in running_reward.py: a heartbeat costs no system call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOGGING = "logging"
 OLD_LOGPS, REFERENCE_LOGPS = "old log-probabilities", "reference log-probabilities"
 VALUES, CRITIC = "values", "update of the critic"
 PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
-"""Parts of the phases above: they are timed (phase_clock.py), and who is told of a phase is told of the whole."""
+"""Parts of the phases above. They are timed (phase_clock.py), but a displayed phase is always the whole one."""
 
 _BYTES = 512
 _PATTERN = "pulse-rank*"
@@ -36,11 +36,11 @@ _LAYOUT = struct.Struct("=dqq??36s")
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank last said. `at` is its clock's (time.monotonic), which all processes of one machine share.
+    """The last record of a rank. `at` is time.monotonic, which all processes of one machine share.
 
-    `seams` counts the places it has passed that every rank passes: of two ranks of which one waits for the other, the
-    one waited for has passed fewer. `is_watched` says that it should get on. `waits` is what a rank says of itself that
-    has not for too long: all it does is wait for others.
+    `seams` counts the synchronization points the rank has passed. If one rank waits for another, the one waited for has
+    passed fewer. `is_watched` means that the rank should be making progress. `waits` means that a rank that has made
+    none for too long reports that it only waits for others.
     """
 
     rank: int
@@ -53,12 +53,12 @@ class Beat:
 
     @property
     def age_s(self) -> float:
-        """Return how long it has not been getting on, in seconds."""
+        """Return the seconds since the rank last made progress."""
         return time.monotonic() - self.at
 
 
 class Pulse:
-    """What this rank is doing. Every change, and every call of `beat`, is a sign of life."""
+    """What this rank is doing. Every change, and every call of `beat`, is a heartbeat."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = folder / _PATTERN.replace("*", str(rank))
@@ -70,20 +70,20 @@ class Pulse:
         self._is_watched = self._waits = False
         self.rank = rank
         self.phases: tuple[str, ...] = (LOADING,)
-        """What it is doing, the innermost last. Where an error is raised this stays, and says during what."""
+        """The current phases, innermost last. After an error they stay, and show where it was raised."""
         self.on_watched: Callable[[], object] = bool
-        """Called whenever it begins to be watched, by whoever watches."""
+        """Called whenever watching starts; set by the watchdog."""
         self.listeners: list[Callable[[tuple[str, ...]], object]] = []
-        """Called with what is being done from now on, whenever that changes."""
+        """Called with the new phases whenever they change."""
         self._write()
 
     def beat(self) -> None:
-        """Say that this rank is getting on."""
+        """Record that this rank is making progress."""
         if not self._mapped.closed:
             struct.pack_into("=d", self._mapped, 0, time.monotonic())
 
     def enter(self, *phases: str, is_watched: bool = True) -> None:
-        """Say what is being done from now on; a seam that every rank passes."""
+        """Set the current phases and count one synchronization point that every rank passes."""
         begins = is_watched and not self._is_watched
         self.phases, self._is_watched, self._waits = phases, is_watched, False
         self._seams += 1
@@ -94,7 +94,7 @@ class Pulse:
             self.on_watched()
 
     def during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
-        """Open a context in which this is being done, within whatever else is. An error leaves it as it is."""
+        """Open a context with `phase` inside the current phases. After an error the phase stays set."""
         return _Part(self, phase) if phase in PARTS else self._during(phase, is_watched=is_watched)
 
     @contextlib.contextmanager
@@ -105,24 +105,24 @@ class Pulse:
         self.enter(*before, is_watched=was_watched)
 
     def enter_part(self, phases: tuple[str, ...]) -> None:
-        """Go on with these phases, of which the whole ones are those of before: nobody but listeners is told."""
+        """Replace the phase list and notify listeners only; the file is not written, as whole phases do not change."""
         self.phases = phases
         for listen in self.listeners:
             listen(phases)
 
     def say_waits(self) -> None:
-        """Say that all this rank does is wait for others; no sign of life."""
+        """Record that this rank only waits for others; this is not a heartbeat."""
         self._waits = True
         self._write(is_beat=False)
 
     def read(self) -> Beat:
-        """Return what this rank has said last."""
+        """Return the last record of this rank."""
         found = _read(self._file)
         assert found is not None, "it is ours"
         return found[0]
 
     def close(self) -> None:
-        """Remove the file: the process ends as it wants to. A second call does nothing."""
+        """Remove the file, because the process ends normally. A second call does nothing."""
         if not self._mapped.closed:
             self._mapped.close()
         self._file.unlink(missing_ok=True)
@@ -138,7 +138,7 @@ class Pulse:
 
 
 class _Part:
-    """A context in which a part of a phase is being done: of the many in a step, each is to cost next to nothing."""
+    """A context for a part of a phase. A step has many parts, so each must cost almost nothing."""
 
     __slots__ = ("_before", "_phase", "_pulse")
 
@@ -155,7 +155,7 @@ class _Part:
 
 
 def during(pulse: Pulse | None, phase: str) -> AbstractContextManager[None]:
-    """Open a context in which `phase` is being done, as far as there is a pulse to tell."""
+    """Open a context with `phase` if there is a pulse, else one that does nothing."""
     return contextlib.nullcontext() if pulse is None else pulse.during(phase)
 
 
@@ -165,21 +165,21 @@ def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(phases: tuple[str, ...]) -> str:
-    """Return what is being done, the innermost whole phase alone; of an evaluation that is said as well."""
+    """Return the innermost whole phase; within an evaluation, mention that too."""
     phases = whole_phases(phases)
     innermost = phases[-1] if phases else ""
     return f"{innermost} of an evaluation" if EVALUATION in phases[:-1] else innermost
 
 
 def pulses(folder: Path) -> dict[int, Beat]:
-    """Return rank -> what it said last, for every rank of this machine whose process lives or vanished."""
+    """Return rank -> last record, for every rank of this machine that is alive or was killed."""
     boot = boot_id() or ""
     found = filter(None, map(_read, pulse_files(folder)))
     return {beat.rank: beat for beat, of_boot in found if of_boot == boot}
 
 
 def pulse_files(folder: Path) -> list[Path]:
-    """Return the files of all ranks that live, or ended without a last word."""
+    """Return the files of all ranks that are alive or were killed."""
     return sorted(folder.glob(_PATTERN))
 
 
@@ -188,7 +188,7 @@ def _read(file: Path) -> tuple[Beat, str] | None:
         content = file.read_bytes()
         at, pid, seams, is_watched, waits, boot = _LAYOUT.unpack_from(content)
     except (OSError, struct.error):
-        return None  # it has just ended, or just begun
+        return None  # the process has just ended or just started
     phase = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace")
     rank = int(file.name.removeprefix(_PATTERN[:-1]))
     return Beat(rank, pid, at, seams, is_watched, waits, phase), boot.rstrip(b"\0").decode(errors="replace")

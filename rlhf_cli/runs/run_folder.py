@@ -1,4 +1,4 @@
-"""Knows the layout of a run folder, and finds runs by what a user types."""
+"""Define the layout of a run folder, and find runs from a user's input."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
-"""What makes a run where there is none, in half a minute."""
+"""The command that makes a first run, in half a minute."""
 _MOST_LINKS = 5
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder that knows the names of what lies in it. Creating the files is for those who own them."""
+    """A run folder with the paths of its contents. It does not create them."""
 
     path: Path
 
@@ -38,7 +38,7 @@ class RunFolder:
 
     @property
     def provenance(self) -> Path:
-        """Return the path of what it would take to make the run again."""
+        """Return the path of the facts needed to reproduce the run."""
         return self.path / "provenance.json"
 
     @property
@@ -48,52 +48,52 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Return the path of the log events, a JSON object a line."""
+        """Return the path of the log events, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Return the folder that the checkpoints lie in."""
+        """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """Return the folder of the trained model, which is there once the run has finished."""
+        """Return the folder of the trained model, which exists once the run has finished."""
         return self.path / "model"
 
     @property
     def critic(self) -> Path:
-        """Return the folder of the trained critic, which only a run with a critic has."""
+        """Return the folder of the trained critic, which only runs with a critic have."""
         return self.path / "critic"
 
     @property
     def reward_errors(self) -> Path:
-        """Return the path of the rewards that failed, a JSON object a line; nothing is there while none has."""
+        """Return the path of the reward failures, one JSON object per line; it exists after the first failure."""
         return self.path / "reward_errors.jsonl"
 
     @property
     def samples(self) -> Path:
-        """Return the path of the pairs scored in training, a JSON object a line."""
+        """Return the path of the pairs scored in training, one JSON object per line."""
         return self.path / "samples.jsonl"
 
     @property
     def traces(self) -> Path:
-        """Return the folder of what torch's profiler saw of a few steps, which only a run with `profile=trace` has."""
+        """Return the folder of torch profiler traces, which only runs with `profile=trace` have."""
         return self.path / "profile"
 
     @property
     def log(self) -> Path:
-        """Return the path of what libraries logged and warned."""
+        """Return the path of the libraries' log messages and warnings."""
         return self.path / "log.txt"
 
     @property
     def console(self) -> Path:
-        """Return the path of what a job of a sweep printed; other runs print to the terminal."""
+        """Return the path of a sweep job's output; other runs print to the terminal."""
         return self.path / "console.txt"
 
     @property
     def sweep_group(self) -> str | None:
-        """Return `<exp>/<sweep id>` when this run is a job of a sweep, else None."""
+        """Return `<exp>/<sweep id>` if this run is a job of a sweep, else None."""
         parent = self.path.parent
         return f"{parent.parent.name}/{parent.name}" if (parent / "sweep.json").is_file() else None
 
@@ -105,11 +105,11 @@ class RunFolder:
 
     @property
     def shown(self) -> str:
-        """Return the path as a user would type it: relative where the run lies below the current folder."""
+        """Return the path as a user would type it: relative if the run is below the current folder."""
         return os.path.relpath(self.path) if self.path.is_relative_to(Path.cwd()) else str(self.path)
 
     def read_config(self) -> JsonTree:
-        """Read the frozen configuration. Raises RunError where it is no YAML, or not that of an experiment."""
+        """Read the frozen configuration. Raises RunError if it is not a YAML mapping."""
         try:
             content = yaml.load(self.config.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -119,23 +119,24 @@ class RunFolder:
         return content
 
     def last_checkpoint(self) -> Path | None:
-        """Return the newest checkpoint by names alone, None without any.
+        """Return the newest checkpoint judged by file names, or None.
 
-        A run goes on from `newest_whole` instead, which reads the files.
+        To resume a run, use `newest_whole` instead, which verifies the files.
         """
         whole = [path for _, path in checkpoints_in(self.checkpoints) if (path / _LAST_FILE_OF_A_CHECKPOINT).is_file()]
         return whole[-1] if whole else None
 
 
 def names_a_run(word: str) -> bool:
-    """Return whether a typed word names a run and is no override: a folder that is there may have a `=` in its name, as
-    those of a sweep's jobs do.
+    """Return whether a typed word names a run and not an override.
+
+    An existing folder may have a `=` in its name, as those of sweep jobs do.
     """
     return not word.startswith(("-", "~")) and ("=" not in word or Path(word).is_dir())
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run folder at `path`. Raises RunError when it is not one."""
+    """Return the run folder at `path`. Raises RunError if it is not one."""
     folder = RunFolder(path.resolve())
     if not folder.config.is_file():
         held = _runs_held(path)
@@ -155,9 +156,9 @@ def _what_is_there(path: Path, held: tuple[str, Path] | None) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise RunError where a link in a folder leads out of it: what a run writes there would overwrite other files.
+    """Raise RunError if a link in a folder points outside: writing through it would overwrite other files.
 
-    Links within the folder, such as wandb's `latest-run`, stay.
+    Links within the folder are allowed, such as wandb's `latest-run`.
     """
     inside = folder.resolve()
     links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
@@ -174,7 +175,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def _instead(path: Path) -> str:
-    """Return what was perhaps meant by a path that holds no run: the same below runs/, or a name nearly like it."""
+    """Return a suggestion for a path without a run: the same path below runs/, or a similar name."""
     root = Path("runs")
     if path.is_file():
         around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
@@ -186,7 +187,7 @@ def _instead(path: Path) -> str:
         return str(root / path)
     folder = path.parent
     if not path.is_absolute() and folder == Path(".") and root.is_dir():
-        folder = root  # an experiment's name alone
+        folder = root  # only an experiment's name was typed
     names = sorted(place.name for place in folder.glob("*/"))
     longer = [name for name in names if name.startswith(path.name)]
     if (close := longer[-1] if longer else nearest(path.name, names)) is not None:
@@ -199,7 +200,7 @@ def _instead(path: Path) -> str:
 
 
 def _runs_held(path: Path) -> tuple[str, Path] | None:
-    """Return what a folder is that holds runs, and the newest run or sweep in it; None for one that holds none."""
+    """Describe a folder that holds runs, and return its newest run or sweep; None if it holds none."""
     for depth in ("", "*/", "*/*/"):
         sweeps = [file.parent for file in path.glob(f"{depth}sweep.json")]
         runs = [file.parent for file in path.glob(f"{depth}config.yaml") if file.parent.parent not in sweeps]
@@ -213,12 +214,12 @@ def _runs_held(path: Path) -> tuple[str, Path] | None:
 
 
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:
-    """Replace a JSON file in one step, so that a reader never sees half of it, nor any secret; see `write_text`."""
+    """Replace a JSON file atomically, with secrets removed; see `write_text`."""
     write_text(path, json.dumps(redacted_tree(content), indent=2) + "\n", durable=durable)
 
 
 def write_text(path: Path, content: str, *, durable: bool = False) -> None:
-    """Replace a file in one step. `durable`: it is on the disk when this returns, and a power cut cannot take it."""
+    """Replace a file atomically. With `durable`, it is flushed to disk and survives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
@@ -229,29 +230,29 @@ def write_text(path: Path, content: str, *, durable: bool = False) -> None:
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)  # half of it, on a full disk
+            temporary.unlink(missing_ok=True)  # half of the file, if the disk is full
         raise
     if durable:
         flush(path.parent)
 
 
 def overwrite(path: Path, content: str) -> None:
-    """Write over a file where it lies: on a full disk there is no room for another, and this one has its own."""
+    """Overwrite a file in place: a full disk has no room for a second file."""
     with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
         stream.write(content)
         stream.truncate()
 
 
 def read_json(path: Path) -> JsonTree:
-    """Return the content of a JSON file, or {} when there is none yet.
+    """Return the content of a JSON file, or {} if it does not exist.
 
-    Raises RunError where it is no JSON, or JSON of another shape: cut, empty, overwritten.
+    Raises RunError if it is not a JSON object, for example because it was cut off, emptied or overwritten.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # a UnicodeDecodeError and a JSONDecodeError are ValueErrors
+    except (OSError, ValueError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise unreadable(path, _said(error)) from error
     if not isinstance(content, dict):
         raise unreadable(path, f"a {type(content).__name__}, where an object belongs")
@@ -267,7 +268,7 @@ _WAYS_OUT = {
 
 
 def unreadable(path: Path, got: str) -> RunError:
-    """Return the error that says that a file of a run folder cannot be read, and what can be done without it."""
+    """Return the error for an unreadable file of a run folder, with a hint how to continue without it."""
     size = path.stat().st_size if path.is_file() else None
     return RunError(
         f"{path.name.partition(':')[0]} cannot be read",

@@ -1,4 +1,4 @@
-"""Says in one object what came of a run, as `rlhf train --json` and `rlhf resume --json` print it."""
+"""Build the result object that `rlhf train --json` and `rlhf resume --json` print."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rlhf_cli.runs.run_status import Status, read_status
 
 
 def run_result(folder: RunFolder) -> dict[str, object]:
-    """Return the state of a run, each reward at its start and end as the last screen has them, and every metric's last
-    value. A status that cannot be read is its own state.
+    """Return a run's state, each reward at start and end, and the last value of every metric.
+
+    A status that cannot be read has the state UNREADABLE.
     """
     try:
         status = read_status(folder)

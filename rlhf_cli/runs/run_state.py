@@ -1,4 +1,4 @@
-"""Holds what `rlhf status` says of runs."""
+"""Data classes for the output of `rlhf status`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class RunState:
-    """A run that is a row of `rlhf status`. Times are in seconds; what is not known is None."""
+    """One row of `rlhf status`. Times are in seconds; unknown values are None."""
 
     run: str
     state: str
@@ -27,7 +27,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Overview:
-    """All rows, and `notice`: why Slurm could not be asked, None where it was or need not be."""
+    """All rows, and `notice`: why Slurm could not be queried, or None."""
 
     rows: list[RunState]
     notice: str | None

@@ -1,6 +1,6 @@
-"""Read and write status.json: what state a run is in, by its own last word and by whether its process still lives.
+"""Read and write status.json: the state of a run, from its last record and whether its process still lives.
 
-A process that crashes or is killed leaves `running` behind. Whoever reads that next writes `killed` into the file.
+A process that crashes or is killed leaves the state `running`. The next reader replaces it with `killed`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from rlhf_cli.runs.running_reward import while_running
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 QUEUED = "queued"
-"""A scheduler has it, under `job_id`, and no process of it lives yet."""
+"""A scheduler has queued the run under `job_id`; no process of it lives yet."""
 KILLED = "killed"
-"""A reader concludes this state from a status of `running` whose process is gone, and writes it down."""
+"""A reader sets this state if the status is `running` but the process is gone."""
 WRITER_LOCK = ".writer.lock"
-"""Whoever writes into a run folder holds a lock on this file (writer_lock.py)."""
+"""A process that writes into a run folder holds a lock on this file (writer_lock.py)."""
 _LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of one run, as status.json holds it.
+    """The state of one run, as stored in status.json.
 
-    `step` and `max_steps` count optimizer steps; `reason` is why it ended before its last step, of a finished run the
-    rule it was stopped by; `updated_at` is in seconds since the epoch; `job_id` is Slurm's name
-    of the job, `123` or `123_4`. `pid`, `host`, `start_ticks` and `boot` say which process the main one is
-    (process_identity.py). What is not known is None.
+    `step` and `max_steps` count optimizer steps. `reason` is why the run ended before its last step; for a finished run
+    it is the stopping rule. `updated_at` is in seconds since the epoch. `job_id` is Slurm's job id, `123` or `123_4`.
+    `pid`, `host`, `start_ticks` and `boot` identify the main process (process_identity.py). Unknown values are None.
     """
 
     state: str
@@ -57,24 +56,22 @@ class Status:
 
 
 def told_state(state: str, reason: str | None) -> str:
-    """Return a state in words: what its user stopped is `stopped by Ctrl-C`, and no scheduler took its place."""
+    """Return a state in words; a run stopped by its user is `stopped by Ctrl-C`, not preempted."""
     return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
 
 
 def stopped_by_rule(status: Status) -> str | None:
-    """Return which rule of its own ended a run that is finished, and with what values; None where it went to its end.
+    """Return the stopping rule, with its values, that ended a finished run; None if it ran to its last step.
 
-    Such a run is done: its model is saved, and nothing is missing of it that was asked for.
+    Such a run is complete and its model is saved.
     """
     return status.reason if status.state == FINISHED else None
 
 
 def read_status(folder: RunFolder) -> Status:
-    """Return the run's state. A `running` run whose process is dead on this machine is `killed`, and its file says so
-    from then on.
+    """Return the run's state. If a `running` run's process on this machine is dead, record and return `killed`.
 
-    A process that has the pid of the dead one by now, and a machine that has booted since, deceive nobody. Raises
-    RunError where status.json cannot be read.
+    Detects a reused pid and a reboot of the machine. Raises RunError if status.json cannot be read.
     """
     try:
         content = read_json(folder.status)
@@ -91,9 +88,9 @@ def read_status(folder: RunFolder) -> Status:
 
 
 def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
-    """Write down that a run was killed, with the time of its own last word.
+    """Record that a run was killed, keeping the time of its last update.
 
-    Does nothing if somebody works on the run, if its status is no longer `content`, or if the folder cannot be written.
+    Does nothing if another process works on the run, its status is no longer `content`, or the folder is not writable.
     """
     from filelock import FileLock, Timeout
 
@@ -103,7 +100,7 @@ def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
 
 
 def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
-    """Record who asked a run to end, and return its status: a process that was handed SIGTERM knows of that alone."""
+    """Record who asked a run to end, and return its status; the process itself only saw SIGTERM."""
     status = read_status(folder)
     handed_on, reason = signal.SIGTERM.name, status.reason or ""
     if status.state != PREEMPTED or not reason.startswith(handed_on):
@@ -112,9 +109,9 @@ def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:
-    """Merge `changes` into status.json, stamp them with the time and return the new state.
+    """Merge `changes` into status.json with the current time, and return the new status.
 
-    The last word of a run is flushed to the disk: after a power cut nobody would start a finished run again.
+    A final state is flushed to disk, so that a finished run is not started again after a power cut.
     """
     content = {**_known(folder), **changes, "updated_at": time.time()}
     status = _status().validate_python(content)
@@ -128,13 +125,13 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
 
 
 def claim(folder: RunFolder) -> None:
-    """Record that this very process now works on the run."""
+    """Record that the current process now works on the run."""
     begins = {"reason": None, "failing_rank": None, "warnings": 0}
     update_status(folder, state=RUNNING, **asdict(this_process()), job_id=own_job_id(), **begins)
 
 
 def _known(folder: RunFolder) -> JsonTree:
-    """Return what status.json holds. One that somebody damaged while the run trains is no reason to end the run."""
+    """Return the content of status.json. If it is damaged, return a default: training must not end for that."""
     try:
         return read_json(folder.status)
     except RunError:
@@ -142,7 +139,7 @@ def _known(folder: RunFolder) -> JsonTree:
 
 
 def own_job_id() -> str | None:
-    """Return Slurm's name of the job that this process belongs to, `123` or, in an array, `123_4`; None outside."""
+    """Return the Slurm id of this process's job, `123` or, in an array, `123_4`; None outside Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 

@@ -1,7 +1,7 @@
-"""Says of a process that is gone which reward it was running: a file a rank, written while the process lives.
+"""Record which reward each rank is running, so that a reader can tell after the process was killed.
 
-A crash in C, or the kernel's killer when memory runs out, leaves nobody to tell. So the names are in a file that is
-mapped into memory: writing one costs no system call, and what was written outlives the process.
+After a crash in C or an out-of-memory kill, the process cannot report anything. The names are therefore in a
+memory-mapped file, one per rank: writing costs no system call, and the content outlives the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATTERN = "running-reward-rank*"
 
 @dataclass(frozen=True)
 class Running:
-    """A reward that runs on a rank. `began_at` is its clock's (time.monotonic), that of all processes of a machine."""
+    """A reward that runs on a rank. `began_at` is time.monotonic, which all processes of a machine share."""
 
     name: str
     rank: int
@@ -28,9 +28,9 @@ class Running:
 
 
 class RunningReward:
-    """A record of the rewards that run on one rank at this moment; several may at once.
+    """A record of the rewards currently running on one rank; several may run at once.
 
-    `on_change` is called with the names of those that run when one begins or ends.
+    `on_change` is called with the names of the running rewards whenever one starts or ends.
     """
 
     def __init__(self, folder: Path, rank: int, *, on_change: Callable[[list[str]], object] = bool) -> None:
@@ -57,7 +57,7 @@ class RunningReward:
                 self._write()
 
     def close(self) -> None:
-        """Remove the file: whatever ends this process from now on, no reward does. A second call does nothing."""
+        """Remove the file: from now on no reward can end this process. A second call does nothing."""
         if not self._mapped.closed:
             self._mapped.close()
         self._file.unlink(missing_ok=True)
@@ -65,18 +65,18 @@ class RunningReward:
     def _write(self) -> None:
         self._on_change([name for name, _ in self._running])
         if self._mapped.closed:
-            return  # a thread that is left behind; nobody looks any more
+            return  # an abandoned thread; the file is no longer read
         lines = "".join(f"{began_at:.1f} {name}\n" for name, began_at in self._running)
         self._mapped[:] = lines.encode()[:_BYTES].ljust(_BYTES, b"\0")
 
 
 def markers(folder: Path) -> list[Path]:
-    """Return the files of all ranks that live, or ended without a last word."""
+    """Return the files of all ranks that are alive or were killed."""
     return sorted(folder.glob(_PATTERN))
 
 
 def rewards_at_the_end(folder: Path) -> dict[int, str]:
-    """Return a map of rank -> the rewards that its process was running when it vanished; without those running none."""
+    """Return rank -> the rewards its process was running when it was killed; only ranks that ran any."""
     found: dict[int, list[str]] = {}
     for one in running_rewards(folder):
         found.setdefault(one.rank, []).append(one.name)
@@ -84,14 +84,14 @@ def rewards_at_the_end(folder: Path) -> dict[int, str]:
 
 
 def running_rewards(folder: Path) -> list[Running]:
-    """Return what runs at this moment, or ran when its process vanished: of every rank the first that began first."""
+    """Return the rewards running now, or when their process was killed: per rank, earliest first."""
     found = []
     for file in markers(folder):
         rank = int(file.name.removeprefix(_PATTERN[:-1]))
         try:
             lines = file.read_bytes().rstrip(b"\0").decode(errors="replace").splitlines()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         for line in lines:
             began_at, _, name = line.partition(" ")
             found.append(Running(name, rank, float(began_at)))
@@ -99,9 +99,9 @@ def running_rewards(folder: Path) -> list[Running]:
 
 
 def while_running(folder: Path, besides: Collection[int] = ()) -> str:
-    """Return what a reader of a run's status is told, such as `, while reward 'x' ran on rank 0`; '' where none ran.
+    """Return a status suffix such as `, while reward 'x' ran on rank 0`, or ''.
 
-    `besides` are ranks that have said themselves why they ended.
+    `besides` are ranks that have already reported why they ended.
     """
     found = {rank: names for rank, names in rewards_at_the_end(folder).items() if rank not in besides}
     return "".join(f", while reward {names!r} ran on rank {rank}" for rank, names in found.items())

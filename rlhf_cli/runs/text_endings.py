@@ -1,8 +1,8 @@
-"""Keeps beside a reward model's weights how the texts ended that it was trained on. No torch.
+"""Record beside a reward model's weights whether its training texts ended with the EOS token. Needs no torch.
 
-TRL's RewardTrainer ends plain texts with the end-of-sequence token, its GRPOTrainer shows a reward model texts without
-one, and a model that reads its score off the last token has two answers to one text. The record lies in the model's
-folder, so it goes wherever the model goes, and whoever scores by the model asks it.
+TRL's RewardTrainer appends the EOS token to plain texts, but its GRPOTrainer passes texts to a reward model without it.
+A model that reads its score from the last token then scores the same text in two ways. The record is in the model's
+folder, so it moves with the model and is available when scoring.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _KEY = "plain_texts_end_with_eos"
 
 
 def write_text_endings(model: Path, *, with_eos: bool) -> None:
-    """Write whether plain texts ended with the end-of-sequence token; conversations end as their template says."""
+    """Write whether plain texts ended with the EOS token; conversations end as their chat template defines."""
     (model / _FILE).write_text(json.dumps({_KEY: with_eos}) + "\n", encoding="utf-8")
 
 
 def trained_with_eos(model: str | Path) -> bool | None:
-    """Return whether the plain texts that a model folder was trained on ended with the end-of-sequence token.
+    """Return whether the plain texts that a model was trained on ended with the EOS token.
 
-    None where nothing says so, as for a hub id: such a model is shown texts as TRL's GRPOTrainer shows them, without.
-    Raises ModelError for a record that cannot be read.
+    Returns None without a record, as for a hub id: such a model gets texts without EOS, as in TRL's GRPOTrainer. Raises
+    ModelError if the record cannot be read.
     """
     file = Path(os.path.expanduser(model)) / _FILE
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Sums up where the time of a run went, over all of its log events."""
+"""Sum up where the time of a run went, over all its log events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlhf_cli.tables.step_phases import ELAPSED, OF_REWARD, PHASES, SHARE, SLOTS
 
 @dataclass(frozen=True)
 class TimeShares:
-    """The seconds that were timed, and the share of each phase in them, the largest first; shares add up to 1.
+    """The timed seconds and each phase's share of them, largest first; shares add up to 1.
 
-    `slots_per_token` is how many token slots were computed for a real token, None where that was not counted.
+    `slots_per_token` is the number of token slots computed per real token, or None if not counted.
     """
 
     elapsed_s: float
@@ -20,14 +20,14 @@ class TimeShares:
     slots_per_token: float | None
 
     def seconds(self, key: str) -> float:
-        """Return the seconds of a phase, `reward/NAME` for a reward's; 0 where there was none."""
+        """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
         return self.shares.get(key, 0.0) * self.elapsed_s
 
 
 def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
-    """Return what log events with these metrics say together, None where nothing was timed.
+    """Return the time shares over log events with these metrics, or None if nothing was timed.
 
-    `values` gives a metric's in the order of the events; a phase that some events lack took nothing in these.
+    `values` returns a metric's values in the order of the events. A phase missing from an event took no time in it.
     """
     elapsed = values(ELAPSED)
     total = float(sum(elapsed))
@@ -45,6 +45,6 @@ def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) 
 
 
 def phase_label(key: str) -> str:
-    """Return what a phase is called where people read it."""
+    """Return the display name of a phase."""
     reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
     return f"reward {reward}" if reward != key else PHASES[key].label if key in PHASES else key

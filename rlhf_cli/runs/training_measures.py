@@ -1,4 +1,4 @@
-"""Reads what TRL measures beside rewards: loss, accuracy and margin of pairs, accuracy of tokens; also held out."""
+"""Read TRL's metrics other than rewards: loss, accuracy and margin of pairs, token accuracy; also held out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SIGNS = {
     "rewards/margins": 1,
     "mean_token_accuracy": 1,
 }
-"""Maps TRL's name -> whether more is better (1) or worse (-1), in the order of a table."""
+"""Maps TRL's metric name -> 1 if higher is better, -1 if lower is better; in table order."""
 
 _HELD_OUT = "eval_"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric at the start and at the end of training. `sign` is 1 where more is better, -1 where less is."""
+    """A metric at the start and end of training. `sign` is 1 if higher is better, -1 if lower is."""
 
     label: str
     sign: int
@@ -31,10 +31,10 @@ class Measure:
 
 
 def measures(events: Sequence[Event]) -> list[Measure]:
-    """Return all measures that were logged, of the training rows and then of the held-out ones.
+    """Return all logged measures, first on the training rows, then on the held-out rows.
 
-    Of the training rows it is the mean of the first and last tenth of the log events, of the held-out ones the first
-    and the last value.
+    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
+    the first and last value.
     """
     return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
 

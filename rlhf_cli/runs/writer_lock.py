@@ -1,8 +1,8 @@
-"""Lets one process at a time write into a run folder: a lock that ends with the process, and beside it who holds it.
+"""Let only one process at a time write into a run folder, with a lock and a record of its holder.
 
-The lock is the operating system's (flock), so a process that is killed leaves none behind. The record says to a second
-one who the first is, and to whoever finds the folder later whether that one can still be there: a folder that another
-machine left without a word may be in use, for not every network's file system carries locks from machine to machine.
+The lock is the operating system's (flock), so a killed process leaves none behind. The record tells other processes who
+holds the lock, and later readers whether that process may still live. Not every network file system shares locks
+between machines, so a folder last written from another machine may still be in use.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
 _RECORD = ".writer.json"
 _SLURM_JOB = "SLURM_JOB_ID"
 _READERS_S = 0.3
-"""A reader that corrects the status of a killed run holds the lock for a moment."""
+"""Seconds to wait for the lock: a reader that corrects the status of a killed run holds it briefly."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes into a run folder, since when (seconds since the epoch), and in which job of Slurm, None for none."""
+    """The process that writes into a run folder, since when (seconds since the epoch), and its Slurm job or None."""
 
     process: ProcessIdentity
     since: float
     slurm_job: str | None = None
 
     def describe(self) -> str:
-        """Return who it is and since when, in a line."""
+        """Return the process and its start time in one line."""
         return f"{self.process.describe()}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
 
 
 @contextmanager
 def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run") -> Iterator[str | None]:
-    """Hold the run folder, which is there already, inside the `with` block; yield a line where it was taken over.
+    """Lock an existing run folder inside the `with` block; yield a line if it was taken over, else None.
 
-    A `what` of "sweep" is the folder of one, of which the same is true.
+    With `what="sweep"`, the folder is that of a sweep.
 
-    Raises RunError where another process holds it, where one of another machine may (`take_over` says that it does
-    not), and where the folder cannot be written to.
+    Raises RunError if another process holds the folder, if one on another machine may hold it (`take_over` asserts that
+    it does not), or if the folder cannot be written to.
     """
     lock = FileLock(folder.path / WRITER_LOCK)
     try:
@@ -75,7 +75,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
 
 
 def read_writer(folder: RunFolder) -> Writer | None:
-    """Return who says of himself that he writes into the folder; None for nobody, or where it cannot be read."""
+    """Return the recorded writer of the folder, or None if there is none or it cannot be read."""
     try:
         content = read_json(folder.path / _RECORD)
         pid, host, since = content["pid"], content["host"], content["since"]
@@ -91,17 +91,17 @@ def read_writer(folder: RunFolder) -> Writer | None:
 
 
 def _forget(folder: RunFolder) -> None:
-    """Remove the record where it is this process's own: a record that stays is of somebody who was killed."""
+    """Remove the record if it is this process's own; a record that remains means its process was killed."""
     writer = read_writer(folder)
     if writer is not None and writer.process == this_process():
         (folder.path / _RECORD).unlink(missing_ok=True)
 
 
 def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
-    """Return what is to be said of the writer that was here before, while the lock is held; None of nobody.
+    """Return a line about the previous writer, or None if there was none. Call it with the lock held.
 
-    Whoever holds the lock knows that no process of this kernel has it. What remains to be asked is another machine,
-    and a rank that outlives the process that held the lock.
+    Holding the lock proves that no process of this kernel has it. This checks for a writer on another machine, and for
+    a rank that outlived the process that held the lock.
     """
     said = None
     for before in (read_writer(folder), _trainer(folder)):
@@ -111,7 +111,7 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
         if alive:
             raise _busy(folder, before, what)
         job = os.environ.get(_SLURM_JOB)
-        is_same_job = job is not None and job == before.slurm_job  # which Slurm starts again when all of it has ended
+        is_same_job = job is not None and job == before.slurm_job  # Slurm requeues a job only after all of it has ended
         if alive is None and not (take_over or is_same_job or before.process.is_of_this_boot()):
             raise RunError(
                 f"the {what} was last written to from another machine, and whether that goes on cannot be known here",
@@ -125,7 +125,7 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
 
 
 def _trainer(folder: RunFolder) -> Writer | None:
-    """Return the main rank that status.json says is running; None where none does."""
+    """Return the main rank that status.json shows as running, or None."""
     status = read_status(folder)
     if status.state != RUNNING or status.pid is None or status.host is None:
         return None
