@@ -1,4 +1,4 @@
-"""Runs the command line as `python -m rlhf_cli`."""
+"""Run the command line as `python -m rlhf_cli`."""
 
 import sys
 

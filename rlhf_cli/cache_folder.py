@@ -1,4 +1,4 @@
-"""Says in which folder lies what took long to make or to ask for and is kept between runs."""
+"""Return the cache folder."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import platformdirs
 
 
 def cache_folder(name: str) -> Path:
-    """Return the part called `name` of $RLHF_CACHE, else of the user's cache folder; it need not be there yet."""
+    """Return the subfolder `name` of $RLHF_CACHE or else of the user's cache folder; it may not exist yet."""
     return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / name

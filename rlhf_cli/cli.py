@@ -1,7 +1,7 @@
-"""Runs the command line: picks the verb, imports it, and turns its end into an exit code.
+"""Run the command line: import the verb, run it and return an exit code.
 
-Exit codes: 0 done, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
-resumable, 141 cut short because nobody reads what is printed (`| head -1`), as a shell has it of other commands.
+Exit codes: 0 success, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
+resumable, 141 stdout was closed early (`| head -1`), as for other shell commands.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _HELP_ALL = "--help-all"
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _CALLING = f"{os.path.dirname(__file__)}{os.sep}stack{os.sep}"
-"""The room from which rewards are called."""
+"""The folder whose code calls rewards."""
 _LONG = ("train", "resume", "join")
-"""Verbs that go on when nobody reads what they print any more."""
+"""Verbs that continue after the reader of their output has gone."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,26 +71,26 @@ def main(argv: list[str] | None = None) -> int:
         remember_typed(words)
         try:
             code = _dispatch(words)
-        except BrokenPipeError:  # `rlhf list | head -1`; of another pipe it does not get here
+        except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
             code = EXIT_UNREAD
     if argv is None:
         code = _written(code)
         if not _is_waited_for():
-            leave(code)  # to take six hundred modules down again, or four thousand, costs as much as to compose
+            leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
     return code
 
 
 def _is_waited_for() -> bool:
-    """Return whether a thread is still at work that Python would wait for before it ends."""
+    """Return whether a non-daemon thread is still running; Python would wait for it at exit."""
     return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
 
 
 def _written(code: int) -> int:
-    """Write out what was printed and return `code`, or that of a crash where it cannot be written: a disk is full."""
+    """Flush stdout and return `code`, or the exit code of a crash if writing fails (a full disk, for example)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        into_nothing(sys.stdout)  # else Python writes it out once more when it ends, and complains
+        into_nothing(sys.stdout)  # else Python flushes again at exit and complains
         return code
     except OSError as error:
         tell("error", f"what was to be printed cannot be written: {error.strerror}")
@@ -138,7 +138,7 @@ def _lines(verbs: Mapping[str, str]) -> str:
 
 
 def _meant(verb: str, rest: list[str]) -> list[str]:
-    """Return the command that was meant by a verb that is none and the words behind it."""
+    """Return the command that the user probably meant by an unknown verb and the words after it."""
     if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
         return [*meant.split(), *rest]
     close = nearest(verb, VERBS)
@@ -147,10 +147,10 @@ def _meant(verb: str, rest: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _quick_start() -> Iterator[None]:
-    """Open a context in which modules and classes are made without what stands in the way of it.
+    """Open a context in which imports and class creation run faster.
 
-    The collector looks through all that is there again and again, and finds nothing: modules stay. pydantic searches
-    every installed distribution for plugins to itself.
+    Garbage collection runs rarely: modules stay, so it would scan everything again and again and free little. pydantic
+    does not search the installed distributions for plugins.
     """
     before = gc.get_threshold()
     is_ours = _PLUGINS not in os.environ
@@ -165,7 +165,7 @@ def _quick_start() -> Iterator[None]:
 
 
 def _from_the_reward_on(error: BaseException) -> BaseException:
-    """Return the error of a reward without the frames of what called it: the first line is the user's own."""
+    """Return a reward's error without our calling frames, so that the traceback starts in the user's code."""
     trace = theirs = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith(_CALLING) and trace.tb_next is not None:
@@ -193,7 +193,7 @@ def _refused(error: RlhfError) -> int:
 
 def _answered(verb: str, words: list[str]) -> int:
     try:
-        # To import a verb takes longer than it may take until somebody wants it stopped.
+        # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():
             with _quick_start():
                 module = importlib.import_module(f"rlhf_cli.verbs.{verb}")
@@ -209,9 +209,9 @@ def _answered(verb: str, words: list[str]) -> int:
         return Preempted.exit_code
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
-            return EXIT_UNREAD  # rich makes an exit with 1 of it
+            return EXIT_UNREAD  # rich turns a broken pipe into exit code 1
         raise
-    except Exception as error:  # a bug of ours or of the user's reward: the traceback is the message
+    except Exception as error:  # a bug here or in the user's reward: print the traceback
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _refused(
                 UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")

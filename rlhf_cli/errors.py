@@ -1,4 +1,4 @@
-"""Defines the error tree.
+"""Define the error tree.
 
     RlhfError                 anything this project raises on purpose
     ├── UserError             the user's config, data or files are wrong: one message, exit code 2
@@ -9,14 +9,14 @@
     │   ├── RunError          a run folder that exists, is busy, or is not one
     │   └── Problems          several of the above, reported together
     ├── RewardFailed          a reward function raised or hung: user code crashed, exit code 1
-    ├── GuardStopped          a guard ended a training that could come to nothing: no signal, NaN, exit code 1
+    ├── GuardStopped          a guard ended a training that could not succeed: no signal, NaN, exit code 1
     ├── RankFailed            a training process died: its traceback is shown, exit code 1
     └── Preempted             stopped from outside, resumable: exit code 75
 
-    Interrupted               no error: Ctrl-C, or another signal, that is not to wait for anything
+    Interrupted               not an error: Ctrl-C or another signal that stops at once
 
-A message answers the same questions in the same order: what is wrong, where, what was got, what was expected, what to
-type next. This module imports nothing of the project and is importable by all of it.
+Every message answers the same questions in the same order: what is wrong, where, what was given, what was expected,
+what to type next. This module imports no other module of the project, so that all of them can import it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 EXIT_PREEMPTED = 75
 EXIT_UNREAD = 141
-"""Nobody reads what is printed any more: 128 and the number of SIGPIPE, as a shell has it of `ls | true`."""
+"""stdout was closed early: 128 plus the number of SIGPIPE, as shells report `ls | true`."""
 
 
 CTRL_C = "Ctrl-C"
-"""The reason of what somebody stopped at the keyboard, as a status and a message name it."""
+"""The reason that a status and a message give for a stop at the keyboard."""
 _GOT = "  got:"
 
 
@@ -45,8 +45,8 @@ class Prose(str):
 class RlhfError(Exception):
     """An error raised on purpose; all others derive from it.
 
-    `what` is the headline; the other parts are printed one a line under it when they are given. `hint` is what to type
-    next, or `Prose`.
+    `what` is the headline. The other parts, if given, are printed below it, one per line. `hint` is what to type next,
+    or `Prose`.
     """
 
     exit_code = EXIT_CRASH
@@ -68,7 +68,7 @@ class RlhfError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries in a sweep; keyword-only arguments do not pickle by default.
+        # Errors cross process boundaries in a sweep, and keyword-only arguments do not pickle by default.
         return _rebuild, (type(self), self.__dict__.copy())
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class RlhfError(Exception):
 
 
 def in_one_line(message: str) -> str:
-    """Return what is wrong by an error's text, and what was got where it says so: the rest is for who asks for it."""
+    """Return the headline of an error's text, followed by the value of its `got:` line if it has one."""
     what, *others = message.strip().split("\n")
     got = next((line.removeprefix(_GOT).strip() for line in others if line.startswith(_GOT)), "")
     return f"{what}: {got}" if got else what
@@ -96,38 +96,38 @@ def _rebuild(kind: type[RlhfError], state: dict[str, object]) -> RlhfError:
 
 
 class UserError(RlhfError):
-    """An error that the user can mend; no traceback is shown."""
+    """An error that the user can fix; prints no traceback."""
 
     exit_code = EXIT_USER_ERROR
 
 
 class ConfigError(UserError):
-    """An error that says a key, a value or a combination of settings is wrong."""
+    """A key, a value or a combination of settings is wrong."""
 
 
 class DataError(UserError):
-    """An error that says a dataset file, a column or a row is wrong."""
+    """A dataset file, a column or a row is wrong."""
 
 
 class RewardError(UserError):
-    """An error that says a reward function does not exist, cannot be imported or called, or returns nonsense.
+    """A reward function does not exist, cannot be imported or called, or returns an invalid value.
 
-    `row` is the row of what it was given, None where no single row is to blame.
+    `row` is the index of the row at fault, or None if it is not a single row.
     """
 
     row: int | None = None
 
 
 class ModelError(UserError):
-    """An error that says a model folder, tokenizer or checkpoint is wrong."""
+    """A model folder, tokenizer or checkpoint is wrong."""
 
 
 class RunError(UserError):
-    """An error that says a run folder exists already, is busy, or is not a run folder."""
+    """A run folder exists already, is busy, or is not a run folder."""
 
 
 class Problems(ConfigError):
-    """An error that holds several user errors, which are printed one after another."""
+    """Several user errors, printed one after another."""
 
     def __init__(self, problems: list[UserError]) -> None:
         super().__init__(f"{len(problems)} problems")
@@ -138,9 +138,9 @@ class Problems(ConfigError):
 
 
 class RewardFailed(RlhfError):
-    """An error that says a reward function raised or did not answer: user code crashed, and its traceback is shown.
+    """A reward function raised or did not return: user code crashed, and its traceback is shown.
 
-    `reward` and `row` (of this rank's batch) are set where one row is to blame, else None.
+    `reward` and `row` (in this rank's batch) are set if a single row is at fault, else None.
     """
 
     reward: str | None = None
@@ -148,24 +148,24 @@ class RewardFailed(RlhfError):
 
 
 class GuardStopped(RlhfError):
-    """An error that says a guard ended the training, which could only have come to nothing; no traceback is shown."""
+    """A guard ended a training that could not succeed; prints no traceback."""
 
 
 class RankFailed(RlhfError):
-    """An error that says a training process died; `what` names the rank, the traceback has been shown."""
+    """A training process died; `what` names the rank, and the traceback was already printed."""
 
 
 class Preempted(RlhfError):
-    """An error that says the run was stopped from outside and can be resumed; `reason` is what stopped it."""
+    """The run was stopped from outside and can be resumed; `reason` is what stopped it."""
 
     exit_code = EXIT_PREEMPTED
     reason: str | None = None
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised where a signal arrives that is not to wait for the end of a step; its argument names the signal."""
+    """Raised by a signal that must not wait for the end of a step; its argument names the signal."""
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return what kind of error it is and the first line of what it says, for a message about something else."""
+    """Return an error's type and the first line of its message, for use inside another message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

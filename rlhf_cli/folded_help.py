@@ -1,4 +1,4 @@
-"""Folds help at the width of the terminal: two columns stay two columns, paragraphs are filled anew."""
+"""Wrap help text to the terminal's width: keep two-column lines in columns and refill paragraphs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import textwrap
 
 _COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")
 _LEAST_RIGHT = 30
-"""So many signs a right column has to have room for; else its text goes on below the left one, a little indented."""
+"""Minimum width of the right column, in characters; below it, the text moves under the left column, indented."""
 
 
 def shown_width() -> int | None:
-    """Return the width of the terminal that stdout is, None where nothing has to be folded."""
+    """Return the terminal's width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def folded(text: str, width: int | None) -> str:
-    """Return `text` with no line longer than `width`, if words allow; as it is for None."""
+    """Return `text` wrapped to `width` where words allow, or unchanged if `width` is None."""
     if width is None or all(len(line) <= width for line in text.splitlines()):
         return text
     return "\n".join(line for block in _blocks(text) for line in _folded(block, width))
 
 
 def _blocks(text: str) -> list[list[str]]:
-    """Return the lines that belong together: a paragraph, or a line of two columns with what goes on below it."""
+    """Split the text into blocks: a paragraph, or a two-column line with its continuation lines."""
     blocks: list[list[str]] = []
     column = 0
     for line in text.splitlines():
@@ -44,7 +44,7 @@ def _blocks(text: str) -> list[list[str]]:
 
 
 def _is_apart(blocks: list[list[str]]) -> bool:
-    """Return whether the last block stands for itself: a line that is indented, a command say."""
+    """Return whether the last block is indented (a command, for example) and takes no further lines."""
     return blocks[-1][-1].startswith(" ")
 
 

@@ -1,4 +1,4 @@
-"""Give an object other attributes for a while, and put back exactly what was there."""
+"""Set attributes of an object temporarily, then restore them exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 def with_values(owner: object, **values: object) -> Iterator[None]:
     """Open a context in which an instance or a module has `values` as its own attributes.
 
-    Afterwards it has its own again. Where it had none, what its class says counts again.
+    On exit its own attributes are restored. Those it did not have are removed, so that its class's apply again.
     """
     own = vars(owner)
     before = {name: own[name] for name in values if name in own}

@@ -1,4 +1,4 @@
-"""Ends a process without Python's own clearing up: it may never come to an end, and for a question it takes long."""
+"""End a process without Python's own cleanup, which is slow and may hang."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NoReturn
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with `code`, when what was registered for its exit has run and its output is written.
+    """Run the registered exit functions, flush the output and end this process with `code`.
 
-    To take some six hundred modules down again costs as much as to compose an experiment. And after FSDP 2 the
-    interpreter's last garbage collection goes round in a broken list for ever (torch 2.13, seen on CPUs in three of
-    four runs): the run would be finished, and its command would wait.
+    Unloading some 600 modules takes as long as composing an experiment. After FSDP 2, the interpreter's last garbage
+    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs): the run would be finished,
+    but its command would not return.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

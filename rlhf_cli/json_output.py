@@ -1,6 +1,6 @@
-"""Keeps stdout for one JSON value where `--json` was typed: whatever else is printed goes to stderr.
+"""Keep stdout for one JSON value after `--json`: all other output goes to stderr.
 
-Other processes that are started meanwhile inherit the same: their stdout is our stderr.
+Child processes inherit this: their stdout is our stderr.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rlhf_cli.lasting_output import Lasting
 
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []
-"""The stream that the value goes to, innermost last; empty where nothing else is led away from it."""
+"""The streams that receive the value, innermost last; empty unless other output is redirected."""
 
 
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
-    """Open a context in which only `print_json` writes to stdout; it goes on unread where stdout would."""
+    """Open a context in which only `print_json` writes to stdout; it tolerates a closed pipe if stdout does."""
     sys.stdout.flush()
     stdout, own = sys.stdout, None
     if _is_real(stdout):
@@ -42,7 +42,7 @@ def json_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _closed_without_a_word(own: int) -> Iterator[TextIO]:
-    """Open a context with a stream to a file descriptor; that nobody reads it was said when the value was printed."""
+    """Open a context with a stream to a file descriptor; ignore a broken pipe on closing."""
     stream = open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
     try:
         yield stream
@@ -57,7 +57,7 @@ def is_json_alone() -> bool:
 
 
 def _is_real(stream: TextIO) -> bool:
-    """Return whether a stream is the process's own stdout: within a test, or a notebook, it is none."""
+    """Return whether a stream is the process's own stdout; in a test or a notebook it is not."""
     try:
         return stream.fileno() == _STDOUT
     except (OSError, ValueError, AttributeError):
@@ -65,25 +65,25 @@ def _is_real(stream: TextIO) -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print a value to stdout as `json_text.write_json` writes it: without secrets, an iterator as a list."""
+    """Print a value to stdout as `json_text.write_json` does: without secrets, an iterator as a list."""
     stream = _kept[-1] if _kept else sys.stdout
     write_json(value, stream.write)
     print(file=stream, flush=True)
 
 
 def value_streams() -> list[TextIO]:
-    """Return the streams to which a value may be on its way."""
+    """Return the streams that may hold a part of the value."""
     return [*_kept, sys.stdout]
 
 
 def print_problems(error: BaseException) -> None:
-    """Print what is wrong as the one value; the exit code says it, too, where nobody reads it."""
+    """Print an error as the one JSON value; ignore a closed pipe, as the exit code reports the error too."""
     with contextlib.suppress(BrokenPipeError):
         print_json(problems_json(error))
 
 
 def problems_json(error: BaseException) -> dict[str, object]:
-    """Return what is wrong as `{"problems": [...]}`: `kind` is the error's name, the rest as a message has it."""
+    """Return an error as `{"problems": [...]}`: `kind` is its class name, the rest are the parts of its message."""
     errors = error.problems if isinstance(error, Problems) else [error]
     return {"problems": [_problem(one) for one in errors]}
 

@@ -1,4 +1,4 @@
-"""Writes a value as JSON, piece by piece and without secrets: a table of a hundred thousand rows is never whole."""
+"""Write a value as JSON in pieces and without secrets, so that a large table is never in memory as one string."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PIECES_A_WRITE = 1 << 14
 
 
 def write_json(value: object, write: Callable[[str], object]) -> None:
-    """Hand `value` to `write` as JSON, two blanks a level; an iterator is a list whose items are made as it is written.
+    """Pass `value` to `write` as JSON, indented by two blanks; consume an iterator lazily, as a list.
 
-    Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity, which JSON has not, are null; what JSON cannot
-    hold is written as its `str`. Raises TypeError for a key that is no text, number, truth value or None.
+    Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity become null; other types that JSON does not
+    have are written as their `str`. Raises TypeError for a key that is not a string, number, bool or None.
     """
     pieces: list[str] = []
     hide = text_hider()
@@ -35,7 +35,7 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
         elif isinstance(node, Mapping):
             before, below = "{" + line + "  ", line + "  "
             for key, item in node.items():
-                if key.__class__ is not str:  # 1 and True are one key of a dict, and two of JSON
+                if key.__class__ is not str:  # 1 and True are equal as dict keys, but differ in JSON
                     name = key_of(key)
                 elif (name := keys.get(key, "")) == "":
                     name = keys[key] = key_of(key)
@@ -61,13 +61,13 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a JSON string that a terminal can be shown."""
+    """Return a text as a JSON string that is safe to print to a terminal."""
     written = quoted(text)
     return written if written.isprintable() else spelled_in_json(written)
 
 
 def _of_number(value: object) -> str | None:
-    """Return a number, a truth value or None as JSON has it; None for anything else."""
+    """Return a number, a bool or None as JSON; None for any other value."""
     if isinstance(value, float):
         return float.__repr__(value) if isfinite(value) else "null"
     if value is None:

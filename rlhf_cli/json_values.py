@@ -1,4 +1,4 @@
-"""Says what JSON can hold, and turns numbers into it: it has neither NaN nor infinity."""
+"""Define the types of JSON values, and replace NaN and infinity, which JSON does not have."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from typing import TypeAlias, TypeVar
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
-"""What stands in a file of JSON or YAML, and in a composed configuration."""
+"""A value in a JSON or YAML file, or in a composed configuration."""
 
 JsonTree: TypeAlias = "dict[str, JsonValue]"
-"""A whole such file, or a section of it: key -> value."""
+"""A whole file, or a section of it: key -> value."""
 
 _Value = TypeVar("_Value")
 
 
 def section(tree: JsonTree, name: str) -> JsonTree:
-    """Return the section of that name; an empty one where there is none, or something else stands there."""
+    """Return the section `name`, or an empty one if it is missing or not a mapping."""
     found = tree.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def finite_or_none(value: _Value) -> _Value | None:
-    """Return None for a float that is no finite number; everything else as it is."""
+    """Return None for a NaN or infinite float; any other value unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

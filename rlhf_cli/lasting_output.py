@@ -1,4 +1,4 @@
-"""Knows when nobody reads what is printed (a terminal that is gone, `| head -2`), and keeps a run alive then."""
+"""Detect that the reader of the output has gone (closed terminal, `| head -2`), and keep the run alive."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 
 
 class Lasting:
-    """A text stream that says no more once writing to it fails."""
+    """A text stream that discards its output once a write fails."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, as long as somebody reads."""
+        """Write, or discard the text if the reader has gone."""
         try:
             return self._stream.write(text)
         except OSError:
@@ -25,7 +25,7 @@ class Lasting:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, as long as somebody reads."""
+        """Flush, or discard the buffer if the reader has gone."""
         try:
             self._stream.flush()
         except OSError:
@@ -36,7 +36,7 @@ class Lasting:
 
 
 def into_nothing(stream: TextIO) -> None:
-    """Lead what is still buffered in a stream, and what the process's children print to it, to nowhere."""
+    """Redirect a stream to /dev/null, including its buffer and the output of child processes."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -44,31 +44,29 @@ def into_nothing(stream: TextIO) -> None:
 
 
 def open_closed_streams() -> None:
-    """Put /dev/null where a shell closed stdout or stderr (`>&-`): no file that is opened later takes their place."""
+    """Open /dev/null if a shell closed stdout or stderr (`>&-`), so that no later file gets its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  as long as the process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open until the process ends
 
 
 def nobody_reads(streams: Iterable[TextIO]) -> bool:
-    """Return whether the pipe behind one of these streams has no reader any more."""
+    """Return whether the pipe behind one of these streams has lost its reader."""
     ends = select.poll()
     for stream in streams:
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # no file of the system's: a test's, a notebook's
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file descriptor, as in a test or a notebook
             ends.register(stream.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in ends.poll(0))
 
 
 @contextlib.contextmanager
 def lasting_output() -> Iterator[None]:
-    """Open a context in which printing to a closed stdout or stderr is no error: what is printed is lost, no more."""
+    """Open a context in which output to a closed stdout or stderr is discarded without an error."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # a stream that somebody closed
+        with contextlib.suppress(ValueError):  # the stream was closed
             sys.stdout.flush()
         sys.stdout, sys.stderr = before

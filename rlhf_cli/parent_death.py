@@ -1,4 +1,4 @@
-"""Ends a process when the one that started it is gone, however that ended: nobody is left to stop an orphan."""
+"""End a process when its parent dies for any reason, because an orphan would not be stopped by anyone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, of that process id, dies; at once where it is gone already.
+    """Ask the kernel to kill this process when its parent `parent` dies; exit at once if it is already dead.
 
-    The signal cannot be caught: a parent that is gone has let go of the run's lock, and nobody may write any more. It
-    comes when the thread ends that started this process. Only Linux knows this; elsewhere nothing is done.
+    The signal is SIGKILL: a dead parent has released the run's lock, so this process must not write any more. It is
+    sent when the thread that started this process ends. Only Linux supports this; elsewhere the function does nothing.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel was asked
+    if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), signal.SIGKILL)

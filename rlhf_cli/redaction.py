@@ -1,13 +1,16 @@
-"""Knows what a secret looks like, and takes secrets out of whatever is written or shown. The rule lives here alone.
+"""Recognise secrets and remove them from everything that is written or shown. All rules are in this module.
 
-Hidden are texts, wherever they stand: the values of environment variables whose names say that they hold a secret
-(HF_TOKEN, my_api_key, ...) or whose values are addresses with a password, what a configuration took from the
-environment or was typed under such a key (`remember`), and what has the shape of a secret: tokens of Hugging Face,
-OpenAI, Anthropic, AWS, GitHub and Slack, JSON web tokens, passwords in addresses, `?api_key=...`, `Authorization:`
-headers. A value of fewer than six characters and the path of something on this machine are no secrets: to hide `1` or
-`/home` would make every text unreadable.
+These texts are hidden wherever they occur:
+- values of environment variables whose names mark a secret (HF_TOKEN, my_api_key, ...), or whose values are addresses
+  with a password
+- values that a configuration took from the environment or that were typed under a secret key (`remember`)
+- texts in the shape of a secret: tokens of Hugging Face, OpenAI, Anthropic, AWS, GitHub and Slack, JSON web tokens,
+  passwords in addresses, `?api_key=...`, `Authorization:` headers
 
-Whoever writes a file of a run folder calls `redacted` or `redacted_tree`; what is printed goes through a
+Values of fewer than six characters and paths that exist on this machine are not secrets: to hide `1` or `/home` would
+make every text unreadable.
+
+Code that writes a file of a run folder calls `redacted` or `redacted_tree`; printed text goes through a
 `terminal_output.SafeStream`.
 """
 
@@ -52,7 +55,7 @@ _SHAPES = {
         re.IGNORECASE,
     ),
 }
-"""Maps what it is -> how it looks; a group, where there is one, stays."""
+"""Maps the kind of secret to its pattern. A group, if the pattern has one, is kept."""
 
 _IN_TEXT = (
     re.compile(
@@ -65,49 +68,49 @@ _IN_TEXT = (
         re.IGNORECASE,
     ),
 )
-"""How a secret is written in a text beside its name; the group stays. Too eager for a configuration's own values."""
+"""Patterns of a secret beside its name in a text; the group is kept. Too eager for a configuration's own values."""
 
 _SIGNS = (
     *("hf_", "sk-", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "eyj", "://"),
     *("key=", "token=", "auth=", "password", "secret", "sig=", "signature="),
     *("authorization", "bearer", "api_key", "apikey", "passwd", "hub_token", "auth_token", "access_token"),
 )
-"""Every text in which one of the shapes above is found has one of these in it, in small letters."""
+"""Lowercase pre-filter: a text that matches a pattern above contains at least one of these."""
 _OTHER_CASES = re.compile("[\u0130\u0131\u017f\u212a]")
-"""What `re.IGNORECASE` takes for an i, an s or a k beside small and capital ones."""
+"""The other characters that `re.IGNORECASE` treats as i, s or k."""
 
 _remembered: set[str] = set()
 _Node = TypeVar("_Node")
 
 
 def is_secret_key(name: str) -> bool:
-    """Return whether a key of that name holds a secret: hub_token, apikey, password; not eos_token or max_tokens."""
+    """Return whether the key's name marks a secret: hub_token, apikey, password; not eos_token or max_tokens."""
     return bool(_SECRET_KEY.search(name)) and not _OF_TEXT.match(name)
 
 
 def secret_shape(text: str) -> str | None:
-    """Return what kind of secret stands in a text by its shape, None where none does."""
+    """Return the kind of secret whose shape occurs in a text, or None."""
     return next((kind for kind, shape in _SHAPES.items() if shape.search(text)), None)
 
 
 def remember(value: object) -> None:
-    """Hide this value from now on wherever it appears: it came from the environment, or stood under a secret key."""
+    """Hide this value everywhere from now on: it came from the environment or from a secret key."""
     if isinstance(value, str) and _is_worth_hiding(value) and not value.startswith(("${", "$\\{")):
         _remembered.add(value)
 
 
 def remember_variable(name: str, value: str, *, key: str) -> None:
-    """Hide what a configuration's `key` takes from the environment variable `name`.
+    """Hide the value that a configuration's `key` takes from the environment variable `name`.
 
-    A plain word of letters is hidden only where the name or the key says that it is a secret: `finished` as a tag must
-    not be taken out of every text.
+    Hide a plain word only if the variable's name or the key marks a secret; otherwise a tag such as `finished` would
+    vanish from every text.
     """
     if is_secret_key(key.rpartition(".")[2]) or _SECRET_VARIABLE.search(name) or not _WORD.fullmatch(value):
         remember(value)
 
 
 def secret_variable_in(text: str) -> str | None:
-    """Return the name of an environment variable whose secret stands in a text, None where none does."""
+    """Return the name of an environment variable whose secret occurs in a text, or None."""
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_TYPED and _holds_secret(name, value) and value in text:
             return name
@@ -115,7 +118,7 @@ def secret_variable_in(text: str) -> str | None:
 
 
 def remember_typed(words: Iterable[str]) -> None:
-    """Hide what stands behind `=` in a word of a command line whose key is a secret's."""
+    """Hide the value after `=` in each command line word with a secret key."""
     for word in words:
         key, equals, value = word.partition("=")
         if equals and is_secret_key(key.lstrip("+~-")):
@@ -123,13 +126,13 @@ def remember_typed(words: Iterable[str]) -> None:
 
 
 def remembered() -> list[str]:
-    """Return the values that are hidden because they were remembered, for a process that is to hide them too."""
+    """Return the remembered values, so that another process can hide them too."""
     return sorted(_remembered)
 
 
 @contextlib.contextmanager
 def forgetting() -> Iterator[None]:
-    """Open a context at whose end everything is forgotten that was remembered in it."""
+    """Open a context that forgets on exit every value remembered inside it."""
     before = set(_remembered)
     try:
         yield
@@ -138,22 +141,22 @@ def forgetting() -> Iterator[None]:
 
 
 def redacted(text: str) -> str:
-    """Return a text with *** in the place of every secret in it."""
+    """Return a text with each secret replaced by ***."""
     return _without_shapes(redacted_values(text))
 
 
 def redacted_values(text: str) -> str:
-    """Return a text with *** in the place of the values that are known to be secrets, whatever looks like one.
+    """Return a text with the known secret values replaced by ***; ignore texts that only look like one.
 
-    For texts that a model or a data set has written: what they look like is not ours to change.
+    For texts written by a model or a dataset, which must not change because of their shape.
     """
     return _without(text, _known_values())
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
-    """Return lists, dicts and texts with every text in them redacted; under a secret's key it is hidden whole.
+    """Return lists, dicts and texts with every text redacted; hide the whole value of a secret key.
 
-    What is neither stays what it is. With `values_only` only known values are hidden, as `redacted_values` does.
+    Other types are returned unchanged. With `values_only`, hide only known values, as `redacted_values` does.
     """
     if values_only and not _known_values():
         return node
@@ -175,9 +178,9 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
 
 
 def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
-    """Return what hides the secrets of one text after another, by the environment as it is now.
+    """Return a function that hides the secrets in a text.
 
-    It is read once: a table has thousands of texts.
+    It reads the environment once, because a table has thousands of texts.
     """
     values = _known_values()
 
@@ -198,30 +201,30 @@ def _without(text: str, values: Iterable[str]) -> str:
 def _without_shapes(text: str) -> str:
     small = text.lower()
     if not any(sign in small for sign in _SIGNS) and (text.isascii() or not _OTHER_CASES.search(text)):
-        return text  # nearly every text: eleven patterns cost a hundred times as much
+        return text  # nearly every text; the eleven patterns take a hundred times as long
     for shape in (*_SHAPES.values(), *_IN_TEXT):
         text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
     return text
 
 
 def is_hidden_by_key(key: object, value: object) -> bool:
-    """Return whether a value is hidden for its key; a reference to the environment says where it is, not what."""
+    """Return whether a value is hidden because of its key; a reference to the environment is not a secret."""
     is_reference = isinstance(value, str) and (value.startswith("${oc.env:") or value in ("", HIDDEN))
     return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)
 
 
 _last_known: tuple[dict[object, object], set[str], list[str]] | None = None
-"""The environment, what was remembered, and the texts to hide that these made."""
+"""The environment, the remembered values, and the resulting texts to hide."""
 
 
 def _known_values() -> list[str]:
-    """Return the texts to hide, in every form in which they are written, the longest first.
+    """Return the texts to hide, in every form in which they may be written, longest first.
 
-    It is asked many times a step, and the environment is decoded variable by variable: only where it, or what is
-    remembered, is not what it was when this was last asked.
+    This is called many times per step, and decoding the environment is slow: recompute only if the environment or the
+    remembered values changed since the last call.
     """
     global _last_known
-    as_bytes: object = getattr(os.environ, "_data", None)  # the dict that os.environ decodes; compared in microseconds
+    as_bytes: object = getattr(os.environ, "_data", None)  # the dict that os.environ decodes; quick to compare
     if _last_known is not None and _last_known[0] == as_bytes and _last_known[1] == _remembered:
         return _last_known[2]
     of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
@@ -238,7 +241,7 @@ def _forms(values: frozenset[str]) -> list[str]:
         password = _password_in(value)
         parts |= {password, urllib.parse.unquote(password)} if password else set()
         for part in parts:
-            # As Python, JSON and an address write it.
+            # As written by Python, JSON and addresses.
             quoted = (urllib.parse.quote(part, safe=""), urllib.parse.quote_plus(part))
             found |= {part, repr(part)[1:-1], json.dumps(part)[1:-1], *quoted}
     return sorted(found, key=len, reverse=True)
@@ -246,12 +249,12 @@ def _forms(values: frozenset[str]) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _holds_secret(name: str, value: str) -> bool:
-    """Return whether a variable's name says that it holds a secret, or its value is an address with a password."""
+    """Return whether a variable's name marks a secret, or its value is an address with a password."""
     return bool(_SECRET_VARIABLE.search(name) or _password_in(value)) and _is_worth_hiding(value)
 
 
 def _password_in(address: str) -> str | None:
-    """Return the password of an address, None where it has none that is long enough to hide."""
+    """Return the password in an address, or None if it has none or it is too short to hide."""
     with contextlib.suppress(ValueError):
         password = urllib.parse.urlsplit(address).password if "://" in address else None
         return password if password and len(password) >= _SHORTEST else None

@@ -1,7 +1,7 @@
-"""Lets a command be stopped before it trains anything: a signal then is a Ctrl-C, which has a message and exit code 75.
+"""Handle signals before training starts: treat them like Ctrl-C, with a message and exit code 75.
 
-Python's own answer to SIGTERM is to die of it, and a scheduler takes that for a failure. What trains later answers
-signals itself (launch/stopping.py).
+By default SIGTERM kills Python, which a scheduler takes for a failure. Once training starts, launch/stopping.py handles
+signals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @contextmanager
 def stopped_early() -> Iterator[None]:
-    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; outside of the main thread nothing is changed."""
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Suggests the nearest valid name to what somebody typed, or nothing: a wrong suggestion is worse than none.
+"""Suggest the valid name nearest to a mistyped one, or None: a wrong suggestion is worse than none.
 
-Fingers leave a letter out, double one, swap two or hit the key beside it: what counts is the number of such slips, in
-which two swapped letters are one (the restricted Damerau-Levenshtein distance; Damerau, 1964, doi 10.1145/363958.363994
-found four of five misspellings to be a single one). difflib, which measures what two words share, prefers `reported` to
+People leave a letter out, double one, swap two or hit a neighbouring key. The distance is the number of such slips,
+where a swap counts as one: the restricted Damerau-Levenshtein distance. Damerau (1964, doi 10.1145/363958.363994) found
+that four of five misspellings are a single slip. difflib measures what two words share: it prefers `reported` to
 `report` for `reporr`, and takes `max_completion_length` for `max_prompt_length`.
 """
 
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 
 
 def nearest(typed: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that `typed` was most likely meant to be, or None when nothing comes close.
+    """Return the valid name that `typed` was most likely meant to be, or None if none is close.
 
-    Of names that are as near, one in which all that was typed stands in its order, then one that begins with the same
-    letter, then the first of them.
+    Ties go to a name that contains the typed letters in order, then to one with the same first letter, then to the
+    first.
     """
     ranked = [(rank, place, name) for place, name in enumerate(valid) if (rank := likeness(typed, name)) is not None]
     return min(ranked)[2] if ranked else None
 
 
 def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
-    """Return how far a name is from what was typed, less is nearer; None where one is no slip of the other.
+    """Return the distance of a name from the typed text (smaller is nearer), or None if they are unrelated.
 
-    First count the slips of fingers; then come names of which a whole beginning was typed, then those that hold all
-    words that were typed (`per_device_batch_size` in `per_device_train_batch_size`).
+    Names within a few slips come first, then names that start with the typed text, then names that contain all typed
+    words (`per_device_batch_size` in `per_device_train_batch_size`).
     """
     ours, theirs = _plain(typed), _plain(name)
     if not ours or not theirs:
@@ -44,12 +44,12 @@ def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
 
 
 def max_slips(typed: str) -> int:
-    """Return how many slips a word of this length may hold: a third of its letters, at most 3, and 1 of two."""
+    """Return the number of slips allowed in a word: a third of its letters, at most 3; 1 for two letters."""
     return min(3, max(len(typed) // 3, int(len(typed) > 1)))
 
 
 def slips(one: str, other: str) -> int:
-    """Return the restricted Damerau-Levenshtein distance: letters added, left out, replaced, or two of them swapped."""
+    """Return the restricted Damerau-Levenshtein distance: letters added, left out, replaced or swapped."""
     before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, start=1):
@@ -64,13 +64,13 @@ def slips(one: str, other: str) -> int:
 
 
 def _holds(name: str, letters: str) -> bool:
-    """Return whether all letters stand in a name in their order, with others between them or not."""
+    """Return whether a name contains all letters in this order, possibly with others in between."""
     left = iter(name)
     return all(letter in left for letter in letters)
 
 
 def _plain(name: str) -> str:
-    """Return a name as it counts: neither capitals nor the signs before it and between its words make another."""
+    """Normalise a name for comparison: lowercase, underscores as separators, no leading `-`, `+` or `~`."""
     return re.sub(r"[-\s]", "_", name.lower().lstrip("-+~"))
 
 

@@ -1,8 +1,8 @@
-"""Parses text with `{column}` fields in it, in which prompt templates and judges' rubrics are written.
+"""Parse text with `{column}` fields, the format of prompt templates and judge rubrics.
 
-Fields are plain names: no attribute, index, conversion or format specification. A template comes out of a config file
-that may be somebody else's, and `{row.__class__}` has no business there. `{{` and `}}` are literal braces. What is
-filled in is not looked at again, so braces in a value stay what they are.
+Fields are plain names without attribute, index, conversion or format specification, because a config file may come from
+someone else and must not evaluate `{row.__class__}`. `{{` and `}}` are literal braces. Values that are filled in are
+not parsed again, so their braces stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from rlhf_cli.errors import Prose, UserError
 
 @dataclass(frozen=True)
 class ParsedTemplate:
-    """A template that was cut into literal texts, each with the column that comes after it, None where none does."""
+    """A template split into literal texts, each with the column that follows it, or None."""
 
     pieces: tuple[tuple[str, str | None], ...]
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns that the template reads, each once, in its order."""
+        """Return the columns that the template reads, each once, in order."""
         return list(dict.fromkeys(column for _, column in self.pieces if column is not None))
 
     def fill(self, values: Mapping[str, object]) -> str:
-        """Return the text with `values` in it. The caller has seen to it that they are there and are text."""
-        # Joined by hand: str.format would look at braces, attributes and formats once more.
+        """Return the text with `values` filled in. The caller must pass text or numbers for all columns."""
+        # str.format would interpret braces, attributes and formats again.
         return "".join(literal + ("" if column is None else str(values[column])) for literal, column in self.pieces)
 
 
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
-    """Take a template apart. Raises `error`, naming the config key `where`, for what is malformed or no plain field.
+    """Parse a template. Raises `error`, naming the config key `where`, if it is malformed or has a field that is not
+    plain.
 
-    With `only_identifiers` a column whose name has a space in it, for example, is no plain field either.
+    With `only_identifiers`, column names must also be Python identifiers, so that one with a space is refused.
     """
     try:
         pieces = list(Formatter().parse(text))
@@ -63,5 +64,5 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value can be put into a template as it is: text or a number."""
+    """Return whether a value is text or a number, which a template can hold as it is."""
     return isinstance(value, str | int | float)

@@ -1,8 +1,8 @@
-"""Makes printed text safe for a terminal: secrets are hidden, and control codes of others are spelled out.
+"""Make printed text safe for a terminal: hide secrets and escape foreign control codes.
 
 A completion, a row or an exception may hold codes that clear the screen, recolour it, or turn the reading direction.
-`printable` writes them as `\\x1b` or `\\u202e`. stdout and stderr do so with whatever is written to them, except for
-`Drawn`: text whose codes are our own.
+`printable` writes them as `\\x1b` or `\\u202e`. stdout and stderr do so with everything written to them except `Drawn`
+text, whose codes are our own.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TextIO, cast
 from rlhf_cli.redaction import redacted, remember
 
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
-"""C0 but tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and halves of characters."""
+"""C0 except tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and lone surrogates."""
 _PADDING = re.compile(r" +(?=\n)")
 _BARS = "tqdm"
-"""The library whose progress bars move the cursor; it writes from a module of its own."""
+"""The library whose progress bars move the cursor; recognised by the name of the calling module."""
 
 
 class Drawn(str):
-    """Text for a terminal in which every control code is our own."""
+    """Text for a terminal in which all control codes are our own."""
 
 
 def printable(text: str) -> str:
-    """Return a text with each control code in it spelled out, as `\\x1b`; tabs and line ends stay."""
+    """Return a text with its control codes escaped as `\\x1b`; keep tabs and line ends."""
     return _CONTROL.sub(lambda match: _spelled(match[0]), text)
 
 
 def control_codes(text: str) -> list[int]:
-    """Return the places of the control codes in a text."""
+    """Return the positions of the control codes in a text."""
     return [match.start() for match in _CONTROL.finditer(text)]
 
 
 def spelled_in_json(quoted: str) -> str:
-    """Return a JSON string with each control code in it as JSON's `\\u009b`: the same value, safe to print."""
+    """Return a JSON string with control codes as JSON's `\\u009b`: the same value, safe to print."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
@@ -46,13 +46,13 @@ def _spelled(code: str) -> str:
 
 
 class SafeStream:
-    """A text stream that writes to another one without secrets and without control codes of others."""
+    """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text made safe; returns the number of characters that were asked for."""
+        """Write a text made safe; return the length of the original text."""
         safe = redacted(text)
         is_ours = isinstance(text, Drawn) or sys._getframe(1).f_globals.get("__name__", "").startswith(_BARS)
         self._stream.write(safe if is_ours else printable(safe))
@@ -68,16 +68,16 @@ class SafeStream:
 
 
 class DrawnOn:
-    """A text stream that passes on what is written to it as `Drawn`.
+    """A text stream that passes its text on as `Drawn`.
 
-    A table fills its lines with blanks; where nobody sees a terminal they are left out.
+    Tables pad their lines with blanks, which are removed if the output is not a terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text whose control codes are ours."""
+        """Write a text whose control codes are our own."""
         return self._stream.write(Drawn(text if self._stream.isatty() else _PADDING.sub("", text)))
 
     def __getattr__(self, name: str) -> object:
@@ -86,7 +86,7 @@ class DrawnOn:
 
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
-    """Make what is printed to stdout and stderr safe inside the `with` block."""
+    """Make text printed to stdout and stderr safe inside the `with` block."""
     with contextlib.ExitStack() as stack:
         if not isinstance(sys.stdout, SafeStream):
             stack.enter_context(contextlib.redirect_stdout(cast(TextIO, SafeStream(sys.stdout))))
@@ -96,7 +96,7 @@ def safe_output() -> Iterator[None]:
 
 
 def safe_output_for_good(values: Iterable[str]) -> None:
-    """Make what this process prints safe until it ends, and hide these values in it."""
+    """Make this process's output safe until it ends, and hide these values in it."""
     for value in values:
         remember(value)
     sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))

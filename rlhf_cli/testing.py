@@ -1,4 +1,4 @@
-"""Tests your own reward in one line.
+"""Test your own reward in one line.
 
     from rlhf_cli.testing import check_reward
 
@@ -6,7 +6,7 @@
         values = check_reward("./rewards.py:polite", args={"word": "please"}, completions=["Yes, please.", "No."])
         assert values == [1.0, 0.0]
 
-It calls the reward as a training run does, several times, and fails with what is wrong and in which row. No torch.
+`check_reward` calls the reward several times, as a training run does, and fails with the problem and its row. No torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlhf_cli.stack.reward_functions import required_columns, resolve
 from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
-"""A reward says of a row: a number, None (does not apply), an entry a token, or (start, end, value) spans."""
+"""A row's reward: a number, None (does not apply), one entry per token, or (start, end, value) spans."""
 
 _UNKNOWN_COLUMN = "a_column_it_has_never_heard_of"
 _ROWS_ALONE = 8
@@ -50,22 +50,23 @@ def check_reward(
     tolerance: float = 1e-6,
     **columns: Sequence[object],
 ) -> list[Value]:
-    """Return the reward's values once it has kept its promises; AssertionError where it does not.
+    """Return the reward's values if it keeps the rules below, otherwise raise AssertionError.
 
-    It takes any column by **kwargs; returns one value a row, finite or None; says the same when it is called again, and
-    of a row among others, in another order and alone (a gate passes on the rows that survive it); leaves its inputs as
-    they were; and can be pickled, unless it is given by name.
+    It must accept any column by **kwargs; return one value per row, finite or None; return the same value when called
+    again, and for a row among others, in another order and alone (a gate passes on only the surviving rows); leave its
+    inputs unchanged; and, unless given by name, be picklable.
 
     Args:
         reward: `module:function`, `./file.py:function` as in a config, or the function itself. It may be async.
-        completions: texts, or lists of messages. Two rows at least, or nothing can be said of independence.
-        prompts: of the same kind; empty ones when left out.
-        completion_ids: token ids of each completion, which dense rewards count; its UTF-8 bytes when left out.
+        completions: texts, or lists of messages. At least two rows are needed to check independence.
+        prompts: of the same kind; default: empty ones.
+        completion_ids: token ids of each completion, which dense rewards count; default: its UTF-8 bytes.
         args: as in the config.
         conversational: also call it with the texts as messages; the values must be those of the texts.
-        row_independent: False for a reward that is meant to compare rows, a diversity bonus; it cannot be gated.
-        tolerance: by how much a row may change with its company; a batched model rounds.
-        columns: the dataset's columns, one value a row.
+        row_independent: False for a reward that compares rows on purpose, such as a diversity bonus; it cannot be
+        gated.
+        tolerance: how much a row's value may change with the other rows; a batched model rounds.
+        columns: the dataset's columns, one value per row.
     """
     __tracebackhide__ = True
     function = _function(reward, dict(args or {}))
@@ -89,7 +90,7 @@ def check_reward(
 def _call(
     function: Callable[..., object], runner: asyncio.Runner, rows: dict[str, list[object]], some: list[int]
 ) -> list[Value]:
-    """Return the values of some of the rows; in every message they have the numbers they have among all."""
+    """Return the values of some of the rows; messages use the row numbers of the full batch."""
     __tracebackhide__ = True
     given = {name: [column[row] for row in some] for name, column in rows.items()}
     lent = copy.deepcopy(given)
@@ -134,7 +135,7 @@ def _value(row: int, value: object, text: str, num_tokens: int) -> Value:
         return None if value is None else _number(row, value)
     try:
         if value and all(isinstance(item, list | tuple) for item in value):
-            # Where tokens begin is the policy's tokenizer's business; that a span is within the text is not.
+            # The token borders depend on the policy's tokenizer; only check that spans are within the text.
             place_spans(value, [(place, place + 1) for place in range(len(text))], spread="last")
             return [(int(start), int(end), float(mass)) for start, end, mass in value]
         as_token_values(value, num_tokens, list, "last")
@@ -208,7 +209,7 @@ def _check_pickle(reward: Callable[..., object]) -> None:
     __tracebackhide__ = True
     try:
         pickle.loads(pickle.dumps(reward))
-    except Exception as error:  # whatever a user's object raises here, that is what the test reports
+    except Exception as error:  # the test must report any error of a user's object
         _fail(
             f"cannot be pickled, so it cannot run in a process of its own ({type(error).__name__}: {error}); "
             "define it at the top of a module, not inside a function"
@@ -259,7 +260,7 @@ def _close(wanted: object, value: object, tolerance: float) -> bool:
 
 
 def _equal(before: object, after: object) -> bool:
-    """Return whether two values are deeply equal; an array, whose == is an array, does not break it."""
+    """Return whether two values are deeply equal; also handles arrays, whose == returns an array."""
     if type(before) is not type(after):
         return False
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -268,14 +269,14 @@ def _equal(before: object, after: object) -> bool:
         return len(before) == len(after) and all(_equal(*pair) for pair in zip(before, after, strict=True))
     try:
         return before is after or bool(before == after)
-    except Exception:  # an object without a truth value: an array, a frame
+    except Exception:  # an object without a truth value, such as an array or a frame
         return pickle.dumps(before) == pickle.dumps(after)
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, object]:
     try:
         return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-    except (TypeError, ValueError):  # a builtin has no signature; the call will show what it takes
+    except (TypeError, ValueError):  # a builtin has no signature; the call will fail if it does not fit
         return {}
 
 

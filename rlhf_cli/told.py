@@ -1,4 +1,4 @@
-"""Prints what went wrong to stderr: the label, and what to type next, in colour where a person reads it."""
+"""Print errors to stderr: a label and a hint on what to type next, in colour on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRY = re.compile(r"^(  (?:try|advice):)", re.MULTILINE)
 
 
 def tell(label: str, text: str) -> None:
-    """Print `label: text`; a pipe, NO_COLOR and a terminal that knows no colours get the words alone."""
+    """Print `label: text`, in colour on a colour terminal unless NO_COLOR is set."""
     text = printable(text)
     if _is_coloured():
         colour = _YELLOW if label == "stopped" else _RED
@@ -26,5 +26,5 @@ def tell(label: str, text: str) -> None:
 
 
 def _is_coloured() -> bool:
-    # https://no-color.org: set to anything but nothing.
+    # https://no-color.org: any non-empty value disables colour.
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

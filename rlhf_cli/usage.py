@@ -1,15 +1,15 @@
-"""Reads the words behind a verb by what its help says: the docstring of verbs/NAME.py is the interface.
+"""Parse the words after a verb according to its help: the docstring of verbs/NAME.py is the interface.
 
-A line of the docstring that begins with a dash describes a flag, with two blanks or more before its text:
+A docstring line that begins with a dash describes a flag; at least two blanks precede its text:
 
-    --limit N            a value: N is a whole number, FILE or FOLDER a path, all else a text
-    --png FILE.png       a path that must end so
-    --latex [FILE.tex]   a value that may be left out; the next word is taken for it only if it ends so
+    --limit N            a value: N is a whole number, FILE or FOLDER a path, anything else a text
+    --png FILE.png       a path that must have this ending
+    --latex [FILE.tex]   an optional value; the next word is taken for it only if it has this ending
     --allow KEY ...      may be typed several times
     -m, --multirun       a switch, with another name
 
-So what `rlhf VERB --help` prints, what is accepted and what Tab offers cannot differ. The docstring is read from the
-source: neither help nor completion waits for what the verb imports.
+So `rlhf VERB --help`, the parser and tab completion always agree. The docstring is read from the source, so that help
+and completion do not import the verb.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PATHS = ("FILE", "FOLDER")
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag of a verb: its names, and what its value is called, '' for a switch."""
+    """A flag of a verb: its names and its metavar, '' for a switch."""
 
     names: tuple[str, ...]
     metavar: str = ""
@@ -60,7 +60,7 @@ class Flag:
 
     @property
     def ending(self) -> str:
-        """What a path has to end with, '' where all is well."""
+        """The required ending of a path, '' if any is allowed."""
         return Path(self.metavar.strip("[]")).suffix if self.is_path else ""
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a verb takes, as its docstring says it."""
+    """A verb's arguments, as its docstring describes them."""
 
     verb: str
     text: str
@@ -87,7 +87,7 @@ class Usage:
 
 @dataclass
 class Options:
-    """The words behind a verb: `words` are those that are no flags, in their order. Flags are asked for by name."""
+    """The parsed words after a verb: `words` are those that are not flags, in order. Look flags up by name."""
 
     usage: Usage
     words: list[str] = field(default_factory=list)
@@ -102,16 +102,16 @@ class Options:
         return list(self._given.get(self._flag(name).names[0], ()))
 
     def text(self, name: str) -> str | None:
-        """Return the value of a flag, None where it was not typed, '' where it was typed without one."""
+        """Return the value of a flag, None if it was not typed, '' if it was typed without a value."""
         return next(reversed(self.texts(name)), None)
 
     def path(self, name: str) -> Path | None:
-        """Return the value of a flag as a path, None where it was not typed."""
+        """Return the value of a flag as a path, None if it was not typed."""
         value = self.text(name)
         return Path(value).expanduser() if value is not None else None
 
     def number(self, name: str, *, least: int = 1) -> int | None:
-        """Return the value of a flag as a whole number, None where it was not typed. Raises ConfigError for less."""
+        """Return a flag's value as a whole number, None if not typed. Raises ConfigError if below `least`."""
         value = self.text(name)
         if value is None:
             return None
@@ -121,11 +121,11 @@ class Options:
 
     @property
     def as_json(self) -> bool:
-        """Whether stdout is to be one JSON value."""
+        """Whether stdout must be one JSON value."""
         return self.on(JSON)
 
     def refuse_words(self, expected: str) -> None:
-        """Raise ConfigError where words were typed that are no flags, to a verb that takes none."""
+        """Raise ConfigError if the user typed words that are not flags."""
         if self.words:
             raise self._wrong(f"rlhf {self.usage.verb} takes no such word", got=self.words[0], expected=expected)
 
@@ -138,16 +138,16 @@ class Options:
 
 
 def usage_of(verb: str) -> Usage:
-    """Return what a verb takes, read from its source without importing it."""
+    """Return a verb's usage, read from its source without importing it."""
     source = (Path(__file__).parent / "verbs" / f"{verb}.py").read_text(encoding="utf-8")
     return Usage(verb, ast.get_docstring(ast.parse(source), clean=False) or "")
 
 
 def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options:
-    """Return what was typed behind `verb`, whose docstring is `text`.
+    """Parse the words typed after `verb`, whose docstring is `text`.
 
-    Raises ConfigError, or Problems with all of them, for a flag that the docstring does not have, a value that is
-    missing or that a switch does not take, and a file with another ending.
+    Raises ConfigError, or Problems with all of them, for an unknown flag, a missing value, a value for a switch, and a
+    file with the wrong ending.
     """
     options = Options(Usage(verb, text or ""))
     problems: list[UserError] = []
@@ -167,7 +167,7 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
 
 
 def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
-    """Return what is typed here for a flag of another tool's (`--cfg job`, `--output_dir X`), None for no such flag."""
+    """Return our way to write another tool's flag (`--cfg job`, `--output_dir X`), or None if unknown."""
     known = FLAGS_OF_OTHERS.get(name)
     takes_experiment = "+exp=" in options.usage.text
     if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
@@ -183,7 +183,7 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
 
 
 def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | None:
-    """Return the flag of this verb that is meant by another name, with its value; None where none is."""
+    """Return this verb's flag, with its value, for a name that other tools use, or None."""
     meant = MEANT_FLAGS.get(options.usage.verb, {}).get(name)
     if meant is None:
         return None
@@ -194,7 +194,7 @@ def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | N
 
 
 def _take(options: Options, word: str, left: deque[str]) -> None:
-    """Note one flag and its value, which may be the next of the words that are left. Raises ConfigError."""
+    """Store one flag and its value, which may be the next word in `left`. Raises ConfigError."""
     name, equals, value = word.partition("=")
     flags = options.usage.flags
     if not equals and name not in flags and name[:2] in flags and not name.startswith("--"):
@@ -212,7 +212,7 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         given.append("")
         return
     if not equals:
-        # A value may begin with one dash (`--on -kl`), never with two.
+        # A value may begin with one dash (`--on -kl`), but not with two.
         is_value = bool(left) and not left[0].startswith("--")
         if flag.may_be_bare:
             is_value = is_value and bool(flag.ending) and left[0].endswith(flag.ending)

@@ -1,7 +1,7 @@
-"""Names the loader with which YAML is read: libyaml's where PyYAML has it, which takes a tenth of the time.
+"""Define the YAML loader, which uses libyaml if available: it takes a tenth of the time.
 
-It refuses a file that is small and becomes huge: aliases of aliases (a "billion laughs" bomb), an alias of what it
-stands in, and nesting that no reader could follow.
+It refuses small files that expand to huge ones: aliases of aliases (a "billion laughs" bomb), an alias inside the node
+that it names, and very deep nesting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class OversizedYaml(yaml.MarkedYAMLError):
-    """An error that says a file would become too large or too deep once its aliases are written out."""
+    """A file would become too large or too deep with its aliases written out."""
 
 
 class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
@@ -38,11 +38,11 @@ class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
 
 
 SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
-"""Reads what yaml.SafeLoader reads, to the same values; what it says of a text that is no YAML is worded otherwise."""
+"""Reads the same values as yaml.SafeLoader; its error messages for invalid YAML are worded differently."""
 
 
 def _refuse_deep(text: str) -> None:
-    """Raise OversizedYaml for nesting in which libyaml's own recursion would end the process."""
+    """Raise OversizedYaml for nesting so deep that libyaml's recursion would crash the process."""
     if sum(map(text.count, ("[", "{", "- ", "? "))) <= _DEEPEST and _INDENTED not in text:
         return
     depth = 0
@@ -55,9 +55,9 @@ def _refuse_deep(text: str) -> None:
 
 
 def _refuse_oversized(root: yaml.Node) -> None:
-    """Raise OversizedYaml where a document has too many values with its aliases written out, or an endless one.
+    """Raise OversizedYaml if a document has too many values with its aliases written out, or is endless.
 
-    A node's size is counted once, however often an alias names it.
+    A node's size is computed once, however many aliases name it.
     """
     sizes: dict[int, int] = {}
     waiting, open_nodes = [root], set[int]()
