@@ -1,1 +1,1 @@
-"""Asks what this machine has and lacks to train on: a function a question, a value an answer. No torch."""
+"""Check what this machine has and lacks for training: one function and one result per check. Does not import torch."""

@@ -1,4 +1,4 @@
-"""Defines what an answer is: what was looked at, what was found, and what to type where it is not as it should be."""
+"""Define the result of a check: its subject, its finding, and what to type to fix it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How something is: fine, worth knowing, not there, or there and not fitting the rest."""
+    """The state of something: fine, worth knowing, missing, or incompatible with the rest."""
 
     OK = "ok"
     WARN = "warn"
@@ -18,9 +18,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that was looked at. `found` never holds a secret.
+    """The result of one check. `found` never holds a secret.
 
-    `fix` is what to type, None where there is nothing to mend. `is_needed`: nothing can be trained without it.
+    `fix` is what to type, or None if there is nothing to fix. `is_needed` is True if training requires it.
     """
 
     area: str
@@ -32,10 +32,10 @@ class Condition:
 
     @property
     def prevents_training(self) -> bool:
-        """Return whether nothing can be trained as it is."""
+        """Return whether this makes training impossible."""
         return self.is_needed and self.state in (State.MISSING, State.UNFIT)
 
 
 def can_train(conditions: Sequence[Condition]) -> bool:
-    """Return whether nothing that is needed is missing or does not fit."""
+    """Return whether everything required is present and compatible."""
     return not any(condition.prevents_training for condition in conditions)

@@ -1,4 +1,4 @@
-"""Asks all questions at once: those that wait for a program or a server wait together."""
+"""Run all checks in parallel, so that those that wait for a program or a server wait together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AMD = Path("/dev/kfd")
 
 
 def examine(*, with_torch: bool) -> list[Condition]:
-    """Return every condition, in the order of a table; `with_torch` imports torch as well and has it compute."""
+    """Return all conditions, in the order of the table; `with_torch` also imports torch and runs a computation."""
     wants = package_versions.wanted()
     questions: list[Callable[[], Condition | list[Condition]]] = [
         lambda: gpu_condition(read_driver(nvidia_smi()), installed_torch(), has_amd=_AMD.exists()),

@@ -1,4 +1,4 @@
-"""Says whether there are logins for the hub and for wandb, and whether the hub answers. No token is ever returned."""
+"""Check the logins for the hub and wandb, and whether the hub answers. Never returns a token."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def hub_condition(reach: Callable[[str, float], str | None] | None = None) -> Co
 
 
 def trouble_reaching(address: str, timeout_s: float) -> str | None:
-    """Return why a server does not answer in time, None where it does, whatever it says."""
+    """Return why a server does not answer in time, or None if it answers anything at all."""
     outcome: list[str | None] = []
 
     def ask() -> None:
@@ -80,7 +80,7 @@ def trouble_reaching(address: str, timeout_s: float) -> str | None:
         except (OSError, ValueError) as error:
             outcome.append(str(getattr(error, "reason", error)))
 
-    # To look a name up knows no time limit, so it is left behind where it takes too long.
+    # A DNS lookup has no timeout, so leave its thread behind if it takes too long.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(timeout_s)

@@ -1,4 +1,4 @@
-"""Says how many cores and how much memory, disk and shared memory this process may use, its container's limits too."""
+"""Check the cores, memory, disk and shared memory that this process may use, including container limits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _NO_LIMIT = 1 << 60
-"""Version 1 writes a number near 2^63 where there is none."""
+"""cgroup version 1 writes a number near 2^63 for no limit."""
 
 
 def cores_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> Condition:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     quota = cpu_quota(cgroups, own)
     limits = [f"of {there}"] if usable < there else []
@@ -33,7 +33,7 @@ def cores_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> Condit
 
 
 def memory_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP, meminfo: Path = _MEMINFO) -> Condition:
-    """Return the memory that is free, and the limit of the container around this process."""
+    """Return the free memory and the container's memory limit."""
     total, available = read_meminfo(meminfo)
     limit = memory_limit(cgroups, own)
     found = f"{size(available)} of {size(total)} free"
@@ -47,7 +47,7 @@ def memory_condition(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP, meminfo:
 
 
 def disk_conditions() -> list[Condition]:
-    """Return the room where runs, models and data of the hub, and models that are made here are kept."""
+    """Return the free disk space for runs, for the hub's cache, and for models that are built here."""
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
     places = {
         "runs": (Path("runs").absolute(), "run.root=FOLDER"),
@@ -58,7 +58,7 @@ def disk_conditions() -> list[Condition]:
 
 
 def disk_condition(name: str, place: Path, elsewhere: str) -> Condition:
-    """Return the room in a folder, which need not be there yet; `elsewhere` is what names another one."""
+    """Return the free space in a folder, which may not exist yet; `elsewhere` is how to set another one."""
     above = next(folder for folder in (place, *place.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         return Condition(_AREA, name, State.UNFIT, f"{place} cannot be written to", elsewhere, is_needed=name == "runs")
@@ -70,7 +70,7 @@ def disk_condition(name: str, place: Path, elsewhere: str) -> Condition:
 
 
 def shared_memory_condition(place: Path = Path("/dev/shm")) -> Condition:
-    """Return the room for memory that processes share, through which several ranks of one machine talk."""
+    """Return the size of shared memory, which several ranks on one machine use to communicate."""
     if not place.is_dir():
         return Condition(_AREA, "shared memory", State.WARN, f"there is no {place}", "mount it, for several processes")
     total = shutil.disk_usage(place).total
@@ -82,14 +82,14 @@ def shared_memory_condition(place: Path = Path("/dev/shm")) -> Condition:
 
 
 def read_meminfo(file: Path = _MEMINFO) -> tuple[int, int]:
-    """Return the machine's memory and what of it is available, in bytes."""
+    """Return the machine's total and available memory, in bytes."""
     lines = (line.split(":") for line in file.read_text(encoding="ascii").splitlines())
     kib = {name: int(value.split()[0]) for name, value in lines}
     return kib["MemTotal"] * 1024, kib.get("MemAvailable", kib["MemFree"]) * 1024
 
 
 def memory_limit(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
-    """Return the smallest limit on memory of the groups around this process, in bytes; None without any."""
+    """Return the smallest memory limit of this process's cgroups, in bytes, or None."""
     texts = [_text(place / "memory.max") for place in _groups(cgroups, own)]
     texts.append(_text(cgroups / "memory" / "memory.limit_in_bytes"))
     limits = [int(text) for text in texts if text.isdigit() and int(text) < _NO_LIMIT]
@@ -97,7 +97,7 @@ def memory_limit(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | Non
 
 
 def cpu_quota(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> float | None:
-    """Return the smallest quota of the groups around this process, in cores; None without any."""
+    """Return the smallest CPU quota of this process's cgroups, in cores, or None."""
     texts = [_text(place / "cpu.max") for place in _groups(cgroups, own)]
     older = cgroups / "cpu"
     texts.append(f"{_text(older / 'cpu.cfs_quota_us')} {_text(older / 'cpu.cfs_period_us')}")
@@ -107,7 +107,7 @@ def cpu_quota(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> float | None
 
 
 def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Yield the group of this process and those around it, as version 2 has them."""
+    """Yield this process's cgroup and its parents (version 2)."""
     line = next((line for line in _text(own).splitlines() if line.startswith("0::")), "0::/")
     group = cgroups / line.removeprefix("0::").strip("/")
     yield group

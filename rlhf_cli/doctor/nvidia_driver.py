@@ -1,4 +1,4 @@
-"""Reads what nvidia-smi says of GPUs and driver."""
+"""Read GPUs and driver from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its name, its memory, and its compute capability (9.0 is Hopper): 0 and None where nobody says."""
+    """A GPU: name, memory (0 if unknown) and compute capability (9.0 is Hopper; None if unknown)."""
 
     name: str
     memory_bytes: int
@@ -24,9 +24,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """What nvidia-smi says: the GPUs, the driver's version, and the newest CUDA that it runs.
+    """The output of nvidia-smi: the GPUs, the driver's version, and the newest CUDA that it supports.
 
-    `trouble` is why nothing is known although nvidia-smi is there; versions are None where they are not known.
+    `trouble` is why nvidia-smi failed although it is installed; unknown versions are None.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -36,7 +36,7 @@ class Driver:
 
 
 def read_driver(nvidia_smi: str | None) -> Driver:
-    """Ask nvidia-smi, a path or None where there is none, in which case there are no GPUs."""
+    """Query nvidia-smi at this path; None means that it is not installed and there are no GPUs."""
     if nvidia_smi is None:
         return Driver()
     try:
@@ -51,7 +51,7 @@ def read_driver(nvidia_smi: str | None) -> Driver:
 
 
 def parse_driver(listed: str, overview: str) -> Driver:
-    """Return what the two outputs say: a line a GPU with name, MiB, driver, capability; and the heading with CUDA."""
+    """Parse the two outputs: a line per GPU with name, MiB, driver, capability; and the heading with CUDA."""
     gpus, version = [], None
     for line in listed.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -66,7 +66,7 @@ def parse_driver(listed: str, overview: str) -> Driver:
 
 
 def nvidia_smi() -> str | None:
-    """Return where nvidia-smi is, None without it."""
+    """Return the path of nvidia-smi, or None."""
     return shutil.which("nvidia-smi")
 
 

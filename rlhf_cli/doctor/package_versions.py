@@ -1,4 +1,4 @@
-"""Holds the installed packages against the ranges of pyproject.toml: what is needed, and the extras."""
+"""Compare the installed packages with the version ranges in pyproject.toml, both required ones and extras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_cli.doctor.condition import Condition, State
 _DISTRIBUTION = "rlhf-cli"
 _LARGE = ("torch", "trl", "transformers")
 _FOR_US = ("dev",)
-"""Extras for who works on this package itself."""
+"""Extras for developers of this package."""
 
 _SAYS = {
     "math": "rewards that compare formulas (trl_accuracy)",
@@ -33,12 +33,12 @@ _SAYS = {
 }
 
 Installed = Callable[[str], str | None]
-"""Package -> its version, None where it is not installed."""
+"""Maps a package to its version, or None if it is not installed."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What this package wants: a range of Python, packages, and extras by name."""
+    """This package's requirements: a range of Python versions, packages, and extras by name."""
 
     python: str
     packages: tuple[Requirement, ...]
@@ -46,7 +46,9 @@ class Wanted:
 
 
 def wanted() -> Wanted:
-    """Return what pyproject.toml says in a checkout, whose metadata may be of another day, else the metadata."""
+    """Return the requirements from pyproject.toml in a checkout, where metadata may be outdated, else from the
+    metadata.
+    """
     file = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
@@ -62,7 +64,7 @@ def wanted() -> Wanted:
 
 
 def wanted_by_metadata(python: str, lines: Iterable[str], extras: Iterable[str]) -> Wanted:
-    """Return what an installed package's metadata wants; `lines` have markers such as `; extra == 'math'`."""
+    """Return the requirements in an installed package's metadata; `lines` have markers like `; extra == 'math'`."""
     every = _requirements(lines)
     needed = tuple(one for one in every if _applies(one, ""))
     return Wanted(
@@ -73,7 +75,7 @@ def wanted_by_metadata(python: str, lines: Iterable[str], extras: Iterable[str])
 
 
 def version_of(package: str) -> str | None:
-    """Return the installed version of a package, None where it is not there."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -81,7 +83,7 @@ def version_of(package: str) -> str | None:
 
 
 def python_condition(wants: Wanted, version: str | None = None) -> Condition:
-    """Return whether this Python fits."""
+    """Return whether this Python's version is supported."""
     version = version or platform.python_version()
     fits = version in SpecifierSet(wants.python)
     found = f"{version}, {wants.python} is wanted"
@@ -90,7 +92,7 @@ def python_condition(wants: Wanted, version: str | None = None) -> Condition:
 
 
 def package_conditions(wants: Wanted, installed: Installed = version_of) -> list[Condition]:
-    """Return a condition for every needed package that is missing or does not fit, else one for all of them."""
+    """Return a condition per required package that is missing or incompatible, else one for all of them."""
     wrong = _misfits("packages", wants.packages, installed, is_needed=True)
     if wrong:
         return wrong
@@ -100,7 +102,7 @@ def package_conditions(wants: Wanted, installed: Installed = version_of) -> list
 
 
 def extra_conditions(wants: Wanted, installed: Installed = version_of) -> list[Condition]:
-    """Return a condition an extra: there, not there, or there in a version that does not fit. None is needed."""
+    """Return a condition per extra: installed, missing, or incompatible. No extra is required."""
     conditions = []
     for name, requirements in wants.extras.items():
         if name in _FOR_US:

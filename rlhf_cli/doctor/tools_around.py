@@ -1,4 +1,4 @@
-"""Says which programs around a training are there: a sandbox for code, Slurm, git, a terminal."""
+"""Check for other programs used around a training: a sandbox for code, Slurm, git, a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 2.0
 
 
 def sandbox_condition() -> Condition:
-    """Return what stands around model-written code here; a program is run in it to find out."""
+    """Return how model-written code is isolated here; runs a program in the sandbox to find out."""
     try:
         walls = protections()
     except (RewardError, OSError) as error:
@@ -35,7 +35,7 @@ def sandbox_condition() -> Condition:
 
 
 def slurm_condition(sbatch: str | None = None) -> Condition:
-    """Return whether jobs can be given to Slurm from here."""
+    """Return whether jobs can be submitted to Slurm from here."""
     sbatch = sbatch or shutil.which("sbatch")
     if sbatch is None:
         return Condition(
@@ -56,7 +56,7 @@ def slurm_condition(sbatch: str | None = None) -> Condition:
 
 
 def git_condition() -> Condition:
-    """Return whether a run of this folder will know the commit of its code."""
+    """Return whether a run started in this folder will record its commit."""
     if shutil.which("git") is None:
         found = "not installed: a run's provenance has no commit"
         return Condition(_AREA, "git", State.WARN, found, "apt install git")
@@ -71,7 +71,7 @@ def git_condition() -> Condition:
 
 
 def terminal_condition() -> Condition:
-    """Return whether the terminal shows what is drawn, and takes files with names in any language."""
+    """Return whether the terminal and the file system use UTF-8."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     files = sys.getfilesystemencoding().lower().replace("-", "")
     width = shutil.get_terminal_size().columns

@@ -1,6 +1,6 @@
-"""Says what the installed torch was built for, and whether that fits driver and GPUs, without importing it.
+"""Check without importing it whether the installed torch build fits the driver and the GPUs.
 
-With `--torch` it is imported, in a process of its own, and asked to compute.
+With `--torch`, import it in a separate process and run a computation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf_cli.runs.disk_space import size
 _AREA = "GPU"
 _TIMEOUT_S = 180.0
 _OLDEST_OF_CUDA_13 = (7, 5)
-"""CUDA 13 dropped what is older than Turing (its release notes)."""
+"""CUDA 13 dropped GPUs older than Turing (its release notes)."""
 _FIRST_WITH_BFLOAT16 = (8, 0)
 
 _PROGRAM = """
@@ -40,7 +40,7 @@ _SUM = 64.0**3
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """The installed torch: its version, and the CUDA or ROCm that it was built for, None for none."""
+    """The installed torch: its version, and the CUDA or ROCm version that it was built for, or None."""
 
     version: str
     cuda: str | None = None
@@ -48,7 +48,7 @@ class TorchBuild:
 
 
 def installed_torch() -> TorchBuild | None:
-    """Return what torch/version.py says, read and not run; None where torch is not installed."""
+    """Return the build in torch/version.py, parsed without running it, or None if torch is not installed."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -56,7 +56,7 @@ def installed_torch() -> TorchBuild | None:
 
 
 def read_build(file: Path) -> TorchBuild | None:
-    """Return the build that a version.py of torch's names, None where it names none."""
+    """Return the build that torch's version.py names, or None."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -113,7 +113,7 @@ def _fit(driver: Driver, torch: TorchBuild, found: str) -> Condition:
 
 
 def computing_condition() -> Condition:
-    """Import torch in a process of its own, and have it multiply two matrices, on the GPU where there is one."""
+    """Import torch in a separate process and multiply two matrices, on the GPU if there is one."""
     command = [sys.executable, "-c", _PROGRAM]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

@@ -1,1 +1,1 @@
-"""What is known of a reward, of a trainer's arguments, of a key: read from sources and the schema, as values."""
+"""Describe rewards, trainer arguments and keys, as values read from the sources and the schema."""

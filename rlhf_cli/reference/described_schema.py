@@ -1,4 +1,4 @@
-"""Puts into the JSON Schema of the configuration what is known of each key, for an editor to show beside it."""
+"""Add a description of each key to the configuration's JSON Schema, for editors to show."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PREFIX_OF_GROUP = {
     "track": "track.",
 }
 _PREFIX_OF_GROUP |= {"truncation": "truncation.", "sweep": "sweep."}
-"""Group -> the section that its files are; the files of all others are whole configurations."""
+"""Maps a group to the section that its files describe; files of other groups are whole configurations."""
 _INHERITED = {"Data": "data.", "Eval": "data.eval.", "Warn": "warn.", "Run": "run."}
-"""Definitions whose docstring alone does not name all of their keys -> where they stand."""
+"""Maps definitions whose docstring does not name all of their keys to their sections."""
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:
-    """Return the schema of the files of a group with a description at every key that is known."""
+    """Return the schema of a group's files with a description for every known key."""
     definitions = schema.get("$defs")
     found: JsonTree = {**schema, "properties": _of_keys(schema.get("properties"), _PREFIX_OF_GROUP.get(group, ""))}
     if isinstance(definitions, dict):
@@ -54,7 +54,7 @@ def _of_keys(properties: JsonValue, prefix: str) -> JsonValue:
 
 
 def _of_arguments(args: JsonTree) -> JsonTree:
-    """Return the schema of `trainer.args` with TRL's help: that of the first trainer that has the argument."""
+    """Return the schema of `trainer.args` with TRL's help, from the first trainer that has the argument."""
     texts = {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
     for row in TRAINERS.values():
         for name, (_, text) in field_texts(row.config_class).items():

@@ -1,4 +1,4 @@
-"""Where two configurations differ: key by key, each value with the place that it comes from."""
+"""Compare two configurations key by key, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf_cli.json_values import JsonTree, JsonValue
 from rlhf_cli.reference.unlike_default import unlike_default
 
 _OF_ONE_RUN = ("run.name", "run.root")
-"""What is another in every run, and says nothing of what it does."""
+"""Keys that differ between any two runs and do not affect what a run does."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of two configurations: what it is called, its values, and where they come from."""
+    """One of two configurations: its label, values and origins."""
 
     label: str
     tree: JsonTree
@@ -27,7 +27,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Value:
-    """What stands under a key on one side. `is_there` is False where nothing does; `origin` is '' for a default."""
+    """The value of a key on one side. `is_there` is False if the key is missing; `origin` is '' for a default."""
 
     value: JsonValue
     origin: str
@@ -36,7 +36,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Difference:
-    """A key under which two configurations have different values. Of a section that only one has, it is the section."""
+    """A key with different values in two configurations. If only one has a section, it is the whole section."""
 
     key: str
     here: Value
@@ -44,9 +44,9 @@ class Difference:
 
 
 def differences(here: Side, there: Side) -> list[Difference]:
-    """Return all differences, in the order of the sections; what only names a run is none where a run is one side.
+    """Return all differences, in the order of the sections; if a side is a run, skip keys that only name a run.
 
-    A path that is written differently and leads to the same place is no difference.
+    Paths that are written differently but lead to the same place are equal.
     """
     is_run = here.is_run or there.is_run
     found = _below(here, there, here.tree, there.tree, "")
@@ -68,14 +68,14 @@ def _below(here: Side, there: Side, first: JsonTree, second: JsonTree, prefix: s
 
 
 def _value(side: Side, key: str, value: JsonValue, *, is_there: bool) -> Value:
-    if isinstance(value, dict):  # the other side has no such section: what is default in it says nothing
+    if isinstance(value, dict):  # the other side lacks this section, so leave out its defaults
         value = unlike_default(value, key) or value
     origin = side.origins.of(key) if isinstance(value, dict) else side.origins.by_key.get(key)
     return Value(value, str(origin) if origin else "", is_there)
 
 
 def _place(value: JsonValue) -> JsonValue:
-    """Return a value with the paths in it made absolute, as freezing makes them."""
+    """Return a value with its paths made absolute, as freezing does."""
     if isinstance(value, list):
         return [_place(one) for one in value]
     if not isinstance(value, str) or not (value.startswith((".", "/", "~")) or os.path.exists(value)):
@@ -85,7 +85,7 @@ def _place(value: JsonValue) -> JsonValue:
 
 
 def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:
-    """Return the part of a configuration that lies at or below some dotted keys, in its own order; all for none."""
+    """Return the part of a configuration at or below the dotted keys, in its own order; all if `keys` is empty."""
     if not keys:
         return tree
     kept: JsonTree = {}

@@ -1,4 +1,4 @@
-"""Reads a docstring in Google's form: what it does, what each argument means, an example. TRL's and ours are in it."""
+"""Parse docstrings in Google style, as TRL and this project write them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
 
 _LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+)\)")
 _FORMULA = re.compile(r",?\s*(?:\\\(.*?\\\)|(?<!\$)\$[^$\n]+\$(?!\$))")
-"""LaTeX inside a line, which repeats in signs what stands there in words."""
+"""LaTeX inside a line, which repeats the words beside it."""
 
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring taken apart: `summary` is its first sentence or paragraph, `text` what follows up to the arguments.
+    """A parsed docstring: `summary` is its first sentence or paragraph, `text` the rest up to the arguments.
 
-    `arguments` maps names to what is said of them; `example` is empty where there is none.
+    `arguments` maps names to their descriptions; `example` is empty if there is none.
     """
 
     summary: str = ""
@@ -33,7 +33,7 @@ class Docstring:
 
 
 def read_docstring(raw: str | None) -> Docstring:
-    """Return the parts of a docstring; everything empty for None."""
+    """Return the parts of a docstring; all are empty for None."""
     lines = inspect.cleandoc(raw or "").splitlines()
     parts: dict[str, list[str]] = {"": []}
     heading = ""
@@ -43,7 +43,7 @@ def read_docstring(raw: str | None) -> Docstring:
             parts.setdefault(heading, [])
         else:
             if heading in _ARGUMENTS and line.strip() and not line.startswith(" "):
-                heading = ""  # prose goes on behind the arguments
+                heading = ""  # prose continues after the arguments
             parts[heading].append(line)
     summary, _, text = "\n".join(parts[""]).strip().partition("\n\n")
     arguments: dict[str, str] = {}
@@ -54,9 +54,10 @@ def read_docstring(raw: str | None) -> Docstring:
 
 
 def documented_parameters(raw: str | None) -> dict[str, str]:
-    """Return what a configuration dataclass's docstring says of its fields: name -> text, on one line.
+    """Return the field descriptions in a configuration dataclass's docstring: name -> text, on one line.
 
-    It is the form of TRL and transformers, `name (`type`, *optional*, defaults to ...):` with the text indented below.
+    Reads the format of TRL and transformers: `name (`type`, *optional*, defaults to ...):` with the text indented
+    below.
     """
     texts: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -78,7 +79,7 @@ def one_line(text: str) -> str:
 
 
 def reflowed(text: str) -> str:
-    """Return a text whose paragraphs are a line each, to be folded anew; what is indented or a list stays as it is."""
+    """Return a text with one line per paragraph, ready to be wrapped; keep indented lines and lists."""
     lines: list[str] = []
     for line in text.splitlines():
         goes_on = (
@@ -92,9 +93,9 @@ def reflowed(text: str) -> str:
 
 
 def sentences_about(docstring: str | None, name: str) -> str:
-    """Return the sentences of a text that name `name` in backticks, on one line; '' where there are none."""
+    """Return the sentences of a text that name `name` in backticks, on one line; '' if there are none."""
     text = one_line(docstring or "")
-    # A sentence ends before a capital letter, or before the next name; not inside `0.5` and not at e.g. `i.e.`.
+    # A sentence ends before a capital letter or the next name, but not inside `0.5` or at `i.e.`.
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`(])", text)
     about = [sentence for sentence in sentences if re.search(rf"`{re.escape(name)}(`|: )", sentence)]
     return " ".join(about)
@@ -122,7 +123,7 @@ def _body(lines: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without the markup of the documentation system that it was written for."""
+    """Return a text without the markup of its documentation system."""
     text = _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text)
     text = _LINK.sub(r"\1 (\2)", text)
     return re.sub(r"\s*Defaults to (?:`[^`]*`|\w+)\.(?=\s|$)", "", text).rstrip()

@@ -1,4 +1,4 @@
-"""Reads what a function takes from its source, without importing it: nobody's code runs, no torch is waited for."""
+"""Read a function's parameters from its source without importing it, so no user code runs and torch is not loaded."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rlhf_cli.reference.docstring import Docstring, read_docstring
 from rlhf_cli.suggest import nearest
 
 NO_DEFAULT = object()
-"""Stands for the default of a parameter that has none."""
+"""Marks a parameter without a default."""
 
 _FOLLOWED = "rlhf_cli.sandbox"
-"""Modules whose names a reward's signature may use and whose values are worth reading."""
+"""Modules whose constants are looked up when a reward's signature uses them."""
 
 _ANNOTATED = re.compile(r"Annotated\[(\w+)((?:, \w+\([^()]*\))+)\]")
 _BOUND = re.compile(r", (\w+)\(([^()]*)\)")
 _BOUNDS = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below"}
-"""How a bound of `annotated_types` is read."""
+"""The words for the bounds of `annotated_types`."""
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as it is written: `type` is its annotation, '' for none, with the names of the file written out.
+    """A parameter as written: `type` is its annotation with the file's aliases expanded, '' if it has none.
 
-    `default` is a value, NO_DEFAULT, or the source of an expression that is no plain value. `choices` are the values
-    of a `Literal`. `by_name`: it stands behind the `*`, and can be given by its name alone.
+    `default` is a value, NO_DEFAULT, or the source of an expression that is not a literal. `choices` are the values of
+    a `Literal`. `by_name` is True for a keyword-only parameter.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Return whether it has to be given."""
+        """Return whether the parameter must be given."""
         return self.default is NO_DEFAULT and not self.takes_the_rest
 
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function or class as its source has it. The parameters of a class are those of its `__init__`.
+    """A function or class as its source defines it. A class's parameters are those of its `__init__`.
 
-    `scores_by` is the docstring of the function of one text that its own names (`score_...`, as all of ours have one),
-    None where it names none.
+    `scores_by` is the docstring of the function that scores one text (`score_...`, as all built-in rewards have) if the
+    function's own docstring names one, else None.
     """
 
     name: str
@@ -66,7 +66,7 @@ class FunctionSource:
 
 
 def functions_in(fn: str, *, where: str = "command line") -> list[str]:
-    """Return the public functions and classes of the file or module that `fn` begins with (`./rewards.py:`).
+    """Return the public functions and classes of the file or module at the start of `fn` (`./rewards.py:`).
 
     Raises RewardError as `read_function` does.
     """
@@ -75,9 +75,9 @@ def functions_in(fn: str, *, where: str = "command line") -> list[str]:
 
 
 def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
-    """Return what the source says of `module:function` or `./file.py:function`.
+    """Return the source description of `module:function` or `./file.py:function`.
 
-    Raises RewardError where there is no such file, module or function, or it is not Python.
+    Raises RewardError if the file, module or function does not exist or is not Python.
     """
     module, colon, name = fn.rpartition(":")
     if not colon or not module or not name.isidentifier():
@@ -109,7 +109,7 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
 
 
 def source_file_of(module: str) -> Path | None:
-    """Return the file of `a.b.c` or `./file.py`, None where there is none; packages are not imported to find it."""
+    """Return the file of `a.b.c` or `./file.py`, or None; finds it without importing packages."""
     if module.endswith(".py"):
         path = Path(module).expanduser()
         return path if path.is_file() else None
@@ -146,7 +146,7 @@ def _definitions(tree: ast.Module) -> Iterator[_Definition]:
 
 
 def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return what the file gives names at its top: constants and type aliases, those it imports from ours as well."""
+    """Return a file's top-level constants and type aliases, including those imported from our modules."""
     named: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FOLLOWED):
@@ -191,7 +191,7 @@ def _parameter(arg: ast.arg, default: ast.expr | None, named: dict[str, ast.expr
 
 
 def _type_text(annotation: ast.expr | None) -> str:
-    """Return an annotation as a person reads it: `Annotated[int, Ge(1)]` is `int at least 1`."""
+    """Return an annotation in readable form: `Annotated[int, Ge(1)]` becomes `int at least 1`."""
     text = ast.unparse(annotation) if annotation is not None else ""
     return _ANNOTATED.sub(lambda match: f"{match[1]}{_BOUND.sub(_bound_text, match[2])}", text)
 
@@ -201,7 +201,7 @@ def _bound_text(match: re.Match[str]) -> str:
 
 
 def _literals(annotation: ast.expr | None) -> tuple[str, ...]:
-    """Return the values of `Literal["a", "b"]`, empty for any other annotation."""
+    """Return the values of `Literal["a", "b"]`, or an empty tuple for any other annotation."""
     if not isinstance(annotation, ast.Subscript) or not ast.unparse(annotation.value).endswith("Literal"):
         return ()
     values = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]

@@ -1,4 +1,4 @@
-"""What is known of a key of the configuration: its type, its default, its values, what the schema says of it."""
+"""Describe a configuration key: its type, default, allowed values and text."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.finding_kinds import FINDING_KINDS
 
 ANY_NAME = "NAME"
-"""Stands in a key for a name of the user's, as in `rewards.NAME.weight`."""
+"""Placeholder in a key for a name that the user chooses, as in `rewards.NAME.weight`."""
 
 
 @dataclass(frozen=True)
 class KeyReference:
-    """A key. `values` are all that it may have, empty where it takes any of its type; `holds` are the keys below it.
+    """A key. `values` are its allowed values, empty if any value of its type is; `holds` are the keys below it.
 
-    A key whose value is a map of the user's names (`rewards`) holds ANY_NAME. `text` are the sentences of its section's
-    docstring that name it. `default` is a plain value, NO_DEFAULT where it has to be given.
+    A key that maps the user's names (`rewards`) holds ANY_NAME. `text` contains the sentences in its section's
+    docstring that name the key. `default` is a plain value, or NO_DEFAULT if the key is required.
     """
 
     key: str
@@ -40,7 +40,7 @@ class KeyReference:
 
     @property
     def is_branch(self) -> bool:
-        """Return whether keys stand below it and no value of its own does."""
+        """Return whether it has keys below it and no value of its own."""
         return (
             not self.values
             and set(self.type.split(" | ")) & {"number", "whole number", "text"} == set()
@@ -49,7 +49,7 @@ class KeyReference:
 
 
 def keys_below(key: str) -> list[KeyReference]:
-    """Return the keys one level below a dotted key, the sections for ''; none where the schema names none."""
+    """Return the keys one level below a dotted key; the sections for ''; empty if the schema names none."""
     section = section_at(_path(key))
     if section is None:
         return []
@@ -58,7 +58,7 @@ def keys_below(key: str) -> list[KeyReference]:
 
 
 def key_reference(key: str) -> KeyReference | None:
-    """Return what is known of a dotted key, None where the schema has none such: the arguments of a function, say."""
+    """Describe a dotted key, or return None if the schema does not have it (a function's argument, for example)."""
     path = _path(key)
     section = section_at(path[:-1])
     if section is None or not path or str(path[-1]) not in valid_keys(path[:-1]):
@@ -67,7 +67,7 @@ def key_reference(key: str) -> KeyReference | None:
 
 
 def all_keys() -> list[KeyReference]:
-    """Return every key of the configuration, below the section that it stands in; the user's names are ANY_NAME."""
+    """Return all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
     found: list[KeyReference] = []
 
     def walk(prefix: str, depth: int) -> None:
@@ -83,10 +83,10 @@ def all_keys() -> list[KeyReference]:
 
 
 def about_keys(words: Sequence[str]) -> list[KeyReference]:
-    """Return the keys below the first word where it is a section or key, else those in which all words occur.
+    """Return the keys below the first word if it is a section or key, else those that contain all words.
 
-    No words stand for all keys. A name of the user's, as in `rewards.brevity`, stands for any. Raises ConfigError where
-    nothing is found.
+    No words return all keys. A name that the user chooses, as in `rewards.brevity`, matches any name. Raises
+    ConfigError if no key matches.
     """
     known = all_keys()
     if not words:
@@ -108,7 +108,7 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
 
 
 def _fits(key: str, typed: str) -> bool:
-    """Return whether a key is the one that was typed or stands below it; ANY_NAME is any name."""
+    """Return whether a key is the typed one or below it; ANY_NAME matches any name."""
     parts, wanted = key.split("."), typed.split(".")
     return len(parts) >= len(wanted) and all(
         part in (want, ANY_NAME) for part, want in zip(parts, wanted, strict=False)
@@ -132,7 +132,7 @@ def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
 
 
 def _text(section: type[BaseModel], name: str) -> str:
-    """Return what the section's docstring, or that of one it inherits from, says of a key."""
+    """Return the text about a key from its section's docstring or that of a base class."""
     if section is Warn:
         return f"Says where this does not hold: {FINDING_KINDS[name]}."
     arms = [] if name not in section.model_fields else list(_arms(section.model_fields[name].annotation))
@@ -160,7 +160,7 @@ def _default(field: FieldInfo) -> object:
 
 
 def _values(annotation: object) -> Iterator[str]:
-    """Yield what a key may be, where it is one of a few words; a key that may also be a number yields the words."""
+    """Yield the allowed words of a key, even if it also accepts numbers."""
     for arm in _arms(annotation):
         if typing.get_origin(arm) is typing.Literal:
             yield from (str(value) for value in typing.get_args(arm))
@@ -180,7 +180,7 @@ def _arms(annotation: object) -> Iterator[object]:
 
 
 def _type_text(annotation: object) -> str:
-    """Return a type as a user reads it: `number`, `text`, `list of text`, `true | false`; the parts of a union once."""
+    """Return a type in readable form: `number`, `text`, `list of text`, `true | false`; no part appears twice."""
     return " | ".join(dict.fromkeys(_arm_text(arm) for arm in _arms(annotation)))
 
 

@@ -1,4 +1,4 @@
-"""What is known of the metrics that are logged: the tables of docs/metrics.md, a value a metric."""
+"""Describe the logged metrics, read from the tables of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 @dataclass(frozen=True)
 class MetricReference:
-    """A metric of metrics.jsonl. `group` is the heading that it stands below, `more` are its other columns by head."""
+    """A metric of metrics.jsonl. `group` is its heading; `more` maps the other column heads to their cells."""
 
     name: str
     text: str
@@ -28,9 +28,9 @@ class MetricReference:
 
 
 def metrics_about(words: Sequence[str]) -> list[MetricReference]:
-    """Return the metrics in whose name or meaning all of `words` occur, all for none.
+    """Return the metrics with all of `words` in their name or meaning; all metrics for no words.
 
-    Raises ConfigError where there is no such metric.
+    Raises ConfigError if there is no such metric.
     """
     known = list(all_metrics())
     wanted = [word.lower() for word in words]
@@ -46,7 +46,7 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
 
 
 def all_metrics() -> Iterator[MetricReference]:
-    """Yield what the tables say, in their order. Raises FileNotFoundError where the installation lacks them."""
+    """Yield the metrics in the tables' order. Raises FileNotFoundError if the installation lacks the document."""
     group, heads = "", list[str]()
     for line in _file().read_text(encoding="utf-8").splitlines():
         if match := _HEADING.match(line):
@@ -60,7 +60,7 @@ def all_metrics() -> Iterator[MetricReference]:
 
 
 def _of_row(cells: list[str], heads: list[str], group: str) -> Iterator[MetricReference]:
-    """Yield the metrics of a row; a name that begins with `/` is the one before it with another end."""
+    """Yield the metrics of a row; a name that begins with `/` replaces the last part of the name before it."""
     before = ""
     text = _plain(cells[1]) if len(cells) > 1 else ""
     more = {head: _plain(cell) for head, cell in zip(heads[2:], cells[2:], strict=False) if cell}

@@ -1,4 +1,4 @@
-"""Makes JSON of what is known: the same values that the screens draw, by names that stay."""
+"""Convert reference descriptions to JSON: the values shown on screen, under stable names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.reference.worked_examples import ExampleRow
 
 
 def reward_json(reward: RewardReference) -> JsonTree:
-    """Return a reward; an argument without `default` has to be given."""
+    """Return a reward; an argument without `default` is required."""
     source, example = reward.source, reward.example
     return {
         "name": reward.option,
@@ -45,7 +45,7 @@ def reward_json(reward: RewardReference) -> JsonTree:
 
 
 def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]) -> JsonTree:
-    """Return a trainer with some of its arguments, or all."""
+    """Return a trainer with the given arguments."""
     return {
         "name": trainer.option,
         "caption": trainer.caption,
@@ -70,7 +70,7 @@ def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]
 
 
 def key_json(key: KeyReference) -> JsonTree:
-    """Return a key of the configuration; one without `default` has to be given."""
+    """Return a key of the configuration; one without `default` is required."""
     return {
         "key": key.key,
         "type": key.type,
@@ -96,7 +96,7 @@ def _default(value: object) -> JsonTree:
 
 
 def _plain(value: object) -> JsonValue:
-    """Return a value as JSON has it; one that JSON cannot say, as text."""
+    """Return a value as JSON, or as text if JSON does not have its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

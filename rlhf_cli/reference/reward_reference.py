@@ -1,4 +1,4 @@
-"""What is known of a reward: what it scores, the arguments it takes, the columns it reads, an example, its YAML."""
+"""Describe a reward: what it scores, its arguments and columns, an example, its YAML."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlhf_cli.yaml_loader import SAFE_LOADER
 
 _DEFAULT_NAME = "mine"
 _REFERS = re.compile(r"The (?:other )?arguments are those of `\w+`\.")
-"""What a docstring says that leaves arguments to another, which are shown here."""
+"""A sentence that refers to another docstring for the arguments, which are already shown here."""
 
 
 @dataclass(frozen=True)
 class ArgumentReference:
-    """An argument that stands under `args`. `default` is the function's, NO_DEFAULT where it has to be given.
+    """An argument under `args`. `default` is the function's, or NO_DEFAULT if it is required.
 
-    `shipped` is what the ready-made YAML sets, None where it says nothing of it. `choices` is empty for any value.
+    `shipped` is the value that the ready-made YAML sets, or None. `choices` is empty if any value is allowed.
     """
 
     name: str
@@ -49,9 +49,9 @@ class ColumnReference:
 
 @dataclass(frozen=True)
 class RewardReference:
-    """A reward, ready-made (`option` names it) or a function of the user's (`option` is None).
+    """A ready-made reward (`option` is its name) or a user's function (`option` is None).
 
-    `yaml` is what to paste into an experiment, `on_command_line` the same for a command.
+    `yaml` is the text to paste into an experiment, `on_command_line` the same as overrides.
     """
 
     option: str | None
@@ -67,16 +67,16 @@ class RewardReference:
 
     @property
     def text(self) -> str:
-        """Return what is said of the reward behind its summary, and of the score of one text; '' for nothing."""
+        """Return the docstring's text after the summary, and the text about the score of one completion, or ''."""
         by = self.source.scores_by
         parts = (self.source.docstring.text, *((by.summary, by.text) if by is not None else ()))
         return "\n\n".join(part for part in parts if part and not _REFERS.fullmatch(part))
 
 
 def reward_reference(named: str) -> RewardReference:
-    """Return what is known of a ready-made reward, by its name, or of `./rewards.py:function`.
+    """Describe a ready-made reward by its name, or `./rewards.py:function`.
 
-    Raises ConfigError where no reward is called so, RewardError where the function cannot be read.
+    Raises ConfigError if no reward has this name, RewardError if the function cannot be read.
     """
     if ":" in named or named.endswith(".py"):
         return _own(named)
@@ -112,7 +112,7 @@ def reward_reference(named: str) -> RewardReference:
 
 
 def own_arguments(fn: str) -> tuple[ArgumentReference, ...]:
-    """Return what may stand under `args` of a reward of this function. Raises RewardError for one that is not there."""
+    """Return the arguments allowed under `args` for this function. Raises RewardError if it does not exist."""
     return _arguments(read_function(fn), {})[0]
 
 
@@ -148,9 +148,9 @@ def _arguments(
 ) -> tuple[tuple[ArgumentReference, ...], tuple[ColumnReference, ...]]:
     """Return the arguments and the columns of a function.
 
-    A factory, which takes nothing of what was asked and answered, has arguments alone. Of any other function what has
-    to be given by name is an argument, and so is what has a default; the rest are columns. Where the shipped YAML, or a
-    text that begins with `dataset column`, says otherwise, that counts.
+    A factory takes neither prompts nor completions and has only arguments. For other functions, keyword-only parameters
+    and those with a default are arguments; the rest are columns. The shipped YAML, or a text that begins with `dataset
+    column`, overrides this.
     """
     named = [one for one in source.parameters if not one.takes_the_rest and one.name not in REWARD_ARGUMENTS]
     is_factory = not any(one.name in REWARD_ARGUMENTS or one.takes_the_rest for one in source.parameters)
@@ -184,11 +184,11 @@ def _yaml_of(fn: str, arguments: tuple[ArgumentReference, ...]) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """Return a value as it is written in YAML, on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, str) and "\n" in value:
-        return json.dumps(value, ensure_ascii=False)  # YAML's double quotes are JSON's
+        return json.dumps(value, ensure_ascii=False)  # YAML's double quotes follow JSON's rules
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("...").strip()
 

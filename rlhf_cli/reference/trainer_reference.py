@@ -1,4 +1,4 @@
-"""What is known of a trainer's arguments: TRL's own help and defaults, what we set, and what is set elsewhere."""
+"""Describe a trainer's arguments: TRL's help and defaults, the values that we set, and those set elsewhere."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ COMPUTED_DEFAULTS: dict[str, object] = {
     "loss_type": ["sigmoid"],
     "include_for_metrics": [],
 }
-"""What TRL and transformers compute, where their sources have no plain value; a contract test knows of no other."""
+"""Defaults that TRL and transformers compute, without a literal in their source; a contract test checks the list."""
 
 
 @dataclass(frozen=True)
 class TrainerArgument:
-    """An argument of a trainer. `default` is TRL's; None where it has none, or one that is computed.
+    """An argument of a trainer. `default` is TRL's, or None if there is none or it is computed.
 
-    `home` says where it is set instead, None where it stands under `trainer.args`. `ours` is the value that the conf
-    files set, and `origin` where; None for none. `config_class` is the class that brings it.
+    `home` is the key that sets it instead, or None if it is set under `trainer.args`. `ours` is the value that the conf
+    files set and `origin` its place, both None if they do not set it. `config_class` is the class that defines it.
     """
 
     name: str
@@ -49,13 +49,13 @@ class TrainerArgument:
 
     @property
     def key(self) -> str:
-        """Return what is typed to set it, in our words."""
+        """Return the key that sets it."""
         return self.home or f"trainer.args.{self.name}"
 
 
 @dataclass(frozen=True)
 class TrainerReference:
-    """A trainer of the group `trainer`: the class of TRL's that it runs, and its arguments, the nearest class first."""
+    """A trainer of the group `trainer`: its TRL class and its arguments, the most derived class's first."""
 
     option: str
     caption: str
@@ -66,7 +66,7 @@ class TrainerReference:
 
 
 def trainer_reference(option: str) -> TrainerReference:
-    """Return what is known of `trainer=option`. Raises ConfigError where there is no such option."""
+    """Describe `trainer=option`. Raises ConfigError if there is no such option."""
     options = groups().get("trainer", {})
     if option not in options:
         close = nearest(option, options)
@@ -98,9 +98,9 @@ def trainer_reference(option: str) -> TrainerReference:
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
-    """Return the arguments that all of `words` occur in, in name, help or home; those with them in the name first.
+    """Return the arguments with all of `words` in their name, help or home; those with a match in the name first.
 
-    A name that other tools or older versions have (`lr`) finds today's as well, before all others.
+    A name from other tools or older versions (`lr`) also finds today's name, which comes first.
     """
     wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
     today = _today(wanted[0]) if len(wanted) == 1 else frozenset()
@@ -117,7 +117,7 @@ def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[Tr
 
 
 def _today(name: str) -> frozenset[str]:
-    """Return the keys that have today what was called `name` elsewhere."""
+    """Return today's keys for a name used elsewhere."""
     row = FORMER_NAMES.get(name)
     written = () if row is None else (*row.today.split(","), *(row.with_critic or "").split(","))
     return frozenset(key.partition("=")[0] for key in written if key)
@@ -133,7 +133,7 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
     by_class: dict[str, list[str]] = {}
     for name in fields:
         by_class.setdefault(texts[name][0], []).append(name)
-    for config_class in reversed(by_class):  # what the trainer itself brings comes before what every one has
+    for config_class in reversed(by_class):  # the trainer's own arguments first, then those that all have
         for name in by_class[config_class]:
             field = fields[name]
             default = COMPUTED_DEFAULTS.get(name, field.default) if field.default is None else field.default
@@ -142,9 +142,9 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
 
 @cache
 def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
-    """Return a map of field -> (class that brings it first, help), of what the docstrings and `help=` say.
+    """Return a map of field -> (class that defines it first, help), from docstrings and `help=`.
 
-    A class that only changes a default brings no field; its help counts, where it has one.
+    A class that only changes a default does not define the field, but its help, if any, is used.
     """
     texts: dict[str, tuple[str, str]] = {}
     for body in trl_args.class_bodies(config_class):
@@ -159,7 +159,7 @@ def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
 
 
 def _help(item: ast.AnnAssign) -> str:
-    """Return the text of `field(metadata={"help": ...})`, '' where there is none."""
+    """Return the text of `field(metadata={"help": ...})`, or ''."""
     keywords = item.value.keywords if isinstance(item.value, ast.Call) else []
     for keyword in keywords:
         if keyword.arg != "metadata" or not isinstance(keyword.value, ast.Dict):

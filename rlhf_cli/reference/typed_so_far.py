@@ -1,7 +1,7 @@
-"""What a half-typed command chooses, read from the YAML files alone: Hydra takes half a second, and Tab has less.
+"""Compose a half-typed command from the YAML files alone, because Hydra takes half a second, too slow for Tab.
 
-It is for suggestions: which trainer was chosen, which rewards there are, what stands under a key. Interpolations stay
-as they are written, and what cannot be read counts as nothing.
+Used for suggestions: the chosen trainer, the rewards, the value of a key. Interpolations are not resolved, and
+unreadable files count as empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GLOBAL = "# @package _global_"
 
 
 def tree_so_far(words: Iterable[str]) -> JsonTree:
-    """Return about what Hydra would compose of `words`; words that are no overrides are passed over."""
+    """Return roughly what Hydra would compose from `words`; words that are not overrides are ignored."""
     chosen, added, values = _sorted(words)
     primary = _read(_PRIMARY)
     defaults = [_entry(one) for one in _defaults(primary)]
@@ -42,7 +42,7 @@ def tree_so_far(words: Iterable[str]) -> JsonTree:
 
 
 def value_so_far(tree: JsonTree, key: str) -> JsonValue:
-    """Return what stands under a dotted key, all of it for ''; None for nothing."""
+    """Return the value of a dotted key, the whole tree for '', or None."""
     node: JsonValue = tree
     for part in key.split(".") if key else []:
         node = node.get(part) if isinstance(node, dict) else None
@@ -50,7 +50,7 @@ def value_so_far(tree: JsonTree, key: str) -> JsonValue:
 
 
 def _sorted(words: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, str]], list[tuple[str, JsonValue]]]:
-    """Return group choices, what is added beside the defaults (group@package, option), and values by key."""
+    """Return group choices, additions to the defaults (group@package, option), and values by key."""
     chosen: dict[str, str] = {}
     added: list[tuple[str, str]] = []
     values: list[tuple[str, JsonValue]] = []
@@ -60,7 +60,7 @@ def _sorted(words: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, str]]
         if not equals or word.startswith(("-", "~")):
             continue
         group = key.partition("@")[0]
-        option = value.partition(",")[0]  # of a sweep's values the first stands for all
+        option = value.partition(",")[0]  # use the first value of a sweep
         if group not in known or value.startswith("{"):
             values.append((key, _parsed(value)))
         elif group in APPENDED_GROUPS or "@" in key:
@@ -77,7 +77,7 @@ def _files_of(added: list[tuple[str, str]]) -> Iterator[JsonTree]:
 
 
 def _overridden(config: JsonTree) -> dict[str, str]:
-    """Return the groups that a file's defaults list chooses anew: `override /trainer: ppo`."""
+    """Return the groups that a file's defaults list overrides: `override /trainer: ppo`."""
     entries = [_entry(one) for one in _defaults(config)]
     return {
         path.removeprefix("override ").strip().lstrip("/"): option
@@ -87,7 +87,7 @@ def _overridden(config: JsonTree) -> dict[str, str]:
 
 
 def _add(tree: JsonTree, config_path: str, package: str) -> None:
-    """Merge a file, and what its defaults list names, under the package where Hydra would put it."""
+    """Merge a file and the entries of its defaults list under the package that Hydra would use."""
     file = find(config_path)
     if file is None:
         return

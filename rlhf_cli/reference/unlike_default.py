@@ -1,4 +1,4 @@
-"""What in a configuration is not what it would be anyway: an experiment is read by what it says."""
+"""Find the values of a configuration that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ABSENT = object()
 
 
 def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
-    """Return the part of a whole configuration, or of the section `prefix` of one, that is not default.
+    """Return the part of a whole configuration, or of its section `prefix`, that is not default.
 
-    Default is what an experiment has in which nothing was said (conf/train.yaml and the options that it chooses), and
-    where that has no such key (a reward, a critic) the schema's own default.
+    The default is an experiment without any settings (conf/train.yaml and the options that it chooses); for keys that
+    it does not have (a reward, a critic), the schema's default.
     """
     kept: JsonTree = {}
     for name, value in tree.items():
@@ -26,14 +26,14 @@ def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
         if isinstance(value, dict) and value and key not in _WHOLE:
             below = unlike_default(value, key)
             if below or not isinstance(default, dict):
-                kept[name] = below or value  # a section that is there at all, though every value in it is default
+                kept[name] = below or value  # the section was added, even if all its values are defaults
         elif value != default:
             kept[name] = value
     return kept
 
 
 _WHOLE = frozenset({"model.build"})
-"""Sections whose parts mean nothing without the rest."""
+"""Sections whose parts have no meaning without the rest."""
 
 
 def _default_of(key: str) -> object:
@@ -54,5 +54,5 @@ def _schema_default(key: str) -> object:
 
 @cache
 def _without_a_word() -> JsonTree:
-    """Return the configuration that nobody said anything about: all sections, filled with the schema's defaults."""
+    """Return the configuration without any settings: all sections, filled with the schema's defaults."""
     return Experiment.model_validate(compose([]).tree).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Worked examples of the ready-made rewards: rows, and what each earns. A test runs every one of them."""
+"""Worked examples of the ready-made rewards: rows and their scores. A test runs all of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ExampleRow:
-    """A row of an example: what was answered, and the score.
+    """A row of an example: a completion and its score.
 
-    A score is a number, None where the reward does not apply, or the spans (start, end, value) of a dense one. `reply`
-    is what the server or judge answered, None where nobody is asked. `num_tokens` is the length in tokens, where that
-    is what counts.
+    The score is a number, None if the reward does not apply, or the (start, end, value) spans of a dense reward.
+    `reply` is the answer of the server or judge, or None if the reward asks neither. `num_tokens` is the length in
+    tokens, for rewards that depend on it.
     """
 
     completion: str
@@ -30,7 +30,7 @@ class ExampleRow:
 
 @dataclass(frozen=True)
 class WorkedExample:
-    """Rows that one reward scores with `args`, beside those of its YAML. `as_messages`: the texts stand in messages."""
+    """Rows that one reward scores with `args` on top of its YAML. `as_messages` passes texts as messages."""
 
     rows: tuple[ExampleRow, ...]
     prompt: str = ""
@@ -145,4 +145,4 @@ WORKED_EXAMPLES: Mapping[str, WorkedExample] = {
         _rows(("<think>\n1 + 1\n</think>\n2", 1.0), ("<think>\n1 + 1\n2", 0.0)), as_messages=True
     ),
 }
-"""Option of the group `reward` -> its example."""
+"""Maps an option of the group `reward` to its example."""
