@@ -1,4 +1,4 @@
-"""Knows the data: where rows come from, whether they are sound, what the trainer sees of them.
+"""Load, check and prepare the data that a trainer sees.
 
-Everything here but `loading` works without torch, transformers and datasets, so that `rlhf check` can ask it.
+Only `loading` imports torch, transformers and datasets, so `rlhf check` can use the other modules.
 """

@@ -1,8 +1,8 @@
-"""Writes files that are read many rows at a time into the Arrow cache of `datasets`, each line read once.
+"""Write JSON files into the Arrow cache of `datasets`, block by block.
 
-What the columns hold is learnt from the first block, and Arrow reads the rest as that. A block that it refuses is read
-by Python: where rows teach something new of a column, a null that was never one or a number among integers, what was
-written is thrown away and begun again with what the whole file teaches.
+The first block determines the column types, and Arrow parses the following blocks with them. If Arrow rejects a block,
+Python reads it. If its rows change a column's type (values in a column that was all null, floats among integers), the
+table is discarded and written again with the types of the whole file.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rlhf_cli.data.scanning import Scan, no_rows
 
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
 _BATCH_ROWS = 100_000
-"""More than a block has: each is one batch of the file, of which a page is read when it is opened."""
+"""Larger than any block, so that each block is one record batch: opening the file reads one page per batch."""
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
 
 class Unlike(Exception):
-    """Rows further down are not of the kinds that the columns had until then."""
+    """Later rows do not fit the column types of the first rows."""
 
 
 @dataclass
 class BlocksConfig(datasets.BuilderConfig):
-    """Say which files are read, of what format, and what their columns hold as far as that is known."""
+    """The files to read, their format, and the column types so far."""
 
     paths: tuple[str, ...] = ()
     format_name: str = "jsonl"
@@ -40,7 +40,7 @@ class BlocksConfig(datasets.BuilderConfig):
 
 
 class RowBlocks(datasets.ArrowBasedBuilder):
-    """Builder of `datasets`, which writes the tables under a lock and shows them when all are there."""
+    """A `datasets` builder, which writes the tables under a lock and publishes them when complete."""
 
     BUILDER_CONFIG_CLASS = BlocksConfig
 
@@ -79,7 +79,7 @@ class RowBlocks(datasets.ArrowBasedBuilder):
 
 
 def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
-    """Return the columns' types as `datasets` has them."""
+    """Return the column types as `datasets` features."""
     return datasets.Features(**{column: _feature(kind) for column, kind in kinds.items()})
 
 
@@ -88,18 +88,18 @@ def _feature(kind: Kind) -> Feature:
         return datasets.List(_feature(kind.item))
     if isinstance(kind, Record):
         return {name: _feature(of) for name, of in kind.fields.items()}
-    # Mixed below the top of a column is left as JSON: message contents that are text here and a list there.
+    # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
+    # another.
     return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
 
 
 def table_of_files(
     paths: tuple[str, ...], format_name: str, kinds: Mapping[str, Kind] | None, fingerprint: str
 ) -> datasets.Dataset | None:
-    """Return the rows of files as they are in the cache under `fingerprint`, written there if they are not.
+    """Return the rows of the files from the cache entry `fingerprint`, and write that entry if it is missing.
 
-    kinds: what the columns hold, None for what the first block says of it. None is returned where Arrow has no type for
-    one of them.
-    Raises DatasetGenerationError, caused by whatever is wrong with the rows or by `Unlike`.
+    kinds: the column types; None to infer them from the first block. Return None if Arrow has no type for a column.
+        Raise DatasetGenerationError, caused by the error in the rows or by `Unlike`.
     """
     known = _first_kinds(Path(paths[0]), format_name) if kinds is None else kinds
     if not known or arrow_schema(known) is None:

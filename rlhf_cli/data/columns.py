@@ -1,4 +1,4 @@
-"""Works out from the names alone which columns the trainer will see."""
+"""Compute the column names that the trainer will see."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def column_names_after(
 ) -> tuple[str, ...]:
     """Return the columns of a previewed source after `rename` (new -> old), `transcripts` and the prompt template.
 
-    Empty where the preview does not know its columns (hub). Raises DataError for a column that `rename` or the template
-    names and the source has not.
+    Return an empty tuple if the preview does not know its columns (hub). Raise DataError if `rename` or the template
+    uses a column that the source lacks.
     """
     if prompt is not None:
-        template_columns(prompt)  # its grammar is judged without the columns, too
+        template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
         return ()
     columns = renamed(preview.columns, rename, name=name)
@@ -45,7 +45,7 @@ def _override(key: str, value: str) -> str:
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
     """Return `columns` under their new names, in their old order.
 
-    Raises DataError for a column that is not there, and where two would share a name.
+    Raise DataError if a column does not exist or if two columns would get the same name.
     """
     new_names: dict[str, str] = {}
     for new, old in rename.items():

@@ -1,4 +1,4 @@
-"""Turns what the user wrote under `path` into the files it means, or into the knowledge that it is a hub id."""
+"""Resolve `path` of a data source to files, or recognise it as a hub id."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, Prose
 
 SUFFIXES = {suffix: row.name for row in FORMATS.values() for suffix in row.suffixes}
-"""Maps a file's ending to its format."""
+"""Map a file suffix to its format."""
 
-# Endings people give to files of rows which we do not read: `prompts/mine.txt` is a missing file, not a hub id.
+# Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id.
 _OTHER_FILES = (
     ".txt",
     ".tsv",
@@ -35,7 +35,7 @@ _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 
 def is_hub(source: Source) -> bool:
-    """Return whether `path` is a hub id: like `owner/name` or `name`, without a file ending, and not on disk."""
+    """Return whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
     if len(source.paths) != 1:
         return False
     path = source.paths[0]
@@ -44,15 +44,15 @@ def is_hub(source: Source) -> bool:
 
 
 def format_of(path: Path) -> str | None:
-    """Return the name of the format by the file's ending; None for any other."""
+    """Return the format that the file's suffix names, or None."""
     name = path.name.lower()
     return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 
 
 def find_files(source: Source) -> tuple[tuple[Path, ...], str]:
-    """Return the files `path` means, in the order written (sorted within a folder or glob), and their format.
+    """Return the files that `path` matches, in the order written (sorted within a folder or glob), and their format.
 
-    Raises DataError for a file that does not exist, an unknown ending, and files of several formats.
+    Raise DataError if a file does not exist, has an unknown suffix, or if the files have several formats.
     """
     where = f"{source.name}.path"
     files = [file for path in source.paths for file in _expand(path, where)]
@@ -112,7 +112,7 @@ def _expand(written: str, where: str) -> list[Path]:
 
 
 def near_files(path: Path) -> str:
-    """Return what lies near a path that is not there: names like it, else data files beside it or in a folder there."""
+    """Return a hint for a missing path: similar names, else the data files in its folder and the folders below."""
     folder = path.absolute().parent
     while not folder.is_dir():
         folder = folder.parent
@@ -121,8 +121,8 @@ def near_files(path: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir())
     matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
     if matches:
-        return ", or ".join(str(path.parent / match) for match in matches)
-    below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # a model's folder is full of those
+        return " or ".join(str(path.parent / match) for match in matches)
+    below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # model folders are full of them
     files = [file for file in sorted([*folder.iterdir(), *below]) if file.is_file() and format_of(file) is not None]
     readable = [str(file.relative_to(folder)) for file in files]
     return Prose(f"data files in {folder}: {', '.join(readable[:8]) or 'none'}")

@@ -1,4 +1,4 @@
-"""Gives the first rows as a trainer will see them, in most cases without the seconds that `datasets` takes."""
+"""Return the first rows as a trainer will see them, usually without the slow import of `datasets`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlhf_cli.data.template import Template, refuse_missing_columns, render
 def first_rows(
     sources: Sequence[Source], *, prompt: Template | None, transcripts: bool, seed: int, limit: int
 ) -> list[Row]:
-    """Return the first `limit` rows (fewer where there are fewer) after select, rename and the prompt template.
+    """Return at most `limit` rows after select, rename and the prompt template.
 
-    A mixture, a part of a split, dialogues and the hub are read by what the training reads with. Raises DataError for
-    whatever is wrong with the source or the template.
+    Use the training loader for mixtures, split slices, transcripts and hub datasets. Raise DataError if the source or
+    the template is invalid.
     """
     source = sources[0]
     is_plain = len(sources) == 1 and not is_hub(source) and "[" not in (source.split or "") and not transcripts
     if not is_plain:
-        from rlhf_cli.data.loading import load_split  # datasets comes with it
+        from rlhf_cli.data.loading import load_split  # imports datasets
 
         dataset = load_split(sources, prompt=prompt, seed=seed, transcripts=transcripts)
         return [dict(dataset[index]) for index in range(min(limit, len(dataset)))]

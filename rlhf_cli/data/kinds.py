@@ -1,4 +1,4 @@
-"""Says what a column holds, learnt from its values: enough to notice a change of mind, and to type a table.
+"""Infer the type of a column from its values, to detect mixed types and to build a table schema.
 
 A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
 """
@@ -20,7 +20,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object whose fields each have a kind; a field that some rows lack is null there."""
+    """A JSON object with one kind per field; a field missing from a row is null there."""
 
     fields: Mapping[str, Kind]
 
@@ -29,12 +29,12 @@ Kind = str | ListOf | Record
 
 
 def kind_of(value: object) -> Kind:
-    """Return the kind of a value, as JSON gives it."""
+    """Return the kind of a JSON value."""
     if isinstance(value, str):
         return TEXT
     if value is None:
         return NULL
-    if isinstance(value, bool):  # before int, of which bool is a subclass
+    if isinstance(value, bool):  # before int, because bool is a subclass of int
         return BOOL
     if isinstance(value, int):
         return INTEGER
@@ -51,9 +51,10 @@ def kind_of(value: object) -> Kind:
 
 
 def merge(first: Kind, second: Kind) -> Kind:
-    """Return the kind of a column that holds both.
+    """Return the kind of a column that holds both kinds.
 
-    Null joins any, integer and number make number, lists and records are merged inside; all else is `mixed`.
+    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
+    are `mixed`.
     """
     if first == second or second == NULL:
         return first

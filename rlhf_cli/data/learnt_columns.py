@@ -1,8 +1,7 @@
-"""Picks the columns that a trainer learns from as they are: supervised fine-tuning, DPO, KTO and reward models.
+"""Select the columns that SFT, DPO, KTO and reward trainers read.
 
-TRL decides by the columns it finds what a row is, and a column too many changes its mind: a text `prompt` beside
-`messages`, or beside `chosen` as messages, ends in a KeyError. So the first set of columns that is there is taken, and
-what else there is stays behind.
+TRL infers the row format from the columns, and an extra column changes its choice: a text `prompt` beside `messages`,
+or beside `chosen` as messages, raises a KeyError. So we keep the first complete set of columns and drop the others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 _TAKEN_ALONG = ("prompt", "margin", "tools", "chat_template_kwargs", "image", "images", "labels")
-"""Lists what TRL reads beside a set where it is there; a prompt only with a pair."""
+"""Optional columns that TRL reads beside a set; a prompt only with a pair."""
 
 _READ_THROUGH = ("prompt", "completion", "chosen", "rejected")
 
@@ -33,22 +32,22 @@ _OTHER_NAMES = {
     "rejected": ("dispreferred", "loser", "worse", "negative", "response_rejected", "rejected_response"),
     "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked"),
 }
-"""Maps a column to what other datasets call it."""
+"""Map a column to its names in other datasets."""
 
 
 def learnt_columns(
     trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT, name: str = "data"
 ) -> tuple[str, ...]:
-    """Return the set of columns that `trainer` will learn from.
+    """Return the set of columns that `trainer` learns from.
 
-    `text_field` is the column that SFTTrainer takes for plain text. Raises DataError, saying what there is, where no
-    set of columns is complete.
+    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns, if no
+    set is complete.
     """
     sets = [tuple(text_field if name == TEXT else name for name in names) for names in trainer.learns_from]
     for names in sets:
         if set(names) <= set(columns):
             return names
-    # The set of which the most is there, and of equals the first.
+    # The most complete set; the first of equals.
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
     of_text = ", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""
@@ -63,10 +62,9 @@ def learnt_columns(
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """Return `dataset` with nothing but what `trainer` learns from, after a look through its rows.
+    """Return `dataset` with only the columns that `trainer` reads, after checking its rows.
 
-    Raises DataError for columns that are not there, for rows with nothing in them, and where TRL would trip over what
-    is in them.
+    Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
     """
     columns = check_learnt(dataset, trainer, text_field=text_field, name=name)
     selected: Dataset = dataset.select_columns(columns)
@@ -74,9 +72,9 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 
 
 def check_learnt(dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> list[str]:
-    """Return the columns that `trainer` learns from and what TRL reads beside them, after a look through the rows.
+    """Check the rows, and return the columns that `trainer` learns from and TRL's optional ones.
 
-    Raises DataError as `only_learnt` does.
+    Raise DataError like `only_learnt`.
     """
     columns = learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name)
     along = [
@@ -108,7 +106,7 @@ def _check_labels(dataset: Table, name: str) -> None:
 
 
 def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
-    """Raise DataError unless prompt and answer are both text or both messages, since TRL puts them together."""
+    """Raise DataError unless prompt and answer are both text or both messages, because TRL concatenates them."""
     first = dataset[0]
     kinds = {column: refuse_no_text(column, first[column], name) for column in columns}
     if len(set(kinds.values())) > 1:
@@ -126,6 +124,6 @@ def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
 
 
 def _known_as(name: str, columns: Sequence[str]) -> str:
-    """Return the column that is probably meant."""
+    """Return the column that was probably meant."""
     known = next((other for other in _OTHER_NAMES.get(name, ()) if other in columns), None)
     return known or nearest(name, columns) or "EXISTING_COLUMN"

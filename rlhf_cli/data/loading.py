@@ -1,4 +1,4 @@
-"""Builds one `datasets.Dataset` from sources, as the trainer gets it."""
+"""Build the `datasets.Dataset` of the trainer from the data sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.remote.hub_lookup import Question, look_up
 
-# Part of the cache key of parsed files: raise it when a reader in formats/ returns something else for the same bytes.
+# Part of the cache key of parsed files. Increase it when a reader in formats/ returns other rows for the same bytes.
 _READER_REVISION = 2
 
 
@@ -32,12 +32,12 @@ def load_split(
 ) -> datasets.Dataset:
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
-    Several sources are interleaved at random in proportion to their weights until the first one is used up. The
-    same arguments give the same rows in the same order. Files are parsed once into the Arrow cache of `datasets` and
-    memory-mapped from there. `transcripts`: split dialogues into prompt and answers. `seed` is that of the mixture, and
-    of worlds that do not bring their own.
+    Interleave several sources at random in proportion to their weights until the first one is exhausted. The same
+    arguments give the same rows in the same order. Files are parsed once into the Arrow cache of `datasets` and
+    memory-mapped from there. `transcripts`: split dialogues into prompt and answers. `seed` is used for the mixture and
+    for worlds without their own seed.
 
-    Raises DataError for everything the user can mend, with the file and line or the config key.
+    Raise DataError for every user error, with the file and line or the config key.
     """
     drawn = [source for source in sources if source.weight > 0]
     if not drawn:
@@ -76,7 +76,7 @@ def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
 def _read_files(source: Source) -> datasets.Dataset:
     paths, format_name = find_files(source)
     if (head := FORMATS[format_name].head) is not None:
-        head(paths, 1)  # names the file that is none, and columns that differ
+        head(paths, 1)  # raises an error that names the invalid file or the columns that differ
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset(format_name, data_files=files, split="train")
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
@@ -91,7 +91,7 @@ def _read_files(source: Source) -> datasets.Dataset:
         return datasets.Dataset.from_generator(
             _rows,
             features=features_of(scanned.kinds),
-            # A tuple: a list would be taken for shards to be dealt out to processes.
+            # A tuple, because `datasets` would distribute a list over processes as shards.
             gen_kwargs={
                 **{"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
                 "texts": tuple(sorted(source.texts)),
@@ -99,7 +99,7 @@ def _read_files(source: Source) -> datasets.Dataset:
             fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
         )
     except datasets.exceptions.DatasetGenerationError as error:
-        # The scan saw nothing wrong, so this is Arrow's own limit: an integer of more than 64 bits, for example.
+        # The scan found no error, so this is a limit of Arrow, for example an integer of more than 64 bits.
         raise DataError(
             "these rows do not fit into a table",
             where=str(paths[0]),
@@ -109,9 +109,9 @@ def _read_files(source: Source) -> datasets.Dataset:
 
 
 def _by_blocks(paths: Sequence[Path], format_name: str, fingerprint: str) -> datasets.Dataset | None:
-    """Return the rows of files that are read many at a time; None where they have to be looked at one by one.
+    """Return the rows of files that can be read block by block; None if the rows must be read one by one.
 
-    That is where something is wrong with one, which is then said, or where what a column holds has no type of Arrow's.
+    That is the case if a row is invalid (the caller then reports it) or if Arrow has no type for a column.
     """
     names = tuple(map(str, paths))
     with contextlib.suppress(datasets.exceptions.DatasetGenerationError, DataError):
@@ -120,7 +120,7 @@ def _by_blocks(paths: Sequence[Path], format_name: str, fingerprint: str) -> dat
         except datasets.exceptions.DatasetGenerationError as error:
             if not isinstance(error.__cause__, Unlike):
                 return None
-        # A column is of another kind further down. What kind that is, the whole file says.
+        # A column's type changes later in the file, so scan the whole file for the types.
         return table_of_files(names, format_name, scan(paths, format_name).kinds, fingerprint)
     return None
 
@@ -133,7 +133,7 @@ def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], te
 
 def _read_hub(source: Source) -> datasets.Dataset:
     hub_id = source.paths[0]
-    # Without a network `datasets` tries six times, which takes 25 seconds and more.
+    # Without a network `datasets` tries six times, which takes 25 seconds or more.
     answer = look_up([Question("dataset", hub_id, source.revision)])[0]
     if answer.state == "unreachable" and not answer.is_silence:
         raise _unreadable_hub(source, ConnectionError(answer.detail))
@@ -243,9 +243,9 @@ def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], er
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Show no progress bars in the `with` block: its work takes a second.
+    """Hide the progress bars of `datasets` in the `with` block, whose work takes a second.
 
-    Whoever set the environment variable for progress bars keeps their way.
+    The environment variable for progress bars takes precedence.
     """
     wanted = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not wanted:

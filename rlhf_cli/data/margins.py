@@ -1,7 +1,7 @@
-"""Says by how much a chosen answer is to be ahead of the rejected one: a column of the data, or made of two scores.
+"""Compute the margin of each preference pair, from a column or from two scores.
 
-Llama 2 (arXiv 2307.09288, 3.2.2) puts it into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that a pair
-the annotators felt strongly about pulls its scores further apart.
+Llama 2 (arXiv 2307.09288, 3.2.2) puts it into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that the
+scores of a clearly better answer are pushed further apart.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class MarginRule:
-    """A rule that names a `column` of margins, or the columns of two scores, `chosen` and `rejected`.
+    """The source of margins: a `column`, or the score columns `chosen` and `rejected`.
 
-    Of scores the margin is `scale * transform(chosen - rejected)`. With `drops` a pair without a sound margin is left
-    out instead of refused. What is not used is None.
+    The margin of two scores is `scale * transform(chosen - rejected)`. `drops`: drop pairs without a valid margin
+    instead of raising an error. Unused fields are None.
     """
 
     column: str | None = None
@@ -41,10 +41,10 @@ class MarginRule:
 
 
 def distances(dataset: Table, rule: MarginRule, *, name: str = "data") -> tuple[list[float], dict[int, str]]:
-    """Return `(distances, row index -> what is wrong with it)`; a distance is NaN where something is wrong.
+    """Return `(distances, row index -> problem)`; an invalid distance is NaN.
 
-    A distance is the value of `column`, or the chosen score less the rejected one. Raises DataError for a column that
-    is not there.
+    A distance is the value of `column`, or the chosen score minus the rejected one. Raise DataError if a column is
+    missing.
     """
     for column in rule.columns:
         if column not in dataset.column_names:
@@ -68,7 +68,7 @@ def distances(dataset: Table, rule: MarginRule, *, name: str = "data") -> tuple[
 
 
 def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, name: str = "data") -> DataError:
-    """Return the error of rows without a sound margin: which, what they hold, what to type."""
+    """Return the error for rows without a valid margin: the rows, their values and a hint."""
     rows = sorted(wrong)
     read = " and ".join(rule.columns)
     is_text = "text" in wrong[rows[0]]
@@ -88,10 +88,10 @@ def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, na
 
 
 def margins(sound: Sequence[float], rule: MarginRule) -> list[float]:
-    """Return the margins of `distances` that are all sound.
+    """Return the margins of valid `distances`.
 
-    `identity` is the distance d, `log1p` log(1 + d), and `rank` the place of d among all, from the smallest, divided by
-    their number: in (0, 1], the mean of their places where several are equal.
+    `identity` is the distance d, `log1p` is log(1 + d), and `rank` is the rank of d in ascending order divided by the
+    number of distances: in (0, 1], with the mean rank for ties.
     """
     if rule.column is not None:
         return list(sound)
@@ -111,7 +111,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _complaint(value: object) -> str | None:
-    """Return what is wrong with a number; None where nothing is."""
+    """Return the problem with a number, or None."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, str):

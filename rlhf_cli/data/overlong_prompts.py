@@ -1,4 +1,4 @@
-"""Deals with prompts that leave a policy no room to answer: refuses them, leaves them out, or keeps their ends."""
+"""Handle prompts that leave no room for an answer: raise an error, drop them, or keep their ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 1000
 def overlong_in(
     dataset: Dataset, limit: int, longer_than: Callable[[int, Sequence[object]], Mapping[int, int]]
 ) -> dict[int, int]:
-    """Return the tokens of every prompt that has more than `limit` of them, by its row; `longer_than` counts."""
+    """Return row -> tokens of every prompt longer than `limit` tokens; `longer_than` counts."""
     found: dict[int, int] = {}
     for first in range(0, len(dataset), _BATCH):
         prompts = dataset[first : first + _BATCH]["prompt"]
@@ -38,10 +38,10 @@ def without_overlong(
     why: str,
     name: str = "data",
 ) -> Dataset:
-    """Return the dataset with no prompt of more than `limit` tokens, as `policy` says.
+    """Return the dataset without prompts longer than `limit` tokens, according to `policy`.
 
-    `overlong` are those, as `overlong_in` found them; `last(text, limit)` is the end of a text; `why` explains the
-    limit in an error. Raises DataError under `error`, where none is left, and for a conversation that was to be cut.
+    `overlong` comes from `overlong_in`; `last(text, limit)` returns the end of a text; `why` explains the limit in an
+    error. Raise DataError under `error`, if no prompt is left, or if a conversation would have to be truncated.
     """
     if not overlong:
         return dataset
@@ -65,9 +65,9 @@ def without_overlong(
 def refuse_overlong(
     overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, rows: int, why: str, name: str = "data"
 ) -> DataError | None:
-    """Return the error of prompts that are too long, as `policy` has it, None where something can be done about them.
+    """Return the error for overlong prompts, or None if `policy` can handle them.
 
-    `overlong` maps a row's place to its tokens, `rows` is how many there are, `why` explains the limit.
+    `overlong` maps a row to its tokens, `rows` is the number of rows, `why` explains the limit.
     """
     got = _got(overlong, rows)
     if policy == "error":
@@ -84,7 +84,7 @@ def refuse_overlong(
 
 
 def no_cut_of_conversations(overlong: Mapping[int, int], rows: int, name: str) -> DataError:
-    """Return the error of conversations that were to be cut."""
+    """Return the error for conversations that would have to be truncated."""
     return DataError(
         "a conversation cannot be cut off at its beginning: who spoke would be lost",
         where=_where(overlong, name),

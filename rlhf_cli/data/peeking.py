@@ -1,4 +1,4 @@
-"""Looks at a source before anything heavy is imported: its columns, its first rows, and whether it is sound."""
+"""Preview a data source without heavy imports: its columns, its first rows, and its errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlhf_cli.data.source import Source
 
 @dataclass(frozen=True)
 class Preview:
-    """A preview that holds what can be known of a source before training libraries, `split`, `rename` and `select`.
+    """Facts about a source before `split`, `rename` and `select`, without training libraries.
 
-    columns: empty where they are not known yet (a hub dataset).
+    columns: empty if not known yet (a hub dataset).
     rows: the first few.
-    num_rows: None where unknown.
+    num_rows: None if unknown.
     origin: a phrase for the plan that `rlhf check` prints.
     """
 
@@ -28,10 +28,10 @@ class Preview:
 
 
 def peek(source: Source, limit: int = 8, *, seed: int = 0) -> Preview:
-    """Return columns, first `limit` rows and row count of a source; `seed` is that of a world without its own.
+    """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    JSONL, JSON and CSV are read and judged to their last line; of Parquet the schema and the first rows; a world is
-    generated; a hub dataset is not touched. Raises DataError for whatever is wrong with any of them.
+    JSONL, JSON and CSV files are read and checked to the end; for Parquet, only the schema and the first rows are read.
+    A world is generated. A hub dataset is not accessed. Raise DataError if the source is invalid.
     """
     if source.world is not None:
         total = worlds.num_rows(source.world, source.args, name=source.name)

@@ -1,6 +1,6 @@
-"""Looks through preference pairs before a reward model is trained on them.
+"""Check preference pairs before a reward model is trained on them.
 
-What TRL takes without a word and should not: a `margin` column nobody asked for, pairs of equal answers, empty ones.
+TRL silently accepts an unwanted `margin` column, pairs of equal answers, and empty answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 MARGIN = "margin"
-"""Names the column that TRL's RewardTrainer subtracts in its loss wherever it is there."""
+"""The column that TRL's RewardTrainer subtracts in its loss if it exists."""
 
 _TEXTS = ("chosen", "rejected")
 _LEFT_OUT = "_left_out"
@@ -32,9 +32,9 @@ _IDENTICAL, _EMPTY, _NO_MARGIN = "identical_answers", "empty_answers", "no_sound
 
 @dataclass(frozen=True)
 class PreferenceRules:
-    """The rules for pairs: where margins come from (None: nowhere), and whether a bad pair is left out.
+    """The source of margins (None: no margin), and whether bad pairs are dropped.
 
-    A bad pair is one that teaches nothing; without `drops_bad_pairs` it is refused.
+    A bad pair has equal answers or an empty one; without `drops_bad_pairs` it is an error.
     """
 
     margin: MarginRule | None = None
@@ -42,7 +42,7 @@ class PreferenceRules:
 
 
 def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: str = "data") -> None:
-    """Raise DataError unless these columns hold a pair, and what the margin is made of."""
+    """Raise DataError unless these columns hold a pair and the columns of the margin."""
     if not is_tokenised(columns):
         for column in _TEXTS:
             if column not in columns:
@@ -53,15 +53,15 @@ def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: 
 
 
 def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data") -> Dataset:
-    """Return all rows, as TRL is to have them, and a column that says which of them `leave_out` drops, and why.
+    """Return all rows with TRL's column names, and a column with the reason why `leave_out` drops a row.
 
-    Token ids get TRL's names; `margin` is what the rules say, and is not there where they say nothing. No row goes
-    before some are held out: which ones those are would change. Raises DataError for pairs that are equal, empty or
-    without a sound margin and are not to be left out.
+    Token ids get TRL's names. `margin` follows the rules and is removed if there are none. Bad rows stay until the
+    evaluation rows are held out, because dropping them earlier would change that split. Raise DataError for pairs that
+    are equal, empty or without a valid margin, unless the rules drop them.
     """
     check_pair_columns(dataset.column_names, rules, name=name)
     dataset = with_ids(dataset, name=name)
-    if set(IDS) <= set(dataset.column_names):  # as TRL has it: texts beside token ids are not read
+    if set(IDS) <= set(dataset.column_names):  # like TRL, which ignores texts beside token ids
         dataset = dataset.remove_columns([column for column in _TEXTS if column in dataset.column_names])
     bad, by_rule = sound_pairs(dataset, rules, name=name)
     dataset = dataset.remove_columns([column for column in (MARGIN, _LEFT_OUT) if column in dataset.column_names])
@@ -74,9 +74,9 @@ def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data")
 def sound_pairs(
     dataset: Table, rules: PreferenceRules, *, name: str = "data"
 ) -> tuple[dict[int, str], dict[int, float]]:
-    """Return `(row -> why it is left out, row -> margin of what is not)`, the latter empty where the rules want none.
+    """Return `(row -> reason to drop it, row -> margin of the other rows)`; no margins if the rules want none.
 
-    Raises DataError for pairs that are equal, empty or without a sound margin and are not to be left out.
+    Raise DataError for pairs that are equal, empty or without a valid margin, unless the rules drop them.
     """
     bad = bad_pairs(dataset)
     if bad and not rules.drops_bad_pairs:
@@ -93,9 +93,9 @@ def sound_pairs(
 
 
 def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
-    """Return the judged pairs without the bad ones, and reason -> number of those.
+    """Return the judged pairs without the bad ones, and reason -> number of dropped pairs.
 
-    Raises DataError where no pair remains.
+    Raise DataError if no pair remains.
     """
     reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
     dataset = dataset.remove_columns(_LEFT_OUT)
@@ -107,7 +107,7 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
 
 
 def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
-    """Return the error of pairs that are all left out, each for a reason."""
+    """Return the error for a dataset whose pairs were all dropped."""
     counts = _counted(reasons)
     return DataError(
         "no pair is left to learn from",
@@ -124,7 +124,7 @@ def _counted(reasons: Sequence[str]) -> dict[str, int]:
 
 
 def bad_pairs(dataset: Table) -> dict[int, str]:
-    """Return row -> what makes its pair teach nothing: the answers are equal, or one of them is empty."""
+    """Return row -> reason for pairs with equal answers or an empty one."""
     columns = IDS if set(IDS) <= set(dataset.column_names) else _TEXTS
     pairs = zip(*(values_of(dataset, column) for column in columns), strict=True)
     reasons: dict[int, str] = {}
@@ -137,7 +137,7 @@ def bad_pairs(dataset: Table) -> dict[int, str]:
 
 
 def _says_nothing(answer: object) -> bool:
-    """Return whether an answer is an empty text or list of ids; of messages the last counts, which is the answer."""
+    """Return whether an answer is an empty text or list of ids; of messages, check the last one."""
     if isinstance(answer, list) and answer and isinstance(answer[-1], dict):
         return is_empty(answer[-1].get("content")) and not answer[-1].get("tool_calls")
     return is_empty(answer)

@@ -1,4 +1,7 @@
-"""Holds rows as a table of `datasets` does, as far as our checks read it, so that they run before it is imported."""
+"""Provide an in-memory table with the part of the `datasets` interface that our checks use.
+
+So the checks run before `datasets` is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from rlhf_cli.data.transcripts import prompt_is_made, split_row
 
 
 class Batches(Protocol):
-    """Some columns of a table, which are read in batches."""
+    """Some columns of a table, read in batches."""
 
     def iter(self, batch_size: int) -> Iterator[Mapping[str, Sequence[object]]]:
-        """Yield `column -> values` of so many rows at a time."""
+        """Yield `column -> values` of `batch_size` rows at a time."""
 
 
 class Table(Protocol):
-    """What a `datasets.Dataset` and a RowTable have in common."""
+    """The common interface of a `datasets.Dataset` and a RowTable."""
 
     @property
     def column_names(self) -> list[str]:
@@ -35,7 +38,7 @@ class Table(Protocol):
 
 
 class RowTable:
-    """Rows in memory; a column that a row lacks is null there."""
+    """Rows in memory; a column missing from a row is null there."""
 
     def __init__(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
         self._rows = rows
@@ -56,7 +59,7 @@ class RowTable:
         return RowTable([self._rows[row] for row in rows], self.column_names)
 
     def iter(self, batch_size: int) -> Iterator[dict[str, list[object]]]:
-        """Yield `column -> values` of so many rows at a time."""
+        """Yield `column -> values` of `batch_size` rows at a time."""
         for start in range(0, len(self._rows), batch_size):
             rows = self._rows[start : start + batch_size]
             yield {name: [row.get(name) for row in rows] for name in self.column_names}
@@ -65,10 +68,10 @@ class RowTable:
 def prepared_rows(
     source: Source, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
 ) -> RowTable | None:
-    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt made.
+    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
 
-    `columns` are those they will have. None where nobody can say without `datasets`: a hub dataset, a slice of a split.
-    Raises DataError for a row of which no prompt can be made.
+    `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
+    Raise DataError if a prompt cannot be filled in.
     """
     if not preview.rows or (source.split is not None and "[" in source.split):
         return None

@@ -1,4 +1,4 @@
-"""Holds rows of a loaded dataset out for evaluation, and looks through them before a model is paid for."""
+"""Hold out evaluation rows, and check rows before the model is loaded."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHOWN = 5
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.eval") -> tuple[Dataset, Dataset]:
-    """Split into (train, eval), eval about `fraction` of the rows; a seed gives the same rows, in their order.
+    """Split into (train, eval), with about `fraction` of the rows in eval, both in their original order.
 
-    All rows of one prompt fall on one side (rows whose columns say no prompt count as different), else a task that
-    repeats its prompts would be evaluated on what it was trained on. Raises DataError for a fraction outside
-    (0, 1), and where there are too few prompts to have both sides.
+    The same seed gives the same split. All rows with the same prompt go to the same side, so that a task with repeated
+    prompts is not evaluated on its training prompts. Rows without a known prompt count as different. Raise DataError if
+    the fraction is outside (0, 1) or if there are too few prompts for both sides.
     """
     train, held = hold_out_places(dataset, fraction, seed, name=name)
     return dataset.select(train), dataset.select(held)
@@ -34,7 +34,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
 def hold_out_places(
     dataset: Table, fraction: float, seed: int, *, name: str = "data.eval"
 ) -> tuple[list[int], list[int]]:
-    """Return the places of the rows that `hold_out` trains on, and of those it holds out. Raises as it does."""
+    """Return the indices of the training rows and of the held-out rows of `hold_out`. Raise like it."""
     if not 0 < fraction < 1:
         raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
     groups: dict[str, list[int]] = {}
@@ -61,9 +61,9 @@ def hold_out_places(
 
 
 def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
-    """Raise DataError unless there are rows and every row has something in each of `columns`.
+    """Raise DataError unless there are rows and each has a value in each of `columns`.
 
-    Nothing is a null, blank text, an empty list, or messages without any text. Rows are numbered from 1.
+    Null, blank text, an empty list, and messages without any text do not count. Rows are numbered from 1.
     """
     if len(dataset) == 0:
         raise DataError(
@@ -84,13 +84,13 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
 
 
 def check_prompts(dataset: Table, name: str = "data") -> None:
-    """Raise DataError unless there are rows and every one has a prompt, which is a text or a list of messages."""
+    """Raise DataError unless there are rows and each has a prompt: a text or a list of messages."""
     check_rows(dataset, ["prompt"], name)
     refuse_no_text("prompt", dataset[0]["prompt"], name)
 
 
 def refuse_no_text(column: str, value: object, name: str) -> str:
-    """Return `text` or `messages`, whichever a value of a column is. Raises DataError for anything else."""
+    """Return `text` or `messages`, the type of a column's value. Raise DataError for anything else."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, list) and all(isinstance(item, dict) and "role" in item for item in value):
@@ -107,13 +107,13 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
 
 
 def numbered(numbers: Sequence[int]) -> str:
-    """Return `rows 3, 5`, the first few of them."""
+    """Return `rows 3, 5`, with at most five numbers."""
     shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
     return f"row{'s' if len(numbers) > 1 else ''} {shown}"
 
 
 def values_of(dataset: Table, column: str) -> Iterable[object]:
-    """Yield a column's values, which are read in batches."""
+    """Yield a column's values, read in batches."""
     for batch in dataset.select_columns([column]).iter(batch_size=_BATCH):
         yield from batch[column]
 

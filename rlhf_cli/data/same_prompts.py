@@ -1,4 +1,4 @@
-"""Tells the prompt of a row whatever its columns, and finds rows of an evaluation whose prompts are also trained on."""
+"""Identify a row's prompt in any column format, and find evaluation prompts that are also trained on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ASSISTANT = ("assistant", "gpt")
 
 
 def prompt_key(row: Mapping[str, object]) -> bytes | None:
-    """Return a digest of what a model is asked in this row; None where no column says it.
+    """Return a digest of the row's prompt, or None if no column contains one.
 
-    That is `prompt`; of a dialogue, all before the assistant's last message; of a pair without a prompt, the messages
-    that both answers begin with, or both texts whole; of plain text, all of it.
+    The prompt is the `prompt` column; of a dialogue, the messages before the last assistant message; of a pair without
+    a prompt, the messages that both answers begin with, else both whole texts; of plain text, all of it.
     """
     if (asked := _asked(row)) is None:
         return None
@@ -39,13 +39,13 @@ def prompt_keys(table: Table) -> Iterator[bytes | None]:
 
 
 def shared_prompts(held_out: Table, training: Sequence[Table]) -> frozenset[bytes]:
-    """Return the keys of the held-out prompts that are also among the training prompts."""
+    """Return the keys of the held-out prompts that are also training prompts."""
     asked = set(prompt_keys(held_out)) - {None}
     return frozenset(key for table in training for key in prompt_keys(table) if key is not None and key in asked)
 
 
 def describe_shared(shared: int, rows: int) -> str:
-    """Return what is said of evaluation rows of which some have a prompt that is trained on."""
+    """Return the warning about evaluation rows whose prompts are also trained on."""
     which = "all" if shared == rows else f"{shared} of"
     return (
         f"{which} {rows} evaluation rows have a prompt that is also trained on: their figures are no estimate for "
@@ -68,7 +68,10 @@ def _asked(row: Mapping[str, object]) -> object:
 
 
 def _shared_beginning(chosen: object, rejected: object) -> list[object]:
-    """Return the messages that both begin with; none of texts and token ids, whose answers may begin alike."""
+    """Return the messages that both begin with.
+
+    Return an empty list for texts and token ids, because two answers may begin alike.
+    """
     if not (isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None))):
         return []
     alike = [one == other for one, other in zip(chosen, rejected, strict=False)]

@@ -1,4 +1,4 @@
-"""Reads a text table to its end and judges it: the kind of every column, its first rows, how many there are."""
+"""Read a text table to its end and return the column types, the first rows, and the number of rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WORTH_ARROW_BYTES = 8 << 20
-"""Smaller files are read by Python before Arrow is imported."""
+"""Python reads smaller files, which avoids importing Arrow."""
 
 
 @dataclass
 class Scan:
-    """A text table that was read to its end: the kind of every column, its first rows, the number of rows.
+    """The result of reading a text table: the kind of every column, its first rows, the number of rows.
 
-    `seen` is where each column first held something, and what.
+    `seen` maps a column to the place and text of its first value.
     """
 
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class Scan:
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[tuple[str, Row]], limit: int) -> None:
-        """Take `(place, row)` pairs in, and hold them until there are `limit`.
+        """Add `(place, row)` pairs, and keep the rows until there are `limit`.
 
-        Raises DataError for a column that holds two kinds of value.
+        Raise DataError if a column holds two kinds of value.
         """
         for where, row in rows:
             self.num_rows += 1
@@ -53,15 +53,15 @@ class Scan:
 
 
 def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Collection[str] = ()) -> Scan:
-    """Read JSONL, JSON or CSV files to their end, holding at most `limit` rows; of a CSV the columns `texts` are text.
+    """Read JSONL, JSON or CSV files to their end and keep at most `limit` rows; `texts` are text columns of a CSV.
 
-    Raises DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
+    Raise DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
     """
     if FORMATS[format_name].blocks is not None and sum(path.stat().st_size for path in paths) > _WORTH_ARROW_BYTES:
         try:
             return _by_blocks(paths, format_name, limit)
         except DataError:
-            pass  # what is wrong, and where it was right before, is said by whoever looks at each row
+            pass  # the row-by-row scan below reports the error and its line
     found = Scan()
     for path in paths:
         before = found.num_rows
@@ -72,7 +72,7 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Coll
 
 
 def _by_blocks(paths: Sequence[Path], format_name: str, limit: int) -> Scan:
-    """Read many lines at a time; by Python only those that are held, or teach something of a column's kind."""
+    """Read the files block by block; Python reads only the rows to keep and rows that may change a column's kind."""
     read = FORMATS[format_name].blocks
     assert read is not None, f"{format_name} has no blocks"
     found = Scan()
@@ -104,7 +104,7 @@ def _mixed(column: str, where: str, value: object, kind: Kind, first: tuple[str,
 
 
 def no_rows(path: Path) -> DataError:
-    """Return what is said of a file without rows."""
+    """Return the error for a file without rows."""
     return DataError(
         "no rows", where=str(path), got=f"{path.stat().st_size} bytes", hint=Prose("was the file written to its end?")
     )

@@ -1,4 +1,4 @@
-"""Says where rows come from: one embedded world, or one set of files, or one dataset of the Hugging Face hub."""
+"""Define a data source: one embedded world, one set of files, or one dataset of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from rlhf_cli.errors import DataError
 
 READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text")
-"""What a trainer reads as a text, or as messages: in a CSV, which knows no types, they are text whatever they hold."""
+"""Columns that a trainer reads as text or messages. In a CSV, which has no types, they are always text."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source of rows, which is given in plain Python values. Raises DataError where its parts contradict each other.
+    """A source of rows, in plain Python values. Raise DataError if its settings contradict each other.
 
     world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
-    path: a file, a folder, a glob, a list of these, or a hub id; `data_files.is_hub` says which.
+    path: a file, a folder, a glob, a list of these, or a hub id; see `data_files.is_hub`.
     subset, revision: of a hub dataset; None is the hub's default.
-    split: in the hub's grammar (`train`, `train[:90%]`); None is `train`.
+    split: in the hub's syntax (`train`, `train[:90%]`); None is `train`.
     rename: new column name -> name in the source.
     select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
     weight: this source's share of a mixture, in any unit; 0 leaves it out.
-    name: the config key of this source, with which its errors begin.
+    name: the config key of this source, used as the prefix of its errors.
     """
 
     world: str | None = None
@@ -77,7 +77,7 @@ class Source:
 
     @property
     def texts(self) -> frozenset[str]:
-        """Return the columns, under the names they have in the source, that hold text where it knows no types."""
+        """Return the source's names of the columns that are text in an untyped format."""
         return frozenset(self.rename.get(name, name) for name in READ_AS_TEXT)
 
     @property

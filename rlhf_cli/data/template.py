@@ -1,4 +1,4 @@
-"""Fills prompt templates: text, or chat messages, with `{column}` fields, in the grammar of `template_grammar`."""
+"""Fill `{column}` fields in prompt templates: text or chat messages, in the syntax of `template_grammar`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Template: TypeAlias = str | Sequence[Message]
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
     """Fill a template from one row: a text gives a plain prompt, messages give a conversational one.
 
-    Raises DataError for a column that the row lacks, or that holds nothing, or a list or an object there.
+    Raise DataError if a column is missing, null, a list or an object.
     """
     if isinstance(template, str):
         return _fill(template, row, name)
@@ -28,7 +28,7 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
 
 
 def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
-    """Return the columns a template reads. Raises DataError where it is malformed or wants more than plain fields."""
+    """Return the columns that a template reads. Raise DataError if its syntax is invalid."""
     if isinstance(template, str):
         return set(_parsed(template, name).columns)
     contents = [message["content"] for message in _checked_messages(template, name)]
@@ -38,9 +38,9 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
 def missing_column(
     column: str, columns: Sequence[str], name: str, typed: Callable[[str], str] = "{}".format
 ) -> DataError:
-    """Return the error of a name that is no column: which, the key that wants it, what there is, what is near.
+    """Return the error for an unknown column: its name, the config key, the existing columns, a suggestion.
 
-    `typed` makes of the column that was meant what is typed to name it.
+    `typed` turns the suggested column into the command-line argument that names it.
     """
     close = nearest(column, columns)
     return DataError(
@@ -52,7 +52,7 @@ def missing_column(
 
 
 def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:
-    """Raise DataError where a prompt template reads a column that is not there."""
+    """Raise DataError if a prompt template reads a missing column."""
     for column in sorted(template_columns(template) - set(columns)):
 
         def mended(close: str, column: str = column) -> str:

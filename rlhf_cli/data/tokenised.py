@@ -1,4 +1,4 @@
-"""Reads preference pairs that come as token ids, under the names they had over the years, as TRL takes them today.
+"""Convert tokenised preference pairs from older column names to TRL's current ones.
 
 TRL 1.16 trains on `chosen_ids` and `rejected_ids` without padding. The format of before 2025 has `input_ids_chosen`,
 `attention_mask_chosen`, `input_ids_rejected` and `attention_mask_rejected`, padded or not.
@@ -26,14 +26,14 @@ _FORMER = (
 
 
 def is_tokenised(columns: Sequence[str]) -> bool:
-    """Return whether these columns hold pairs of token ids, under today's names or a former one."""
+    """Return whether these columns hold pairs of token ids, under current or former names."""
     return set(IDS) <= set(columns) or _former_names(columns) is not None
 
 
 def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
-    """Return the dataset with `chosen_ids` and `rejected_ids` in place of a former format's columns; others stay.
+    """Return the dataset with `chosen_ids` and `rejected_ids` instead of a former format's columns.
 
-    Raises DataError where an attention mask leaves out more than padding at one end.
+    Other columns stay. Raise DataError if an attention mask masks more than padding at one end.
     """
     names = _former_names(dataset.column_names)
     if names is None or set(IDS) <= set(dataset.column_names):
@@ -46,7 +46,7 @@ def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
 
 
 def cut_padding(ids: object, mask: object, where: str) -> list[int]:
-    """Return the ids that `mask` (None: all ones) keeps. Raises DataError unless they stand in one piece."""
+    """Return the ids that `mask` (None: all ones) keeps. Raise DataError unless they are contiguous."""
     if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
         raise DataError("not a list of token ids", where=where, got=f"{ids!r:.80}")
     if mask is None:

@@ -1,8 +1,8 @@
-r"""Takes dialogues, as Anthropic's preference data has them, apart into a prompt and two answers.
+r"""Split dialogues in the format of Anthropic's preference data into a prompt and two answers.
 
     "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: How are you?\n\nAssistant: Fine, thanks."
 
-Two transcripts of a pair share everything up to the last answer, so that is the prompt. Works without `datasets`.
+The two transcripts of a pair share everything up to the last answer, which is the prompt. Works without `datasets`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PAIR = ("chosen", "rejected")
 
 
 def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
-    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" the two have in common.
+    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share.
 
-    None for texts that are no transcripts, or of dialogues that part before anybody has answered.
+    Return None if a text is not a transcript, or if the dialogues differ before the first answer.
     """
     if not all(text.lstrip().startswith(_HUMAN) for text in (chosen, rejected)):
         return None
@@ -39,9 +39,9 @@ def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
 
 
 def prompt_is_made(columns: Sequence[str], *, name: str = "data") -> bool:
-    """Return whether transcripts are split in a source with these columns: not where it has its prompts already.
+    """Return whether to split transcripts in a source with these columns: only if it has no `prompt`.
 
-    Raises DataError where there is neither a `prompt` nor a pair of texts.
+    Raise DataError if it has neither a `prompt` nor a pair of texts.
     """
     if "prompt" in columns:
         return False
@@ -52,9 +52,9 @@ def prompt_is_made(columns: Sequence[str], *, name: str = "data") -> bool:
 
 
 def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
-    """Return the dataset with a `prompt`, and answers in place of transcripts; unchanged where it has prompts.
+    """Return the dataset with a `prompt` and answers instead of transcripts; unchanged if it has prompts.
 
-    A row that holds no transcripts keeps its texts, and its prompt is empty. Raises DataError where that is every row.
+    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if that is every row.
     """
     if not prompt_is_made(dataset.column_names, name=name):
         return dataset
@@ -71,7 +71,7 @@ def split_transcripts(dataset: Dataset, *, name: str = "data") -> Dataset:
 
 
 def split_row(row: Mapping[str, object]) -> dict[str, object]:
-    """Return `prompt`, `chosen` and `rejected` of a row; where it holds no transcripts its prompt is empty."""
+    """Return `prompt`, `chosen` and `rejected` of a row; the prompt is empty if it holds no transcripts."""
     chosen, rejected = row["chosen"], row["rejected"]
     parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
     prompt, chosen, rejected = parts or ("", chosen, rejected)

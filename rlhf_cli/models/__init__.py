@@ -1,4 +1,4 @@
-"""Locates, builds, loads and scores with policies and reward models.
+"""Locate, build, load and score with policies and reward models.
 
-It knows nothing of configurations or of rewards as a sum.
+This package knows nothing about configurations or about sums of rewards.
 """

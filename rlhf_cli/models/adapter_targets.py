@@ -1,6 +1,7 @@
-"""Says which modules `model.lora.target_modules` means, as peft reads it, by their names alone.
+"""Match module names against `model.lora.target_modules`, like peft.
 
-A text is a pattern for a module's whole name, a name in a list is its end (peft's `check_target_module_exists`).
+A string is a regular expression for the whole module name; a list contains name suffixes (peft's
+`check_target_module_exists`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import re
 from collections.abc import Sequence
 
 _PREFIXES = ("", "model.", "transformer.", "base_model.model.")
-"""What stands before a module's name in the model and may not in its file."""
+"""Prefixes of module names that the model has and its weight files may lack."""
 
 
 def is_target(name: str, targets: str | Sequence[str]) -> bool:
-    """Return whether peft would put an adapter on the module `name`; a pattern that is none means no module."""
+    """Return whether peft would put an adapter on the module `name`; an invalid pattern matches no module."""
     if not isinstance(targets, str):
         return any(name == target or name.endswith(f".{target}") for target in targets)
     try:

@@ -1,4 +1,4 @@
-"""Builds a byte-level tokenizer: every text has an encoding, one token a UTF-8 byte, nothing to download."""
+"""Build a byte-level tokenizer that encodes any text, one token per UTF-8 byte, without a download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHAT_TEMPLATE = (
 def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
     """Return a tokenizer of 258 tokens: padding, end of sequence, and the 256 bytes.
 
-    `context_tokens` is the longest text it says it can take, in tokens.
+    `context_tokens` is its `model_max_length`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, *alphabet])}

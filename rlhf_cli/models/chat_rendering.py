@@ -1,7 +1,6 @@
-"""Writes a conversation out by a tokenizer's chat template, as transformers does, without transformers.
+"""Render a conversation with a tokenizer's chat template, like transformers but without importing it.
 
-What transformers gives a template is in `transformers.utils.chat_template_utils`; a test holds the two against each
-other.
+`transformers.utils.chat_template_utils` defines the variables of a template; a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class _Generation(Extension):
-    """Reads `{% generation %}`, the mark around an assistant's words, as if it were not there."""
+    """A jinja2 extension that ignores `{% generation %}`, the block around an assistant's text."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return what is between the marks."""
+        """Return the content of the block."""
         next(parser.stream)
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
@@ -36,10 +35,10 @@ def render_chat(
     special_tokens: Mapping[str, str],
     settings: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a conversation as a text that asks for an answer.
+    """Return a conversation as a text that ends with the generation prompt.
 
-    `special_tokens` are `bos_token` and the like, `settings` what else the template reads. Raises
-    jinja2.TemplateError where the template is malformed or refuses the conversation.
+    `special_tokens` are `bos_token` and the like, `settings` further template variables. Raise jinja2.TemplateError if
+    the template is malformed or rejects the conversation.
     """
     given = {"add_generation_prompt": True, "tools": None, "documents": None, **special_tokens, **(settings or {})}
     return _compiled(template).render(messages=messages, **given)

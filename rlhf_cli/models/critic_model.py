@@ -1,7 +1,7 @@
-"""Builds a critic: a transformer with a value for every token, from the policy, a reward model or an older critic.
+"""Build a critic: a transformer with one value per token, from the policy, a reward model or an older critic.
 
-It is a token-classification model with one label, so what is saved of it loads with transformers alone. The value at
-position t is that of the state in which token t + 1 is chosen.
+It is a token-classification model with one label, so transformers alone can load a saved critic. The value at position
+t is that of the state in which token t + 1 is chosen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WHERE = "critic.init"
 
 
 class ValueHead(nn.Linear):
-    """A head with one output in float32, whatever the backbone's dtype and autocast are: bfloat16 has two digits."""
+    """A head with one output, always in float32, because bfloat16 has only two significant digits."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the values, (..., 1) in float32, of hidden states (..., hidden size)."""
@@ -45,12 +45,12 @@ def build_critic(
 
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
         al.'s code), else a folder or hub id, of any size: a reward model, whose head then values every token, a saved
-        critic, or a language model, whose body gets a head of zeros.
+        critic, or a language model, whose backbone gets a head of zeros.
     policy: its folder or hub id.
     revision: the commit, branch or tag of the policy on the hub; None for the default branch.
     dropout: the share of hidden units dropped before the head, 0 for none.
 
-    Raises ModelError when the checkpoint has no head with one label or the architecture has no such model.
+    Raise ModelError if the checkpoint has no head with one label or the architecture has no such model.
     """
     path = policy if init == "policy" else init
     is_headless = init == "policy"
@@ -71,7 +71,7 @@ def build_critic(
             expected="an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma",
         ) from error
     for name, module in critic.named_children():
-        if isinstance(module, nn.Dropout):  # transformers has 0.1 there whatever the policy has
+        if isinstance(module, nn.Dropout):  # transformers uses 0.1 here, whatever the policy uses
             setattr(critic, name, nn.Dropout(dropout) if dropout else nn.Identity())
     name, linear = _head(critic)
     head = ValueHead(linear.in_features, 1)
@@ -84,7 +84,7 @@ def build_critic(
 
 
 def _head(model: nn.Module) -> tuple[str, nn.Linear]:
-    """Return name and module of the linear layer with one output beside the backbone. Raises ValueError without one."""
+    """Return name and module of the linear layer with one output beside the backbone. Raise ValueError without one."""
     heads = [
         (name, module)
         for name, module in model.named_children()
@@ -109,9 +109,9 @@ def _is_reward_model(path: str, trust_remote_code: bool) -> bool:
 
 
 def _is_lora_critic(path: str) -> bool:
-    """Return whether this is a critic that shared its policy's body.
+    """Return whether this is a critic that shared its policy's backbone.
 
-    Loaded as a reward model it would lose its bias: their heads have none.
+    Loading it as a reward model would lose its bias, because reward heads have none.
     """
     return find_adapter_config_file(path) is not None and PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS"
 
@@ -134,7 +134,7 @@ def _loaded(
 ) -> PreTrainedModel:
     critic: PreTrainedModel
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # a new head is what is wanted, or refused below
+    transformers_logging.set_verbosity_error()  # a new head is either wanted or rejected below
     try:
         critic, info = AutoModelForTokenClassification.from_pretrained(
             path,
@@ -168,10 +168,10 @@ def _lost_head(path: str, keys: set[str]) -> ModelError:
 
 
 def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
-    """Return a critic of the reward model's backbone and head; loading refuses a model that lost its head."""
+    """Return a critic with the reward model's backbone and head; loading fails if the head is missing."""
     loaded = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
     tuner = loaded.base_model if isinstance(loaded, PeftModel) else None
-    # Of an adapter, too, the critic trains all weights.
+    # The critic trains all weights, also those of an adapter's base.
     reward_model = tuner.merge_and_unload() if isinstance(tuner, BaseTuner) else loaded
     critic: PreTrainedModel
     with torch.device("meta"):

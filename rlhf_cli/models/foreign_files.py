@@ -1,7 +1,7 @@
-"""Says what is wrong with a model folder or checkpoint that somebody else made, and that nothing in it was executed.
+"""Report broken or unsafe files in a third-party model folder or checkpoint, and that no code in them ran.
 
-transformers refuses code of a model's own, torch a pickle that holds more than tensors, jinja2's sandbox a template
-that reaches out of it. Each ends in a traceback from deep inside a library, whose frames know the file.
+transformers refuses a model's own code, torch a pickle that contains more than tensors, and jinja2's sandbox an unsafe
+template. Each raises an error deep inside a library; the file name is in the frames of its traceback.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ _CHECKPOINT = (
     *("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_callback_state"),
     "load_from_json",
 )
-"""The functions of transformers' Trainer that read a checkpoint."""
+"""The methods of transformers' Trainer that read a checkpoint."""
 _LONGEST = 300
 
 
 @contextlib.contextmanager
 def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
-    """Raise a ModelError or RunError that names the file for what a foreign file made a library raise.
+    """Convert errors that a third-party file caused in a library to a ModelError or RunError naming the file.
 
-    `paths` maps a key of the configuration to the model that it names. Any other error passes unchanged, one from code
-    of the user's among them.
+    `paths` maps a configuration key to its model. Other errors pass unchanged, including errors from user code.
     """
     try:
         yield
@@ -71,7 +70,7 @@ def _of_own_code(model: str, paths: Mapping[str, str | None]) -> ModelError:
 
 
 def failing_template(got: str, *, where: str) -> ModelError:
-    """Return the error for a chat template that cannot be read, or raises; `got` is what it raised."""
+    """Return the error for a chat template that is malformed or raises; `got` is the error it raised."""
     return ModelError(
         "the model's chat template fails; it ran in a sandbox and reached nothing outside it",
         where=where,

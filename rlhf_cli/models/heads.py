@@ -1,4 +1,4 @@
-"""Knows what a sequence classifier has on top of its body, by the names its architecture gives it."""
+"""Find the head modules of a sequence classifier by the names its architecture uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rlhf_cli.errors import ModelError
 
 
 def head_names(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> list[str]:
-    """Return the heads: `["score"]` for Llama, Qwen and most others, `["classifier"]` for BERT, and DeBERTa's pooler.
+    """Return the head modules: `["score"]` for Llama, Qwen and most others, `["classifier"]` for BERT, and DeBERTa's
+    pooler.
 
-    These are new where a language model becomes a reward model, so they are trained whole and saved with an adapter.
-    Builds the model without weights. Raises ModelError where there is no classifier of this architecture.
+    They are newly initialised when a language model becomes a reward model, so they are trained fully and saved with an
+    adapter. Build the model without weights. Raise ModelError if the architecture has no classifier.
     """
     try:
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code, num_labels=1)
@@ -35,10 +36,10 @@ def head_names(path: str, *, revision: str | None = None, trust_remote_code: boo
 
 
 def restore_head_dtype(model: nn.Module) -> None:
-    """Give the heads that are trained beside an adapter the dtype they had before.
+    """Restore the dtype of the heads that are trained beside an adapter.
 
-    On quantised weights TRL makes bfloat16 of all that is trained. An adapter's layer converts what it is given, a head
-    does not, and stops at the first batch where the body computes in float32.
+    On quantised weights TRL casts all trained parameters to bfloat16. An adapter layer converts its input, but a head
+    does not, so it fails on the first batch if the backbone computes in float32.
     """
     for module in model.modules():
         if isinstance(module, ModulesToSaveWrapper):

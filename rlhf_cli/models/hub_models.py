@@ -1,4 +1,4 @@
-"""Asks the hub for a model before anything large is loaded, and says in our words why it does not give it."""
+"""Check access to a hub model before loading anything large, and explain errors in our own words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlhf_cli.errors import ModelError, Prose
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
-    """Read the configuration of a model on the hub, or of its copy in the cache; nothing for a local folder.
+    """Read the configuration of a hub model, or its cached copy; do nothing for a local folder.
 
-    Raises ModelError where it is gated, is not there, or cannot be reached and was never downloaded.
+    Raise ModelError if the model is gated, does not exist, or is unreachable and not in the cache.
     """
     if Path(name).expanduser().exists():
         return

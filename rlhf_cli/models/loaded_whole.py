@@ -1,7 +1,7 @@
-"""Load models whole that stand beside the one in training, while ZeRO-3 is on.
+"""Load models unsharded while ZeRO-3 is on, if they are not the model in training.
 
-transformers loads every model in shards as soon as a process's TrainingArguments ask for ZeRO-3: also a reward model,
-which answers alone on its rank, a critic, which is trained beside the engine, and the base that an adapter is merged
+transformers shards every model it loads once a process's TrainingArguments enable ZeRO-3. That includes a reward model,
+which each rank runs on its own, a critic, which is trained outside the engine, and the base that an adapter is merged
 into.
 """
 
@@ -16,8 +16,8 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 
 @contextlib.contextmanager
 def loaded_whole(args: TrainingArguments) -> Iterator[None]:
-    """Open a context in which transformers loads models whole, whatever strategy `args` ask for."""
-    # Of our own argument, or of what accelerate made of its file; either is what transformers looks at.
+    """Open a context in which transformers loads models unsharded, whatever strategy `args` select."""
+    # From our own argument, or from accelerate's config file; transformers checks both.
     config = getattr(args, "hf_deepspeed_config", None) or getattr(args.deepspeed_plugin, "dschf", None)
     if config is None:
         yield

@@ -1,6 +1,6 @@
-"""Merges an adapter into its base, once, as the model that training starts from, and keeps the result in a cache.
+"""Merge an adapter into its base, as the starting model of training, and cache the result.
 
-A reference model or a critic is read from the same path as the policy, and from an adapter's folder they would be read
+A reference model or a critic is loaded from the same path as the policy; from an adapter's folder they would be loaded
 without the adapter.
 """
 
@@ -18,9 +18,9 @@ _CONFIG = "adapter_config.json"
 
 
 def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
-    """Return `path` itself, or, for an adapter's folder, a folder with the whole model that it makes of its base.
+    """Return `path` itself, or for an adapter's folder, a folder with the adapter merged into its base.
 
-    Safe to call from several processes at once. Raises ModelError where the adapter or its base cannot be loaded.
+    Safe to call from several processes at once. Raise ModelError if the adapter or its base cannot be loaded.
     """
     adapter = Path(path).expanduser()
     if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""Checks what a path or hub id says of its model before anything is loaded. It imports no torch."""
+"""Check a model's path or hub id, and the config files in its folder, before loading. Does not import torch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ EXPECTED_CRITIC = (
     "model, of any size"
 )
 TINY_VOCABULARY = 2 + 256
-"""Counts the tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
+"""The tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def is_hub_id(path: str) -> bool:
-    """Return whether a model could be on the hub by its name: it is no path, and nothing else of ours."""
+    """Return whether `path` has the form of a hub id and is not a relative path."""
     return _HUB_ID.match(path) is not None and not path.startswith(".")
 
 
 def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> str:
     """Describe a model in words: `PATH (Qwen3ForCausalLM)`, `PATH (adapter)` or `ID (hub)`.
 
-    `where` is the config key that errors name. Raises ModelError when `path` is a folder without a model in it, or
-    neither a folder nor like a hub id.
+    `where` is the config key for errors. Raise ModelError if `path` is a folder without a model in it, or neither a
+    folder nor like a hub id.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -74,9 +74,9 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
 def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
     """Describe a reward model: `PATH (LlamaForSequenceClassification)`, `PATH (adapter of BASE)` or `ID (hub)`.
 
-    Of a hub id nothing is looked at. Raises ModelError, beside what describe_model raises, when a folder holds a
-    generator, a classifier of another number of labels or an adapter trained as a language model, or when
-    `conversational` prompts meet no chat template. What only the weights tell (a lost head) shows when they are loaded.
+    Do not look up a hub id. Raise ModelError like describe_model, and also if a folder holds a generator, a classifier
+    with another number of labels or an adapter trained as a language model, or if `conversational` prompts have no chat
+    template. Errors in the weights (a missing head) are only detected when they are loaded.
     """
     folder = Path(path).expanduser()
     adapter = folder / "adapter_config.json"
@@ -103,9 +103,9 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
 
 
 def is_reward_model(path: str, *, where: str) -> bool:
-    """Return whether a model folder says of itself that it scores: a sequence classifier, or an adapter of one.
+    """Return whether a model folder contains a reward model: a sequence classifier, or an adapter of one.
 
-    Raises ModelError where there is no model, or neither a classifier nor a language model.
+    Raise ModelError if there is no model, or neither a classifier nor a language model.
     """
     describe_model(path, where=where, needs_tokenizer=False)
     folder = Path(path).expanduser()
@@ -123,9 +123,9 @@ def is_reward_model(path: str, *, where: str) -> bool:
 
 
 def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
-    """Raise ModelError when what a model's config says of itself is not a reward model.
+    """Raise ModelError if a model's config does not describe a reward model.
 
-    `num_labels` is None where the config does not say. `got` names the model in the error, `where` its config key.
+    `num_labels` is None if the config does not contain it. `got` names the model in the error, `where` its config key.
     """
     name = str(architectures[0]) if architectures else "no architecture"
     if _GENERATOR.search(name):
@@ -147,9 +147,9 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
 
 @dataclass(frozen=True)
 class Policy:
-    """The tokens of a policy, which its critic has to read; None where only the hub could tell.
+    """The vocabulary of a policy, which its critic must share; None if only the hub has it.
 
-    `tokenizer` is the folder the policy's tokenizer lies in.
+    `tokenizer` is the folder of the policy's tokenizer.
     """
 
     vocab_size: int | None = None
@@ -157,9 +157,9 @@ class Policy:
 
 
 def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
-    """Read what a model folder says of itself.
+    """Read the vocabulary size and tokenizer folder of a policy.
 
-    That is nothing for a hub id, an adapter or a folder without config.json.
+    The size is None for a hub id, an adapter or a folder without config.json.
     """
     folder = Path(path).expanduser()
     config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
@@ -167,10 +167,10 @@ def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
 
 
 def describe_critic(path: str, policy: Policy, *, where: str) -> str:
-    """Describe a critic: `PATH (LlamaForTokenClassification)`; a folder is looked at and a hub id is not.
+    """Describe a critic: `PATH (LlamaForTokenClassification)`. Check a folder, but not a hub id.
 
-    Raises ModelError, beside what describe_model raises, when the folder holds no reward model, critic or language
-    model, or one that reads other tokens. Its size may be another than the policy's.
+    Raise ModelError like describe_model, and also if the folder holds no reward model, critic or language model, or one
+    with another vocabulary. Its size may differ from the policy's.
     """
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
@@ -191,7 +191,7 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     name = next(iter(architectures_of(config)), "no architecture")
     num_labels = num_labels_of(config)
     if is_language_model(config):
-        return  # its body under a head of zeros, as critic.init=policy is
+        return  # its backbone under a head of zeros, like critic.init=policy
     if not name.endswith(CLASSIFIERS):
         problem, hint = "this is no reward model, no critic and no language model", "critic.init=policy"
     elif num_labels not in (1, None):
@@ -202,15 +202,15 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
 
 
 def is_language_model(config: JsonTree) -> bool:
-    """Return whether a model's config says that it generates."""
+    """Return whether a model's config describes a generator."""
     return any(_GENERATOR.search(name) for name in architectures_of(config))
 
 
 def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, where: str) -> None:
-    """Compare token by token where both tokenizers lie there, else by the number of tokens.
+    """Compare token by token if both tokenizers are local, else by the number of tokens.
 
-    A critic may know more. It may have fewer rows than the policy where those have no token: vocabularies are padded,
-    each size to a multiple of its own.
+    A critic may have additional tokens. Its embedding may be smaller than the policy's if the missing rows have no
+    token: vocabularies are padded, each to its own multiple.
     """
     got = None
     files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
@@ -231,7 +231,7 @@ def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, whe
 
 
 def other_tokens(got: str, where: str) -> ModelError:
-    """Return what is said of a critic that cannot read the policy's tokens."""
+    """Return the error for a critic with another vocabulary than the policy's."""
     return ModelError(
         "the critic reads other tokens than the policy writes",
         where=where,

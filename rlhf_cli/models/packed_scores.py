@@ -1,7 +1,7 @@
-"""Scores texts with a sequence classifier in one flat row: no padding, and no logits but those of the last tokens.
+"""Score texts with a sequence classifier in one packed row: no padding, and logits only for the last tokens.
 
-It is what transformers' decoders with a `score` head compute: the head's output on the state of a row's last token that
-is not the padding token.
+This computes the same as transformers' decoders with a `score` head: the head's output at a row's last token that is
+not the padding token.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rlhf_cli.packing.row_attention import model_inputs, register
 
 
 def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
-    """Return what keeps texts from being scored packed, in words; None where nothing does.
+    """Return why texts cannot be scored packed, in words, or None if they can.
 
-    Where nothing does, attention by row is there from then on.
+    If they can, register the attention function for packed rows.
     """
     classifier = model.get_base_model() if isinstance(model, PeftModel) else model
     if getattr(type(classifier), "forward", None) is not GenericForSequenceClassification.forward:
@@ -35,7 +35,7 @@ def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
 
 
 def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return (B,) scores of rows of tokens, the last of each not the padding token; sorted rows share most."""
+    """Return (B,) scores of rows of tokens, whose last token is not padding; sorted rows share most prefixes."""
     classifier = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
     packed = packed_texts(rows, torch.device(classifier.device))
     states: Tensor = classifier.base_model(**model_inputs(packed), use_cache=False).last_hidden_state

@@ -1,6 +1,6 @@
-"""Loads a reward model's checkpoint, full or an adapter, and refuses a checkpoint whose head is not in its files.
+"""Load a reward model's checkpoint, full or an adapter, and reject a checkpoint without its head.
 
-transformers and PEFT would make up a random head and go on.
+transformers and PEFT would initialise a random head and continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_co
 
 
 class Loaded(NamedTuple):
-    """A pair that holds a sequence-classification model with one label (perhaps in a PEFT model) and its tokenizer."""
+    """A sequence-classification model with one label (possibly in a PEFT model) and its tokenizer."""
 
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
@@ -37,14 +37,14 @@ class Loaded(NamedTuple):
 
 class _Read(NamedTuple):
     model: PreTrainedModel
-    made_up: set[str]  # weights that are in no file: random
+    made_up: set[str]  # weights missing from the files: random
     is_causal: bool  # the files hold a language model's head instead
 
 
 def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Loaded:
-    """Return the reward model in a folder or hub id, its head among what was loaded.
+    """Return the reward model in a folder or hub id, with its head loaded.
 
-    `dtype` of the weights; `auto` is the checkpoint's own. Raises ModelError when it is no reward model, lost its head,
+    `dtype` of the weights; `auto` is the checkpoint's own. Raise ModelError if it is not a reward model, lost its head,
     or cannot be loaded.
     """
     return _load(path, getattr(torch, dtype, "auto"), trust_remote_code)
@@ -87,8 +87,8 @@ def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) 
     with _loading(path), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
         model = PeftModel.from_pretrained(read.model, path, autocast_adapter_dtype=False)
-    # PEFT loads without being strict: what it does with a saved head that its config does not list is its business,
-    # that the head is in use is ours.
+    # PEFT does not load strictly. It may ignore a saved head that its config does not list, so check that the head is
+    # in use.
     in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
     ignored = {name for name in saved.keys() & in_use.keys() if not _is_loaded(in_use[name], saved[name])}
     if ignored:
@@ -102,7 +102,7 @@ def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) 
 
 
 def _read(path: str, weights: str, dtype: torch.dtype | str, trust_remote_code: bool) -> _Read:
-    # transformers' own report would tell of a random head, which is either refused below or the adapter's to bring.
+    # transformers would warn about a random head, which is either rejected below or provided by the adapter.
     with _loading(path), _quiet_transformers():
         model, info = AutoModelForSequenceClassification.from_pretrained(
             weights,

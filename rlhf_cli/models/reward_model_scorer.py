@@ -1,9 +1,9 @@
-"""Makes a reward model a reward function: texts in, one scalar a row out, as TRL's own trainers score with it.
+"""Use a reward model as a reward function: texts in, one scalar per row out, like the scoring in TRL's trainers.
 
-Memory is bounded by `batch_size` rows of `max_length` tokens, however many rows are scored. Where the model can do it,
-rows go through it in flat rows of that many tokens, and what neighbours begin with goes once; else they are sorted by
-length so that a batch pads little. A checkpoint whose classification head is not in its files is refused: transformers
-would make up a random one and go on.
+`batch_size` rows of `max_length` tokens bound the memory, however many rows are scored. If the model supports it, rows
+are packed into flat rows of that many tokens, and a prefix shared by neighbours is computed once. Otherwise rows are
+sorted by length to reduce padding. A checkpoint without its classification head is rejected: transformers would
+initialise a random one and continue.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from rlhf_cli.packing.packed_texts import passes_of
 _log = logging.getLogger("rlhf")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# A tokenizer that knows no limit says 1e30.
+# A tokenizer without a limit reports 1e30.
 _NO_LIMIT = 10**9
 _TRIED_ROWS = 3
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""How far packed scores may be from padded ones, absolutely and of their size; 0.1 in half precision."""
+"""Allowed absolute and relative error of packed scores against padded ones; 0.1 in half precision."""
 
 
 class RewardModelScorer:
     """A scorer that calls a one-label sequence classifier on prompt + completion and returns its logit.
 
-    The texts, the tokenisation and the padding are those of TRL's GRPOTrainer, so that a reward model scores the same
-    here as there; a test holds it. Higher is better, in the model's own unit.
+    Texts, tokenisation and padding match TRL's GRPOTrainer, so a reward model scores the same here as there; a test
+    checks this. Higher is better, in the model's own unit.
 
-    A row longer than `max_length` tokens loses its beginning: the oldest part of the prompt, and of the completion only
-    when that alone is too long. The score is read at the last token, so the end must stay. A begin-of-sequence token
-    stays too. `num_truncated` counts such rows over the scorer's life.
+    A row longer than `max_length` tokens is truncated at its beginning: the oldest part of the prompt, and the
+    completion only if it is too long by itself. The score is read at the last token, so the end must stay. A
+    begin-of-sequence token stays too. `num_truncated` counts the truncated rows of the scorer's lifetime.
 
     Args:
-        path: a folder or hub id: a full checkpoint, or a PEFT adapter that has its head saved.
-        batch_size: rows in one forward pass; rows without padding go in passes of this many times the longest's tokens.
-        max_length: tokens of a row; None for what the model and its tokenizer say they can take.
-        dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. No autocast changes it.
-        device: where the model lives.
-        with_eos: end plain texts with the end-of-sequence token, as TRL's RewardTrainer does in training where its
-            GRPOTrainer does not in scoring.
+        path: a folder or hub id: a full checkpoint, or a PEFT adapter saved with its head.
+        batch_size: rows in one forward pass; a packed pass has at most this many times the longest row's tokens.
+        max_length: tokens of a row; None for the limit of the model and its tokenizer.
+        dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. Autocast does not change it.
+        device: where the model is.
+        with_eos: end plain texts with the end-of-sequence token, like TRL's RewardTrainer in training; its GRPOTrainer
+            does not in scoring.
         trust_remote_code: run code that came with the checkpoint.
-        may_pack: False for rows padded as TRL pads them, to the last digit of its scores.
+        may_pack: False to pad rows like TRL, with exactly TRL's scores.
 
-    Raises ModelError when the checkpoint is no reward model, lost its head, or cannot be loaded.
+    Raise ModelError if the checkpoint is not a reward model, lost its head, or cannot be loaded.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class RewardModelScorer:
         text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.
         text_config.pad_token_id = _pad_token_id(self._tokenizer, path)
-        # Keys and values are of no use after a single pass, and as large as the activations.
+        # The KV cache is useless in a single pass, and as large as the activations.
         text_config.use_cache = False
-        module: torch.nn.Module = self._model  # transformers wraps `to` so that mypy takes the device for the model
+        module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
         module.to(self._device).eval().requires_grad_(False)
         self.why_not_packed = why_not_scored_packed(self._model) if may_pack else "as asked"
         self._has_tried = False
@@ -94,10 +94,10 @@ class RewardModelScorer:
     def scored(
         self, prompts: Sequence[object], completions: Sequence[object], *, with_eos: bool | None = None
     ) -> tuple[list[float], list[int]]:
-        """Return the scores, and the tokens of each row before anything was cut off.
+        """Return the scores, and the number of tokens of each row before truncation.
 
-        `with_eos` takes the place of the scorer's own for this call; None keeps that. Raises ModelError where a score
-        is no finite number.
+        `with_eos` overrides the scorer's setting for this call; None keeps it. Raise ModelError if a score is not
+        finite.
         """
         with_eos = self.with_eos if with_eos is None else with_eos
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
@@ -112,7 +112,7 @@ class RewardModelScorer:
         return scores, [len(ids) for ids in encoded]
 
     def check_prompt(self, prompt: object) -> None:
-        """Raise ModelError when the model cannot take prompts of this kind; for any prompt, before training."""
+        """Raise ModelError if the model does not support this kind of prompt. Call it before training."""
         if is_conversational({"prompt": prompt}) and self._tokenizer.chat_template is None:
             raise ModelError(
                 "the reward model has no chat template, and the prompts are conversations",
@@ -143,14 +143,14 @@ class RewardModelScorer:
         return head + ids[len(ids) - self.max_length + len(head) :]
 
     def _goes_packed(self, rows: list[list[int]]) -> bool:
-        """Return whether rows go packed; before the first ones do, three are scored both ways and compared.
+        """Return whether to pack rows. On the first call, score three rows both ways and compare.
 
-        A model that does not hand arguments down to its attention, or looks ahead, is found out so. Where one kernel
-        attended in all rows, they are scored once more without it.
+        This detects a model that does not pass arguments to its attention, or that attends to later tokens. If the
+        varlen kernel was used and the scores differ, compare once more without it.
         """
         if self.why_not_packed is None and not self._has_tried:
             self._has_tried = True
-            # At least two, the same one twice if need be: a row alone has no neighbour that it could see.
+            # At least two rows, the same one twice if need be: a single row has no neighbour to attend to by mistake.
             num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
             tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
@@ -184,10 +184,11 @@ class RewardModelScorer:
 
     def _scores_by_rows(self, rows: list[list[int]]) -> list[float]:
         scores = [0.0] * len(rows)
-        # Longest first: what does not fit into memory shows at once.
+        # Longest first, so that an out-of-memory error occurs at once.
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
         for start in range(0, len(order), self.batch_size):
-            # In the given order within a batch: where one batch holds all rows, it is TRL's batch, to the last bit.
+            # Keep the given order within a batch: if all rows fit into one batch, it equals TRL's batch to the last
+            # bit.
             batch = sorted(order[start : start + self.batch_size])
             for row, score in zip(batch, self._forward([rows[row] for row in batch]), strict=True):
                 scores[row] = score
@@ -200,7 +201,7 @@ class RewardModelScorer:
         return scores
 
     def _forward(self, rows: list[list[int]]) -> list[float]:
-        width = max(1, *(len(ids) for ids in rows))  # a row without a token still needs a column
+        width = max(1, *(len(ids) for ids in rows))  # a row without tokens still needs a column
         input_ids = torch.full((len(rows), width), self._tokenizer.pad_token_id)
         attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
         for row, ids in enumerate(rows):
@@ -212,7 +213,7 @@ class RewardModelScorer:
         return scores
 
     def _limit(self, asked: int | None) -> int | None:
-        """Return the longest row in tokens; None when neither the model nor its tokenizer knows a limit."""
+        """Return the maximum row length in tokens, or None if neither model nor tokenizer has a limit."""
         positions = _num_positions(self._model)
         known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
         if asked is None:
@@ -239,9 +240,9 @@ class RewardModelScorer:
 
 
 def _num_positions(model: PreTrainedModel | PeftModel) -> int:
-    """Return the model's positions, 0 when it does not say.
+    """Return the model's number of positions, or 0 if unknown.
 
-    RoBERTa and its kin count from the padding's index on: 514 are 512.
+    RoBERTa-like models start counting after the padding index: 514 mean 512.
     """
     tables = (getattr(module, "position_embeddings", None) for module in model.modules())
     paddings = (getattr(table, "padding_idx", None) for table in tables)
@@ -250,7 +251,7 @@ def _num_positions(model: PreTrainedModel | PeftModel) -> int:
 
 
 def _read_part(ids: list[int], pad: int) -> list[int]:
-    """Return a row up to the token whose state is scored, the last that is no padding; one token where all are."""
+    """Return a row up to its last token that is not padding, where the score is read; one token if all are padding."""
     end = next((place for place in range(len(ids), 0, -1) if ids[place - 1] != pad), 0)
     return ids[:end] or [pad]
 

@@ -1,11 +1,11 @@
-"""Finds or builds a tiny policy: a byte-level transformer, warm-started on demonstrations.
+"""Find or build a tiny policy: a byte-level transformer, warm-started on demonstrations.
 
-The warm start is supervised and deliberately short: the model then adds small numbers, but sloppily, in several styles
-and often wrongly, because the demonstrations are. That leaves reinforcement learning something to improve.
+The warm start is supervised and deliberately short. The model then adds small numbers, but sloppily, in several styles
+and often wrongly, like the demonstrations. That leaves reinforcement learning something to improve.
 
-What conf/model ships is in `embedded/`, its weights and all, and so the same on every machine: a warm start of 800
-steps amplifies the last digits, in which processors differ, into another model. Other recipes, among them the same one
-with another seed, are built on first use and kept in the user's cache.
+The models of conf/model are shipped with their weights in `embedded/`, so they are the same on every machine: a warm
+start of 800 steps amplifies rounding differences between processors into another model. Other recipes, including the
+same one with another seed, are built on first use and cached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlhf_cli.models.cache import made_once
 
 
 class TinyWarmStart(TypedDict):
-    """How a fresh model is trained once: `steps` optimizer steps on demonstrations of `worlds`, under a schedule."""
+    """The training of a fresh model: `steps` optimizer steps on demonstrations of `worlds`, with a schedule."""
 
     worlds: list[str]
     steps: int
@@ -34,7 +34,7 @@ class TinyWarmStart(TypedDict):
 
 
 class TinyBuild(TypedDict):
-    """The shape of a tiny model and how it is warm-started; None leaves it random. All of it is in the cache's key."""
+    """The shape of a tiny model and its warm start; None leaves it random. The cache key contains all of it."""
 
     hidden_size: int
     num_layers: int
@@ -45,22 +45,22 @@ class TinyBuild(TypedDict):
 
 
 Demonstration = dict[str, str]
-"""A demonstration holds `prompt` and `completion`, both texts."""
+"""A demonstration with `prompt` and `completion`, both texts."""
 
 EMBEDDED = Path(__file__).with_name("embedded")
-"""Holds a folder a model that is shipped; scripts/embedded_models.py makes them."""
+"""The folder with one subfolder per shipped model; scripts/embedded_models.py builds them."""
 RECIPE_FILE = "recipe.json"
-"""Says in such a folder which `build` it came of."""
-_RECIPE_VERSION = 2  # part of the cache key: raise it when the same settings build other weights
+"""The file in such a subfolder with the model's `build`."""
+_RECIPE_VERSION = 2  # part of the cache key: increase it when the same settings build other weights
 
 
 def tiny_model_path(
     build: TinyBuild, demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
 ) -> Path:
-    """Return the folder of the model that `build` describes: the shipped one, or one that is made on first use.
+    """Return the folder of the model that `build` describes: a shipped one, or one built on first use.
 
-    `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at
-    once: the first builds, the others wait.
+    `on_progress(step, steps)` is called during the warm start. Safe to call from several processes at once: the first
+    builds, the others wait.
     """
     for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
         if json.loads(recipe.read_text(encoding="utf-8")) == build:
@@ -75,7 +75,7 @@ def build_tiny_model(
     on_progress: Callable[[int, int], None],
     folder: Path,
 ) -> None:
-    """Write the model that `build` describes and its tokenizer into `folder`; equal builds are equal on one machine."""
+    """Write the model that `build` describes and its tokenizer into `folder`; deterministic on one machine."""
     tokenizer = byte_tokenizer(build["context_tokens"])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -101,7 +101,7 @@ def build_tiny_model(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread: sums that are split over several come out another way, and here that is another model."""
+    """Compute on one thread: the rounding of sums depends on the number of threads, and would change the model."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -117,7 +117,7 @@ def _warm_start(
     settings: TinyWarmStart,
     on_progress: Callable[[int, int], None],
 ) -> None:
-    """Minimise the next-token cross-entropy on the completions, by AdamW; the learning rate rises, then falls."""
+    """Minimise the next-token cross-entropy on the completions with AdamW; the learning rate rises, then falls."""
     steps = settings["steps"]
     rising = max(1, steps // 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)

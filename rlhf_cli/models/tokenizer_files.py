@@ -1,4 +1,4 @@
-"""Reads what the files of a tokenizer say, and counts tokens by them, without transformers and without torch."""
+"""Read tokenizer files and count tokens, without transformers or torch."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 EMBEDDED_TOKENIZER = Path(__file__).with_name("embedded") / "tiny"
-"""The folder of the tokenizer that every embedded model has."""
+"""The folder of the tokenizer shared by the embedded models."""
 _WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
-"""Classes that have only the special tokens that their files name; others bring some of their own."""
+"""Classes that only have the special tokens in their files; other classes define some themselves."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """A tokenizer as its folder has it: what `tokenizer_config.json` and `special_tokens_map.json` say together."""
+    """A tokenizer folder, with the merged `tokenizer_config.json` and `special_tokens_map.json`."""
 
     folder: Path
     settings: JsonTree
     where: str
 
     def special(self, name: str) -> str | None:
-        """Return a special token, `eos_token` for example, by its text; None where the files name none."""
+        """Return the text of a special token, for example `eos_token`, or None if the files do not define it."""
         token = self.settings.get(name)
         token = token.get("content") if isinstance(token, dict) else token
         return token if isinstance(token, str) and token else None
 
     def surely_lacks(self, name: str) -> bool:
-        """Return whether the tokenizer has no such token: some classes have one although no file says so."""
+        """Return whether the tokenizer has no such token; some classes define one without a file."""
         if self.special(name) is not None:
             return False
         return name in self.settings or self.settings.get("tokenizer_class", "") in _WITHOUT_DEFAULTS
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Return the template that conversations are written by; None where there is none."""
+        """Return the chat template, or None."""
         file = self.folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text(encoding="utf-8")
@@ -54,28 +54,28 @@ class TokenizerFiles:
             if former.is_file()
             else self.settings.get("chat_template")
         )
-        if isinstance(said, list):  # one a purpose, of which `default` is the one for conversations
+        if isinstance(said, list):  # one per purpose; `default` is for conversations
             named = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
             said = named.get("default")
         return said if isinstance(said, str) else None
 
     @cached_property
     def tokens(self) -> dict[str, int]:
-        """Return token -> id; empty where the folder has no tokenizer.json."""
+        """Return token -> id; empty without a tokenizer.json."""
         file = self.folder / "tokenizer.json"
         return token_ids(read_json(file, self.where)) if file.is_file() else {}
 
     @cached_property
     def added_tokens(self) -> list[JsonTree]:
-        """Return what tokenizer.json lists beside the vocabulary itself: dicts with `content` and `id`."""
+        """Return the added tokens of tokenizer.json: dicts with `content` and `id`."""
         file = self.folder / "tokenizer.json"
         listed = read_json(file, self.where).get("added_tokens") if file.is_file() else None
         return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
     def lengths(self, texts: Sequence[str], *, special_tokens: bool) -> list[int] | None:
-        """Return the number of tokens of each text, those around it counted in with `special_tokens`.
+        """Return the number of tokens of each text, including special tokens if `special_tokens`.
 
-        None where only transformers can tell: a folder without tokenizer.json.
+        Return None without a tokenizer.json, which only transformers can handle.
         """
         if self._fast is None:
             return None
@@ -90,7 +90,7 @@ class TokenizerFiles:
             return None
         try:
             return Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises its bare Exception
+        except Exception as error:  # the library raises a bare Exception
             raise ModelError(
                 "the tokenizer cannot be read",
                 where=self.where,
@@ -100,9 +100,9 @@ class TokenizerFiles:
 
 
 def read_tokenizer(folder: Path, *, where: str) -> TokenizerFiles:
-    """Return the tokenizer in a folder; `where` is the config key that errors name, of this and of what it is asked.
+    """Return the tokenizer in a folder; `where` is the config key for errors, also in its methods.
 
-    Raises ModelError for a file that is no JSON.
+    Raise ModelError if a file is not valid JSON.
     """
     settings: JsonTree = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -112,7 +112,7 @@ def read_tokenizer(folder: Path, *, where: str) -> TokenizerFiles:
 
 
 def read_json(file: Path, where: str = "model.path") -> JsonTree:
-    """Return the object in a JSON file of a model folder. Raises ModelError for anything else."""
+    """Return the object in a JSON file of a model folder. Raise ModelError for anything else."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

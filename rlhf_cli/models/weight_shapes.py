@@ -1,4 +1,4 @@
-"""Says how large the weights of a model are, tensor by tensor, without loading one. No torch."""
+"""List the shapes of a model's weights without loading them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlhf_cli.models.model_folders import TINY_VOCABULARY
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _LONGEST_HEADER = 100_000_000
-"""What safetensors itself refuses to exceed, in bytes."""
+"""The largest header that safetensors accepts, in bytes."""
 
 
 @dataclass(frozen=True)
 class WeightShape:
-    """A tensor of a model: its name, its shape, and how many bytes an element of it takes where it is stored."""
+    """A tensor of a model: its name, its shape, and its stored bytes per element."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,12 +24,12 @@ class WeightShape:
 
     @property
     def numel(self) -> int:
-        """Return the number of its elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 def stored_shapes(folder: Path) -> list[WeightShape] | None:
-    """Return the tensors of a model folder by the headers of its safetensors files; None where it has none of these."""
+    """Return the tensors in the headers of a folder's safetensors files, or None without such files."""
     shapes = []
     for file in sorted(folder.glob("*.safetensors")):
         try:
@@ -42,14 +42,14 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
                 if name != "__metadata__"
             ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # whoever loads it says what is wrong with it
+            return None  # loading the model reports the error
     return shapes or None
 
 
 def damaged_weights(folder: Path) -> str | None:
-    """Return what is wrong with the safetensors files of a model folder, None where nothing is or it has none.
+    """Return what is wrong with the safetensors files of a model folder, or None if they are intact or missing.
 
-    A file is as long as its header says; of what its index names every part is there.
+    Check that each file has the length in its header, and that every file listed in the index exists.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -79,7 +79,7 @@ def damaged_weights(folder: Path) -> str | None:
 
 
 def tiny_shapes(hidden_size: int, num_layers: int) -> list[WeightShape]:
-    """Return the tensors of the embedded Llama, whose MLP is four times as wide, and whose head is its embedding."""
+    """Return the tensors of the embedded Llama: the MLP is four times as wide, the head is the embedding."""
     h = hidden_size
     shapes = {"model.embed_tokens.weight": (TINY_VOCABULARY, h), "model.norm.weight": (h,)}
     for layer in range(num_layers):
