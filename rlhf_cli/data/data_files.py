@@ -121,7 +121,7 @@ def near_files(path: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir())
     matches = get_close_matches(path.name, names, n=3, cutoff=0.5)
     if matches:
-        return " or ".join(str(path.parent / match) for match in matches)
+        return ", or ".join(str(path.parent / match) for match in matches)
     below = [file for file in folder.glob("[!.]*/*") if file.suffix != ".json"]  # model folders are full of them
     files = [file for file in sorted([*folder.iterdir(), *below]) if file.is_file() and format_of(file) is not None]
     readable = [str(file.relative_to(folder)) for file in files]
