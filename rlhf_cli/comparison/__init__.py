@@ -1,1 +1,1 @@
-"""Puts runs side by side as values: read, named by what differs, grouped over seeds, estimated, judged in words."""
+"""Compare runs: read them, name them by their differences, group them over seeds, estimate, and state verdicts."""

@@ -1,4 +1,4 @@
-"""Compares runs: what is asked and what is read become one value that screens, files and pages draw."""
+"""Compare runs, and return one value that screens, files and pages render."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.suggest import nearest
 
 MOST_VALUES = 12
-"""So many values of a key are held each against each without being asked for: 66 differences a component."""
+"""Up to this many values of a key are compared pairwise by default: 66 differences per component."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a comparison is asked for; empty or None is left to what the runs are.
+    """The options of a comparison; empty or None means a default derived from the runs.
 
-    `on` are the metrics that a verdict is about, `by` the key whose values it tells apart, `baseline` the value that
-    the others are held against. `weights` is `a=1,b=0.2`. `metrics` take the place of what is shown, `front` of the
-    components whose front is found. A minus before a metric says that less is better.
+    `on` are the metrics of the verdict, `by` the key whose values it compares, `baseline` the value to compare the
+    others with. `weights` is `a=1,b=0.2`. `metrics` replaces the measures shown, `front` the components of the Pareto
+    front. A minus before a metric means that less is better.
     """
 
     on: tuple[str, ...] = ()
@@ -46,12 +46,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN where it has none).
+    """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN if missing).
 
-    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` says why there is no total, None
-    where there is one or none of the runs has rewards. `no_verdict` says why there is no verdict though settings
-    differ, and then `verdicts` is empty. `notes` are sentences about what a reader has to know: runs that do not count,
-    NaN.
+    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` is the reason why there is no
+    total, or None if there is one or no run has rewards. `no_verdict` is the reason why there is no verdict although
+    settings differ; `verdicts` is then empty. `notes` are sentences for the reader: runs that do not count, NaN.
     """
 
     asked: Asked
@@ -73,14 +72,14 @@ class Comparison:
 
     @property
     def comparisons(self) -> int:
-        """Return how many differences were decided together."""
+        """Return the number of differences in the family."""
         return sum(len(verdict.differences) for verdict in self.verdicts)
 
 
 def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names: Sequence[str] = ()) -> Comparison:
-    """Compare runs that were read together. `all_names` are metrics that were logged and not read, to suggest.
+    """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions.
 
-    Raises UserError for a metric, key, value or weight that no run has.
+    Raise UserError for a metric, key, value or weight that no run has.
     """
     asked = asked or Asked()
     grouped = group_over_seeds(runs)
@@ -126,7 +125,7 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
 
 
 def in_common(comparison: Comparison) -> list[str]:
-    """Return the labels of the measures that two runs or more have."""
+    """Return the labels of the measures that at least two runs have."""
     return [
         label
         for label, numbers in comparison.values.items()
@@ -135,7 +134,7 @@ def in_common(comparison: Comparison) -> list[str]:
 
 
 def total_in_words(comparison: Comparison) -> str | None:
-    """Return what the total is, or why there is none; None where no run has rewards."""
+    """Return how the total is defined or why there is none; None if no run has rewards."""
     if comparison.weights is not None:
         return f"total by --weights: {in_words(comparison.weights)}, of the raw means of all runs"
     if comparison.no_total is not None:
@@ -146,7 +145,7 @@ def total_in_words(comparison: Comparison) -> str | None:
 
 
 def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], all_names: Sequence[str]) -> Measure:
-    """`--on total` with --weights is the total that these make."""
+    """Return the measure of a word of `--on`; with --weights, `total` is the weighted total."""
     weighted = next((measure for measure in measures if measure.weights is not None), None)
     if word == "total" and weighted is not None:
         return weighted
@@ -154,7 +153,7 @@ def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], a
 
 
 def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
-    """Return what a verdict is about: the key that was asked for, else the only one that differs."""
+    """Return the key to compare: the `--by` key, else the only one that differs."""
     if asked.by is None:
         if len(grouped.axes) == 1:
             return grouped.axes[0]
@@ -185,7 +184,9 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
 
 
 def _why_no_verdict(asked: Asked, axis: Axis | None, grouped: Grouped) -> str | None:
-    """Return why nothing is judged of itself; what is asked about always is, else few values of several seeds are."""
+    """Return why there is no verdict by default. An explicit request always gets one, otherwise it needs several seeds
+    and few values.
+    """
     if asked.on or asked.by is not None or asked.baseline is not None or not grouped.axes:
         return None
     if all(len(setting.by_seed) < 2 for setting in grouped.settings):
@@ -227,7 +228,7 @@ def _front(
     estimates: Mapping[str, Mapping[str, Estimate]],
     all_names: Sequence[str],
 ) -> Front | None:
-    """Return the front over what was asked for, else over the first components that have a direction."""
+    """Return the front over `--front`, else over the first components."""
     by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
     if by and not 2 <= len(by) <= MOST_MEASURES:
         raise UserError(

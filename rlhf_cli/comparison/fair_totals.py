@@ -1,4 +1,4 @@
-"""Says whether the totals of runs are the same sum, and reads the one set of weights that makes them so."""
+"""Check whether the totals of runs are the same sum, and parse `--weights`, which makes them so."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAKES_THE_SCORE = ("fn", "model", "args", "offset", "clip", "gate", "with_eos",
 
 
 def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
-    """Return why the totals of these runs are not to be compared, None where they are the same sum.
+    """Return why the totals of these runs are not comparable, or None if they are the same sum.
 
-    A total holds its weights: with other weights the same answers have another total.
+    A total depends on its weights: with other weights the same answers have another total.
     """
     different = [key for key in differences(runs) if key.startswith(_MAKES_THE_TOTAL) and not is_seed(key)]
     if not different:
@@ -28,7 +28,7 @@ def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
 
 
 def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return a sentence for each component whose very score is not the same in all runs: other code or arguments."""
+    """Return one sentence per component whose score is defined differently between runs: other code or arguments."""
     said = []
     different = differences(runs)
     for name in reward_names(runs):
@@ -40,7 +40,7 @@ def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
 
 
 def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
-    """Return reward -> weight of `a=1,b=0.2`. Raises UserError for a name that no run has, or for no number."""
+    """Return reward -> weight of `a=1,b=0.2`. Raise UserError for an unknown reward or an invalid number."""
     names = reward_names(runs)
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -63,13 +63,13 @@ def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
 
 
 def in_words(weights: Mapping[str, float]) -> str:
-    """Return the sum that a set of weights makes: `1 correct + 0.2 brevity`."""
+    """Return the sum that the weights define: `1 correct + 0.2 brevity`."""
     terms = " ".join(f"{'-' if weight < 0 else '+'} {abs(weight):g} {name}" for name, weight in weights.items())
     return terms.removeprefix("+ ")
 
 
 def lacking(weights: Mapping[str, float], runs: Sequence[LoggedRun]) -> list[str]:
-    """Return a sentence for each run without all components that are weighed: it has no such total."""
+    """Return one sentence per run that lacks a weighted component and so has no total."""
     said = []
     for run in runs:
         missing = [name for name in weights if f"rewards/{name}/mean" not in run.metrics]

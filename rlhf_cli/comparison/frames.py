@@ -1,4 +1,4 @@
-"""Gives runs and their metrics as pandas' frames, for notebooks: `rlhf_cli.load_runs("runs/quickstart")`."""
+"""Return runs and their metrics as pandas frames for notebooks: `rlhf_cli.load_runs("runs/quickstart")`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Place = str | os.PathLike[str]
 class LoadedRuns:
     """Runs that were read together.
 
-    `runs` has a row a run, indexed by its name (what differs: `weight=0.5,seed=2`), with the columns `place`, `state`,
-    `step`, `max_steps`, `trainer`, and one for each configuration key that differs, under its full name.
-    `metrics` has a row for each run, step and log event, indexed by `run` and `step`, a float column for each metric,
-    NaN where an event lacks it or was null. `problems` say which folders could not be read, and why.
+    `runs` has one row per run, indexed by its name (the differences: `weight=0.5,seed=2`), with the columns `place`,
+    `state`, `step`, `max_steps`, `trainer`, and one for each configuration key that differs, under its full name.
+    `metrics` has one row per run, step and log event, indexed by `run` and `step`, and one float column per metric, NaN
+    if the event lacks it or logged null. `problems` are the errors for folders that could not be read.
     """
 
     runs: pd.DataFrame
@@ -46,15 +46,15 @@ class LoadedRuns:
     logged: tuple[LoggedRun, ...]
 
     def compare(self, asked: Asked | None = None) -> Comparison:
-        """Return what `rlhf compare` says of these runs, as values."""
+        """Return the result of `rlhf compare` for these runs."""
         return compare(self.logged, asked)
 
 
 def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRuns:
     """Read the runs in these places into frames; `metrics` are the names to read, None for all.
 
-    Raises RunError for a place that holds no run at all; a run that cannot be read is among the problems, and so is,
-    with a warning, a metric that no run has.
+    Raise RunError for a place without runs. A run that cannot be read is added to the problems. A metric that no run
+    has is added too, with a warning.
     """
     import pandas as pd
 
@@ -96,7 +96,7 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
 def _logged_by_none(
     metrics: Sequence[str], runs: Sequence[LoggedRun], folders: Iterable[RunFolder]
 ) -> Iterator[RunError]:
-    """Yield an error for every metric that was asked for and that no run has, with the nearest that some run has."""
+    """Yield an error for every requested metric that no run has, with the most similar existing name."""
     absent = [name for name in metrics if all(name not in run.metrics for run in runs)]
     if not absent or not runs:
         return
@@ -112,7 +112,7 @@ def _logged_by_none(
 
 
 def _of_run(metrics: MetricColumns) -> pd.DataFrame:
-    """Put the series of one run side by side, by step; the n-th event of a step that has several is the n-th row."""
+    """Combine the series of one run by step; the n-th event of a step with several events is the n-th row."""
     import pandas as pd
 
     columns = []

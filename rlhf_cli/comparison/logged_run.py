@@ -1,4 +1,4 @@
-"""Reads run folders as what a comparison needs of them: settings, state, logged metrics, evaluations."""
+"""Read run folders for a comparison: settings, state, logged metrics, evaluations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from rlhf_cli.runs.run_status import FINISHED, read_status
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as it was configured and what it logged.
+    """The configuration and the logs of a run.
 
-    `name` says what differs among the runs that were read together. `place` is where it lies as a user would type it,
-    `folder` None for a run that was read from wandb. `settings` maps dotted key -> value for the whole configuration,
-    `choices` the groups that were chosen, `weights` reward -> its weight, None where it follows a schedule.
-    `evaluations` maps the name of an evaluation -> its figures. `starting_model` is the hash of the weights or the
-    hub's commit that training began with.
+    `name` shows the differences from the runs read with it. `place` is its path as a user would type it; `folder` is
+    None for a run from wandb. `settings` maps dotted key -> value for the whole configuration, `choices` the selected
+    config groups, `weights` reward -> its weight, None for a schedule. `evaluations` maps the name of an evaluation ->
+    its figures. `starting_model` is the hash of the weights or the hub commit at the start of training.
     """
 
     name: str
@@ -43,7 +42,7 @@ class LoggedRun:
     provenance: JsonTree = field(default_factory=dict)
     starting_model: str | None = None
     swept: Sequence[str] = ()
-    """The keys that its sweep varied, as they were typed; empty for a run of its own or of an older sweep."""
+    """The keys that its sweep varied, as typed; empty for a run without a sweep or of an older sweep."""
 
     @property
     def is_finished(self) -> bool:
@@ -52,9 +51,9 @@ class LoggedRun:
 
 
 def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> tuple[list[LoggedRun], list[RunError]]:
-    """Return the runs that can be read, named by what differs among them, and what is wrong with the others.
+    """Return the readable runs, named by their differences, and the errors of the others.
 
-    `wanted` says which metrics are read, None for all: of a thousand runs a few are enough.
+    `wanted` selects the metrics to read, None for all: for a thousand runs a few are enough.
     """
     runs: list[LoggedRun] = []
     problems: list[RunError] = []
@@ -71,12 +70,12 @@ def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> 
 
 
 def named(runs: list[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs under names that say what differs among them: `weight=0.5,seed=2`."""
+    """Return the runs, named by their differences: `weight=0.5,seed=2`."""
     return [replace(run, name=name) for run, name in zip(runs, names_of(runs), strict=True)]
 
 
 def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
-    """Return the components that the runs have configured or logged, in the order of the first that has each."""
+    """Return the components that the runs configured or logged, in the order of first occurrence."""
     found: dict[str, None] = {}
     for run in runs:
         found.update(dict.fromkeys(run.weights))
@@ -87,7 +86,7 @@ def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
 
 
 def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) for every leaf of a configuration; lists are leaves, and so are empty sections."""
+    """Yield (dotted key, value) for every leaf of a configuration; lists and empty sections are leaves."""
     if isinstance(node, dict) and node:
         for name, value in node.items():
             yield from flat(value, f"{prefix}.{name}" if prefix else str(name))
@@ -96,7 +95,7 @@ def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def weights_of(config: JsonTree) -> dict[str, float | None]:
-    """Return reward -> its weight by a configuration, None for one that moves during the run."""
+    """Return reward -> weight of a configuration, None for a scheduled weight."""
     weights: dict[str, float | None] = {}
     for name in section(config, "rewards"):
         weight = section(section(config, "rewards"), name).get("weight", 1.0)

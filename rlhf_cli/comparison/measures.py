@@ -1,4 +1,4 @@
-"""Says what runs are compared by: raw components, a total where it is fair, KL, length, truncation, evaluations."""
+"""Define the measures of a comparison: raw components, a total if fair, KL, length, truncation, evaluations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.suggest import nearest
 
 COMPONENT, TOTALS, COST, LEARNT, HELD_OUT, ASKED = "component", "total", "cost", "learnt", "held out", "asked"
-"""The kinds of measures, in the order in which they are shown."""
+"""The kinds of measures, in display order."""
 
 _OF_ANSWERS = re.compile(r"^eval_((greedy|sampled)/(total|rewards/)|(pass|maj)@)|^rewards/[^/]+/(mean|effective_mean)$")
-"""What rewards came to: more is better, whatever they are called."""
+"""Reward means, of which more is better whatever the reward's name."""
 _LESS = re.compile(
     r"(^|[/_ ])(loss|kl|perplexity|ece|errors|timeouts|excluded|seconds|clipped_ratio|truncated|grad_norm|"
     r"frac_reward_zero_std)($|[/_ ])|^kl/|truncation/fraction$"
@@ -38,17 +38,17 @@ _SIGN_OF_FIGURE = {
     **{f"{part}/tokens": 0 for part in (GREEDY, SAMPLED)},
     **{"log_loss": -1, "ece": -1},
 }
-"""Figures of evaluation files of which more is not better, by their whole names: a reward may be `not_truncated`."""
+"""Full names of evaluation figures of which more is not better. Full, since a reward may be called `not_truncated`."""
 _SHOWN = frozenset({TOTAL, *_KL, _LENGTH, *_TRUNCATED, *_LEARNT})
 _RAW = re.compile(r"^rewards/[^/]+/mean$")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that every run may have. `sign` is 1 where more is better, -1 where less is, 0 where neither is.
+    """A number that every run may have. `sign` is 1 if more is better, -1 if less is, 0 if neither.
 
-    `metric` is a logged name. Of an `evaluation` (the name of a file in RUN/eval) it is one of its figures. With
-    `weights` it is none: the number is the sum of the metrics that `weights` names, each times its weight.
+    `metric` is a logged name. With `evaluation` (the name of a file in RUN/eval) it is one of its figures. With
+    `weights` it is unused: the number is the weighted sum of the metrics in `weights`.
     """
 
     label: str
@@ -60,14 +60,14 @@ class Measure:
 
     @property
     def direction(self) -> str:
-        """Return which way is better, in words."""
+        """Return which direction is better, in words."""
         return {1: "more is better", -1: "less is better", 0: "neither more nor less is better"}[self.sign]
 
     def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
-        """Return the number of a run, NaN where it has none. Of held-out metrics it is the latest that is a number.
+        """Return the number of a run, or NaN. For held-out metrics, use the latest finite value.
 
-        What has no better direction has no best stretch: there it is the end. The best stretch of a weighted total is
-        that of the sum: its parts are seldom at their best together, and one of a negative weight is so at its least.
+        A metric without a better direction has no best window, so use its end. The best window of a weighted total is
+        that of the sum: its parts seldom peak together, and a part with a negative weight is best at its minimum.
         """
         if self.weights is not None and window.kind == BEST:
             total = run.metrics.weighted(self.weights)
@@ -84,7 +84,7 @@ class Measure:
 
 
 def number_of(metrics: MetricColumns, metric: str, window: Window, *, sign: int = 1, up_to: int | None = None) -> float:
-    """Return what a window of a logged metric comes to, NaN where it has no number; see `Measure.of`."""
+    """Return the value of a logged metric in a window, or NaN; see `Measure.of`."""
     series = metrics.series(metric)
     if up_to is not None:
         series = series.up_to(up_to)
@@ -97,16 +97,17 @@ def number_of(metrics: MetricColumns, metric: str, window: Window, *, sign: int 
 
 
 def is_shown(metric: str) -> bool:
-    """Return whether a metric is compared without being asked for: what has to be read of many runs."""
+    """Return whether a metric is compared by default, and so must be read for every run."""
     return metric in _SHOWN or _RAW.match(metric) is not None or _EVALUATED.match(metric) is not None
 
 
 def default_measures(
     runs: Sequence[LoggedRun], *, no_total: str | None, weights: Mapping[str, float] | None
 ) -> list[Measure]:
-    """Return what runs are compared by where nothing is asked for, of what any of them has.
+    """Return the measures to compare by default that at least one run has.
 
-    `no_total` says why totals are not comparable, None where they are; `weights` (reward -> weight) makes one.
+    `no_total` is the reason why totals are not comparable, or None; `weights` (reward -> weight) defines a comparable
+    one.
     """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
@@ -127,15 +128,15 @@ def default_measures(
 
 
 def weighted_total(weights: Mapping[str, float]) -> Measure:
-    """Return the total that one set of weights makes of the raw components of every run."""
+    """Return the total of the raw components with one set of weights for all runs."""
     metrics = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
     return Measure("total by --weights", "", TOTALS, weights=metrics)
 
 
 def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> Measure:
-    """Return what `correct`, `-kl`, `total` or a logged name means; a minus says that less is better.
+    """Return the measure for `correct`, `-kl`, `total` or a logged name; a minus means that less is better.
 
-    Raises UserError, with the nearest name and what the runs have in common, for what no run has.
+    Raise UserError, with the most similar name and the default measures, if no run has it.
     """
     name = word.removeprefix("-")
     logged = dict.fromkeys(metric for run in runs for metric in run.metrics)
@@ -150,7 +151,7 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
 
 
 def sign_of(metric: str) -> int:
-    """Return 1 where more of a metric is better, -1 where less is, 0 where its name does not say."""
+    """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not tell."""
     if _LESS.search(metric) and not _OF_ANSWERS.search(metric):
         return -1
     return 1 if _MORE.search(metric) else 0
@@ -189,7 +190,7 @@ def _order_of_evaluated(name: str) -> tuple[int, str]:
 
 
 def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[Measure]:
-    """Return the figures of the evaluation that most runs have, of several the newest."""
+    """Return the figures of the evaluation that most runs have, the newest of several."""
     names = [name for run in runs for name in run.evaluations]
     if not names:
         return []

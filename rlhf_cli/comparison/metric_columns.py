@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl as columns, fast enough for a thousand runs: one array a metric, and only of those asked for."""
+"""Read metrics.jsonl into one array per selected metric, fast enough for a thousand runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import unreadable
 
 Wanted = Callable[[str], bool]
-"""Says of the name of a metric whether it is to be read."""
+"""Return whether to read the metric of this name."""
 
 _NUMBERS = (int, float)
 _PLAIN = frozenset({int, float, type(None)})
@@ -30,7 +30,7 @@ _NOT_METRICS = ("step", "time_s")
 
 @dataclass(frozen=True)
 class Series:
-    """Holds one metric of a run. `steps` and `values` are of equal length, NaN where the run logged null."""
+    """One metric of a run. `steps` and `values` have equal length, NaN if the run logged null."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Series:
         return len(self.values)
 
     def up_to(self, step: int) -> Series:
-        """Return the part of the series that was logged at this step or before."""
+        """Return the part of the series up to this step, inclusive."""
         kept = self.steps <= step
         return Series(self.steps[kept], self.values[kept])
 
@@ -49,7 +49,7 @@ NO_SERIES = Series(np.empty(0, dtype=np.int64), np.empty(0))
 
 @dataclass(frozen=True)
 class MetricColumns(Mapping[str, Series]):
-    """Maps metric -> its series, in the order in which they were first logged. `num_events` counts the whole file."""
+    """A mapping metric -> series, in the order of first occurrence. `num_events` counts the whole file."""
 
     by_name: Mapping[str, Series] = field(default_factory=dict)
     num_events: int = 0
@@ -65,13 +65,13 @@ class MetricColumns(Mapping[str, Series]):
         return len(self.by_name)
 
     def series(self, name: str) -> Series:
-        """Return the series of a metric, an empty one where it was never logged."""
+        """Return the series of a metric, empty if it was never logged."""
         return self.by_name.get(name, NO_SERIES)
 
     def weighted(self, weights: Mapping[str, float]) -> Series:
-        """Return the sum of several metrics, each times its weight, at the steps that logged all of them.
+        """Return the weighted sum of several metrics at the steps that logged all of them.
 
-        It is NaN where one of them is.
+        It is NaN if one of them is.
         """
         parts = [self.series(name) for name in weights]
         if not parts:
@@ -85,10 +85,10 @@ class MetricColumns(Mapping[str, Series]):
 
 
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
-    """Read a metrics.jsonl; `wanted` is None for every metric. A file that is not there has none.
+    """Read a metrics.jsonl; `wanted` is None for every metric. A missing file gives no metrics.
 
-    A last line that a kill cut is passed over, and so is a tail of zeros. Raises RunError for any other line that is no
-    event, as `runs/metrics_file.read_metrics` does.
+    Ignore an incomplete last line of a killed process, and trailing zero bytes. Raise RunError for any other invalid
+    line, like `runs/metrics_file.read_metrics`.
     """
     try:
         with path.open("rb") as stream:
@@ -100,10 +100,11 @@ def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
 
 
 def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricColumns:
-    """Return the columns of log events that have a `step` each; what is neither a number nor null is left out.
+    """Return the columns of log events, each with a `step`; ignore values that are neither numbers nor null.
 
-    Most events of a run have the same names in the same order. What is wanted of such a shape is looked up once, and an
-    event is let go as soon as its numbers are taken: a thousand events of a run no longer fit the processor's cache.
+    Most events of a run have the same names in the same order, so the wanted names are looked up once per such shape.
+    An event is freed as soon as its numbers are read: a thousand events of a run no longer fit into the processor's
+    cache.
     """
     shapes: dict[tuple[str, ...], _Shape] = {}
     count = 0
@@ -120,18 +121,18 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
 
 
 class _Shape:
-    """The events with the same names in the same order: of each its number, step and what is wanted of it."""
+    """The events with the same names in the same order: their numbers, steps and wanted values."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
         self.steps: list[int] = []
         self._numbers: list[int] = []
         self._rows: list[tuple[object, ...]] = []
-        # Of a single name itemgetter gives no tuple; asked for the step as well it always does.
+        # itemgetter returns a tuple only for several names, so always include the step.
         self._get = itemgetter("step", *names)
 
     def add(self, number: int, event: Event) -> None:
-        """Take what is wanted of the event of this number."""
+        """Add the wanted values of an event."""
         row = self._get(event) if self.names else (event["step"],)
         step = row[0]
         assert isinstance(step, int | float)
@@ -140,7 +141,7 @@ class _Shape:
         self._rows.append(row)
 
     def table(self) -> dict[str, _Part]:
-        """Return name -> (numbers of the events, steps, values)."""
+        """Return name -> (event numbers, steps, values)."""
         numbers, steps = np.array(self._numbers), np.array(self.steps)
         if set(map(type, chain.from_iterable(self._rows))) <= _PLAIN:
             values = np.array(self._rows, dtype=np.float64)
@@ -154,7 +155,7 @@ class _Shape:
 
 
 def _joined(parts: list[_Part]) -> Series:
-    """Return one series of the parts that events of several shapes have, in the order of the events."""
+    """Return one series from the parts of several shapes, in the order of the events."""
     if len(parts) == 1:
         return Series(parts[0][1], parts[0][2])
     numbers, steps, values = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -167,7 +168,7 @@ def _is_kept(name: str, wanted: Wanted | None) -> bool:
 
 
 def _events(lines: Iterable[bytes], path: Path) -> Iterator[Event]:
-    """Yield the events of all lines but a last one that was cut. Raises RunError for a line that is none."""
+    """Yield the events of all lines except an incomplete last one. Raise RunError for any other invalid line."""
     broken: tuple[int, bytes] | None = None
     for number, line in enumerate(lines, start=1):
         event = _event(line)
@@ -176,7 +177,7 @@ def _events(lines: Iterable[bytes], path: Path) -> Iterator[Event]:
         elif bare := line.strip(b"\0 \t\r\n"):
             if broken is not None or not bare.startswith(b"{") or bare.endswith(b"}"):
                 raise _damaged(path, *(broken or (number, line)))
-            broken = number, line  # a last one that a kill cut, if nothing follows
+            broken = number, line  # incomplete last line of a killed process, if no event follows
 
 
 def _damaged(path: Path, number: int, line: bytes) -> RunError:
@@ -185,7 +186,7 @@ def _damaged(path: Path, number: int, line: bytes) -> RunError:
 
 
 def _event(line: bytes) -> Event | None:
-    """Return the event of a line, None where it is none. What orjson refuses (NaN, an odd number) json may know."""
+    """Return the event of a line, or None. Fall back to json for values that orjson rejects (NaN, unusual numbers)."""
     try:
         event = orjson.loads(line)
     except ValueError:

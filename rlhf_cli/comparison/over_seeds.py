@@ -1,8 +1,8 @@
-"""Estimates what a setting is worth from its seeds: a mean with Student's interval, or the interquartile mean.
+"""Estimate a setting's value from its seeds: a mean with Student's interval, or the interquartile mean.
 
-The interquartile mean and its stratified bootstrap are those of Agarwal et al., Deep Reinforcement Learning at the Edge
-of the Statistical Precipice (arXiv 2108.13264), section 4.3: runs are drawn with replacement within each stratum, and
-the interval is the percentile one. No random number of it differs between two calls.
+The interquartile mean and its stratified bootstrap follow Agarwal et al., Deep Reinforcement Learning at the Edge of
+the Statistical Precipice (arXiv 2108.13264), section 4.3: runs are drawn with replacement within each stratum, and the
+interval is the percentile one. The random numbers are the same in every call.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rlhf_cli.numerics.intervals import LEVEL, Estimate, student
 MEAN, IQM = "mean", "iqm"
 ESTIMATORS = (MEAN, IQM)
 ENOUGH_FOR_BOOTSTRAP = 10
-"""Below so many seeds the percentile bootstrap holds clearly less often than it says: scripts/bench/verdicts.py."""
+"""Below this many seeds, the coverage of the percentile bootstrap is clearly too low: scripts/bench/verdicts.py."""
 
 _TRIMMED = 0.25
 _DRAWS = 5000
 
 
 def estimate(values: Sequence[float], estimator: str = MEAN) -> Estimate:
-    """Return the estimate over seeds; values that are no number are left out.
+    """Return the estimate over seeds, ignoring values that are not finite.
 
-    One seed has no interval, for nothing says how much another would differ. Equal values have none either: that three
-    seeds came out the same is not certainty.
+    One seed has no interval, because its variance is unknown. Equal values have no interval either: three identical
+    seeds are not certainty.
     """
     kept = [value for value in values if math.isfinite(value)]
     if estimator == IQM:
@@ -53,7 +53,7 @@ def interquartile(strata: Sequence[Sequence[float]], *, draws: int = _DRAWS, see
 
 
 def _trimmed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each row the mean without its lowest and highest quarter, rounded down, as scipy.stats.trim_mean."""
+    """Return each row's mean without its lowest and highest quarter, rounded down, as scipy.stats.trim_mean."""
     cut = int(_TRIMMED * rows.shape[1])
     mean: NDArray[np.float64] = np.sort(rows)[:, cut : rows.shape[1] - cut].mean(axis=1)
     return mean

@@ -1,16 +1,16 @@
-"""Takes differences between values of one key seed by seed, and decides which of them are beyond doubt.
+"""Compute differences between values of one key seed by seed, and decide which are significant.
 
-Runs of one seed share their prompts, their sampling and often their starting model, so what a seed adds to both
-cancels in their difference. Of n common seeds the difference has the paired t interval, d ± t(n - 1) s / sqrt(n).
+Runs of one seed share their prompts, their sampling and often their starting model, so the effect of a seed on both
+cancels in their difference. Over n common seeds the difference has the paired t interval, d ± t(n - 1) s / sqrt(n).
 
-Everything that is decided together is one family of m comparisons, and Bonferroni's intervals (each leaves out its own
-with 5 % / m) all hold at once at least 95 times in a hundred, whatever the comparisons have to do with one another. The
-decision is read off them: beyond doubt is what leaves out zero. Holm's test would decide a little more, but intervals
-that agree with it end at zero for whatever it rejects (Strassburger and Bretz 2008, Statistics in Medicine 27:4914;
-Guilbaud 2008, Biometrical Journal 50:678) and could no longer say by how much one is better.
+All differences decided together form one family of m comparisons. Bonferroni's intervals, each with level 1 - 5 % / m,
+all hold at once at least 95 times in a hundred, whatever the dependence between the comparisons. A difference is
+significant if its interval excludes zero. Holm's test would reject slightly more, but intervals consistent with it end
+at zero for every rejected hypothesis (Strassburger and Bretz 2008, Statistics in Medicine 27:4914; Guilbaud 2008,
+Biometrical Journal 50:678), so they could not show how much better one value is.
 
-How many seeds would be enough: power by the noncentral t distribution, as if the difference and its deviation were
-exactly those that were seen.
+The required number of seeds comes from the power of the noncentral t distribution, assuming that the observed
+difference and deviation are exact.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from statistics import fmean, stdev
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8
-"""How often the seeds that are said to be enough would show a difference of the size that was seen."""
+"""The required power: how often this many seeds would detect a difference of the observed size."""
 
 MOST_SEEDS = 1000
 BETTER, WORSE, UNDECIDED, EQUAL, IMPOSSIBLE = "better", "worse", "undecided", "equal", "impossible"
 
 Values = Mapping[str, Mapping[str, float]]
-"""Maps value of the key -> seed -> what was measured."""
+"""Map value of the key -> seed -> measured value."""
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """What `value` has more than `other`, over their common seeds, in units of the metric.
+    """The difference `value` - `other` over their common seeds, in units of the metric.
 
-    `difference` has the interval that holds together with all others of its family; `degrees` are those of its t,
-    `effect` is d / s (None without a deviation), `p_value` that of the one comparison alone, `p_adjusted` times their
-    number, at most 1. `outcome` is about `value`: better, worse, undecided, equal in every seed, or impossible to say.
+    `difference` has the simultaneous interval of its family; `degrees` are those of its t, `effect` is d / s (None
+    without a deviation), `p_value` is for this comparison alone, `p_adjusted` is multiplied by the number of
+    comparisons, at most 1. `outcome` is about `value`: better, worse, undecided, equal in every seed, or impossible to
+    decide.
     """
 
     value: str
@@ -59,8 +60,9 @@ class PairedDifference:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Return how many seeds would probably decide what is undecided; None where nothing is, or a thousand are not
-        enough.
+        """Return how many seeds would probably decide an undecided difference.
+
+        Return None if it is decided or if a thousand seeds are not enough.
         """
         if self.outcome != UNDECIDED or self.effect is None:
             return None
@@ -68,14 +70,14 @@ class PairedDifference:
 
 
 def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
-    """Return what is compared with what: each value with the baseline, without one each with each."""
+    """Return the pairs to compare: each value with the baseline, or all pairs without one."""
     if baseline is not None:
         return [(value, baseline) for value in values if value != baseline]
     return [(later, earlier) for earlier, later in combinations(values, 2)]
 
 
 def paired_difference(values: Values, value: str, other: str, *, sign: int, comparisons: int) -> PairedDifference:
-    """Compare two values of a key. `sign` is -1 where less is better, else 1; `comparisons` is the family's m."""
+    """Compare two values of a key. `sign` is -1 if less is better, else 1; `comparisons` is the family's m."""
     here, there = values.get(value, {}), values.get(other, {})
     seeds = tuple(seed for seed in here if seed in there and math.isfinite(here[seed]) and math.isfinite(there[seed]))
     gaps = [here[seed] - there[seed] for seed in seeds]
@@ -106,26 +108,26 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
 
 
 def two_sided_p(t: float, degrees: int) -> float:
-    """Return how probable a t statistic at least this far from zero is where there is no difference."""
+    """Return the probability of a t statistic at least this far from zero under the null hypothesis."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(degrees, -abs(t)))
 
 
 def power_of(effect: float, num_seeds: int, *, comparisons: int = 1) -> float:
-    """Return how often the interval over so many seeds would leave out zero on the right side, were d / s this one."""
+    """Return the probability that the interval over `num_seeds` excludes zero on the right side, for this d / s."""
     from scipy.special import nctdtr
 
     critical = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), num_seeds - 1)
     shift = abs(effect) * math.sqrt(num_seeds)
     missed = float(nctdtr(num_seeds - 1, shift, critical))
-    if math.isnan(missed):  # SciPy's series does not converge far out, where the answer is 0 or 1
+    if math.isnan(missed):  # SciPy's series does not converge in the far tail, where the answer is 0 or 1
         missed = 0.0 if shift > critical else 1.0
     return 1 - missed
 
 
 def seeds_needed(effect: float, *, comparisons: int = 1) -> int | None:
-    """Return the least number of seeds whose power is 80 %, None where not even a thousand are enough."""
+    """Return the smallest number of seeds with a power of 80 %, or None if a thousand are not enough."""
     if effect == 0 or power_of(effect, MOST_SEEDS, comparisons=comparisons) < POWER:
         return None
     enough, too_few = MOST_SEEDS, 1

@@ -1,4 +1,4 @@
-"""Finds the settings that no other is better than in everything: the Pareto front of two or three measures."""
+"""Find the settings that are not dominated by another: the Pareto front of two or three measures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MOST_MEASURES = 3
 
 @dataclass(frozen=True)
 class Front:
-    """Settings by their means over seeds. `by` names the measures, `means` maps setting -> a number for each.
+    """Settings by their means over seeds. `by` lists the measures, `means` maps setting -> one number per measure.
 
-    `best` are on the front, `dominated` maps each other setting -> one on the front that is at least as good in
-    everything and better in something, `unplaced` -> the measures that it lacks.
+    `best` are on the front. `dominated` maps each other setting -> one on the front that is at least as good in all
+    measures and better in one. `unplaced` maps a setting -> the measures that it lacks.
     """
 
     by: tuple[str, ...]
@@ -25,7 +25,7 @@ class Front:
 
 
 def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> Front:
-    """Return the front; `signs` are 1 where more is better and -1 where less is. Equal settings share their fate."""
+    """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
     unplaced = {
         name: tuple(label for label, value in zip(by, values, strict=True) if not math.isfinite(value))
         for name, values in means.items()

@@ -1,4 +1,4 @@
-"""Reads the figures of a run's own evaluations, RUN/eval/NAME.json, as `rlhf eval` wrote them."""
+"""Read the figures of a run's own evaluations, RUN/eval/NAME.json, written by `rlhf eval`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlhf_cli.runs.evaluations import POLICY
 from rlhf_cli.runs.run_folder import RunFolder
 
 Figures = Mapping[str, float]
-"""Maps what was measured -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `win rate`, `accuracy`."""
+"""Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `win rate`, `accuracy`."""
 
 
 def read_figures(folder: RunFolder) -> dict[str, Figures]:
-    """Return the name of an evaluation -> its figures, the newest first; a file that is none is passed over."""
+    """Return name of an evaluation -> its figures, newest first; ignore invalid files."""
     found: list[tuple[float, str, Figures]] = []
     for file in (folder.path / "eval").glob("*.json"):
         try:

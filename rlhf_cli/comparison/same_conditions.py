@@ -1,7 +1,6 @@
-"""Decides whether values of a key were run under the same conditions: as many steps, as many rows, one data set, one
-model.
+"""Check whether values of a key were run under the same conditions: steps, rows per step, data and model.
 
-A difference between runs of 12 and of 25 steps says nothing about a weight that changed as well.
+A difference between runs of 12 and of 25 steps is no evidence about a weight that also changed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _NOT_SET = "not set"
 _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", MODEL: "model differs"}
 
 Conditions = Mapping[tuple[str, str], str]
-"""Maps (condition, name of a key or of a fact) -> its value as text."""
+"""Map (condition, name of a key or of a fact) -> its value as text."""
 
 
 def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str | None:
-    """Return why there is no verdict on a key: what else differs between its values; None where the verdict is fair.
+    """Return why a verdict on a key would be unfair: the other conditions that differ; None if it is fair.
 
-    Only runs of one seed that agree in every other key are compared. A key that is itself a condition (a sweep over
-    models) is judged by it.
+    Only compare runs of one seed that agree in every other key. If the key is itself a condition (a sweep over models),
+    that condition may differ.
     """
     pairs = list(_compared(grouped, axis, baseline))
     if not pairs:
@@ -52,7 +51,7 @@ def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str
 
 
 def conditions_apart(grouped: Grouped) -> list[str]:
-    """Return the conditions in which settings differ, where not every setting was run under each of them."""
+    """Return the conditions in which settings differ, unless every setting was run under all of them."""
     of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
     found = {condition for conditions in of_axis.values() for condition in conditions}
     cells = {
@@ -68,7 +67,7 @@ def conditions_apart(grouped: Grouped) -> list[str]:
 
 
 def why_not_one_of(grouped: Grouped) -> str:
-    """Return why there is no verdict where several keys differ, and which of them `--by` gives one on."""
+    """Return why there is no verdict if several keys differ, and a `--by` key that would give one."""
     shorts = [axis.short for axis in grouped.axes]
     keys = f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)})"
     reasons = [why_unfair(grouped, axis) for axis in grouped.axes]
@@ -77,7 +76,7 @@ def why_not_one_of(grouped: Grouped) -> str:
 
 
 def _compared(grouped: Grouped, axis: Axis, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
-    """Yield pairs of runs of one seed that differ in the axis alone: the first, or the baseline, with each other."""
+    """Yield pairs of runs of one seed that differ only in the axis: the first, or the baseline, with each other one."""
     alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
     for setting in grouped.settings:
         rest = tuple(text for key, text in setting.values.items() if key != axis.key)
@@ -110,7 +109,7 @@ def _conditions(run: LoggedRun) -> Conditions:
 
 
 def _rows_a_step(run: LoggedRun) -> int | None:
-    """Return how many rows an optimizer step learns from, None where the number of processes is not known."""
+    """Return the number of rows per optimizer step, or None if the number of processes is unknown."""
     processes = run.provenance.get("world_size")
     factors = [
         run.settings.get("trainer.args.per_device_train_batch_size", _TRL_BATCH),
@@ -126,7 +125,7 @@ def _rows_a_step(run: LoggedRun) -> int | None:
 
 
 def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield (condition, name, both values); a fact (a hash, a count) that only one of them knows is no difference."""
+    """Yield (condition, name, both values); a fact (a hash, a count) that only one of them has is no difference."""
     for condition, name in {**first, **second}:
         texts = [one.get((condition, name), _NOT_SET) for one in (first, second)]
         if texts[0] != texts[1] and not (_NOT_SET in texts and " " in name):

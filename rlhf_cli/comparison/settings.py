@@ -1,4 +1,4 @@
-"""Gathers runs that differ in nothing but their seed into one setting."""
+"""Group runs that differ only in their seed into settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rlhf_cli.runs.run_status import told_state
 class Setting:
     """Runs that differ only in seeds.
 
-    `name` says what sets the setting apart (`weight=0.5`), `values` maps the axis' key -> its value as text.
-    `by_seed` maps seed -> the run that counts; `left_out` holds the others with why, in words.
+    `name` shows the difference from other settings (`weight=0.5`), `values` maps the axis' key -> its value as text.
+    `by_seed` maps seed -> the run that counts; `left_out` maps the other runs -> the reason, in words.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Grouped:
-    """All runs as settings. `axes` are what settings differ in, `seeds` what the runs of one may differ in.
+    """All runs as settings. `axes` are the differences between settings, `seeds` the seed keys that differ.
 
-    `runs` holds all that were grouped, and `up_to` the step that curves are read to: the last that all reached, where
-    no run has finished; None where finished runs are compared to their ends.
+    `runs` are all grouped runs. `up_to` is the last step of the curves to compare: the last step that all runs reached
+    if no run has finished, else None.
     """
 
     settings: list[Setting]
@@ -57,8 +57,8 @@ class Grouped:
 def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
     """Return the runs as settings, in the order of their values.
 
-    Only runs that finished count where any has: one that stopped at step 12 of 120 would drag its setting down. Where
-    none has, all that logged something count, up to the last step that all of them reached.
+    If any run has finished, only finished runs count, because a run that stopped at step 12 of 120 would lower its
+    setting's mean. Otherwise all runs with log events count, up to the last step that all of them reached.
     """
     found = axes(runs) if len(runs) > 1 else []
     of_settings, of_seeds = [axis for axis in found if not axis.is_seed], [axis for axis in found if axis.is_seed]
@@ -100,7 +100,7 @@ def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
 
 
 def _end(run: LoggedRun, at: str = "") -> str:
-    """Return what became of a run in one line; `rlhf why` has the rest of its last words."""
+    """Return how a run ended in one line; `rlhf why` shows the rest."""
     told, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
     return told + at + (f": {reason}" if reason and told == run.state else "")
 
@@ -110,7 +110,7 @@ def _own_seed(run: LoggedRun) -> str:
 
 
 def number_or_text(text: str) -> tuple[int, float, str]:
-    """Return a key to sort values by: numbers by their size, before words."""
+    """Return a sort key for values: numbers by size, before words."""
     try:
         return 0, float(text), text
     except ValueError:

@@ -1,4 +1,4 @@
-"""Says in words which values of a key are beyond doubt better, which cannot be told apart, and how many seeds might."""
+"""State in words which values of a key are significantly better, which are undecided, and how many seeds it takes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rlhf_cli.comparison.what_differs import Axis
 from rlhf_cli.numerics.intervals import Estimate
 
 FEW_SEEDS = 3
-"""With so many seeds or fewer, a deviation and what follows from it is hardly known."""
+"""With at most this many seeds, the estimated deviation is very uncertain."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found on one measure about the values of one key. `text` is the verdict in a sentence or two.
+    """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
 
-    `values` are those of the key, `baseline` the one that the others are held against, None where each is held against
-    each. `arms` maps value -> its own estimate over the seeds, averaged over whatever else differs.
+    `values` are those of the key; `baseline` is the value that the others are compared with, or None if all pairs are
+    compared. `arms` maps value -> its own estimate over the seeds, averaged over the other keys that differ.
     """
 
     measure: Measure
@@ -47,9 +47,9 @@ class Verdict:
 
     @property
     def winner(self) -> str | None:
-        """Return the value that is beyond doubt better than every other one, None where there is none.
+        """Return the value that is significantly better than every other one, or None.
 
-        Held against a baseline the others are not held against one another: then only two values have a winner.
+        With a baseline, the other values are not compared with each other, so only two values can have a winner.
         """
         if self.measure.sign == 0:
             return None  # neither more nor less of it is better
@@ -71,10 +71,10 @@ def verdicts_on(
     baseline: str | None,
     estimator: str = MEAN,
 ) -> list[Verdict]:
-    """Return a verdict for each measure; all of their comparisons are one family.
+    """Return one verdict per measure; all their comparisons form one family.
 
-    `values_of` maps label of a measure -> name of a run -> number. Where other keys differ too, a seed's difference is
-    the mean of its differences over them, so that a seed stays one independent observation.
+    `values_of` maps label of a measure -> name of a run -> number. If other keys differ too, a seed's difference is the
+    mean over them, so that a seed stays one independent observation.
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
@@ -102,7 +102,7 @@ def verdicts_on(
 
 
 def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
-    """Return what the differences on one measure come to: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
+    """Return the differences on one measure in words: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
     on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
     said = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
     said += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline)
@@ -116,21 +116,21 @@ def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline
 
 
 def decimals(half_width: float) -> int:
-    """Return how many decimals show two digits of a half-width: 0.034 needs three."""
+    """Return the number of decimals for two significant digits of a half-width: 0.034 needs three."""
     if not math.isfinite(half_width) or half_width <= 0:
         return 3
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
 def decimals_of(largest: float) -> int:
-    """Return how many decimals show three digits of a number: 0.547, 5.47, 54.7."""
+    """Return the number of decimals for three significant digits: 0.547, 5.47, 54.7."""
     if largest == 0 or not math.isfinite(largest):
         return 3
     return min(5, max(0, 2 - math.floor(math.log10(largest))))
 
 
 def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
-    """One clause a winner: whom it beats, by how much."""
+    """Return one clause per winner: which values it beats and by how much."""
     beaten: dict[str, list[str]] = {}
     for one in differences:
         mean, low, high = one.difference.mean, one.difference.low, one.difference.high
@@ -148,7 +148,7 @@ def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
 
 
 def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | None) -> list[str]:
-    """All pairs without a clear difference in one sentence, then the pair that fewest more seeds would decide."""
+    """Return one sentence with all undecided pairs, and one with the pair that needs the fewest more seeds."""
     if not pairs:
         return []
     names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
@@ -162,15 +162,15 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
 
 
 def _seeds(pairs: Sequence[PairedDifference]) -> str:
-    """Return `(3 seeds)`, or `(3 to 5 seeds)` where pairs have different numbers in common."""
+    """Return `(3 seeds)`, or `(3 to 5 seeds)` if pairs have different numbers of common seeds."""
     counts = sorted({len(one.seeds) for one in pairs})
     return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)" if counts else ""
 
 
 def _seeds_away(one: PairedDifference) -> tuple[float, float]:
-    """Order pairs by how many more seeds would decide them, the larger effect first where as many would.
+    """Sort pairs by how many more seeds would decide them, then by larger effect.
 
-    A pair of few seeds and a large effect may be nearer than one of many whose t statistic is larger.
+    A pair with few seeds and a large effect may need fewer than one with many seeds and a larger t statistic.
     """
     needed = one.seeds_needed
     return math.inf if needed is None else needed - len(one.seeds), -abs(one.effect or 0.0)
@@ -208,7 +208,7 @@ def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
 
 
 def _balanced(grouped: Grouped, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
-    """Return value -> seed -> the mean over whatever else differs, of what all these values have for that seed."""
+    """Return value -> seed -> mean over the other keys, using only cells that all these values have for the seed."""
     cells: dict[str, dict[str, dict[tuple[str, ...], float]]] = {text: {} for text in texts}
     for setting in grouped.settings:
         text = setting.values[key]

@@ -1,4 +1,4 @@
-"""Reads runs from wandb's server through its public API: `wandb:entity/project/group`."""
+"""Read runs from wandb's server through its public API: `wandb:entity/project/group`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TIMEOUT_S = 30
 _STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
 _TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
 _SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
-"""Beside them wandb's configuration may hold a second one, of TRL's arguments."""
+"""Our sections; wandb's configuration may also contain TRL's arguments."""
 _STEPS = ("step", "train/global_step", "global_step", "_step")
 
 
 class WandbRun(Protocol):
-    """What is read of a run of `wandb.Api().runs(...)`."""
+    """The part of a `wandb.Api().runs(...)` run that we read."""
 
     name: str
     id: str
@@ -30,25 +30,25 @@ class WandbRun(Protocol):
     config: JsonTree
 
     def scan_history(self) -> Iterable[Mapping[str, object]]:
-        """Yield every row that was logged, a mapping of metric -> value."""
+        """Yield every logged row, a mapping of metric -> value."""
 
 
 class WandbApi(Protocol):
-    """What is asked of `wandb.Api()`."""
+    """The part of `wandb.Api()` that we call."""
 
     def runs(self, path: str, filters: dict[str, object] | None = None) -> Iterable[WandbRun]:
-        """Return the runs of a project that fit the filters."""
+        """Return the runs of a project that match the filters."""
 
 
 def is_wandb(word: str) -> bool:
-    """Return whether what was typed is `wandb:...`."""
+    """Return whether the argument is `wandb:...`."""
     return word.startswith(PREFIX)
 
 
 def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None = None) -> list[LoggedRun]:
-    """Return the runs of a project, of one group where the word has three parts; not named by what differs yet.
+    """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
 
-    Raises RunError where the word has not two or three parts, where wandb cannot be asked, or knows no such runs.
+    Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has no such runs.
     """
     parts = word.removeprefix(PREFIX).strip("/").split("/")
     if len(parts) < 2 or not all(parts):
@@ -108,7 +108,7 @@ def _logged(run: WandbRun, path: str, wanted: Wanted | None) -> LoggedRun:
 
 
 def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
-    """Yield log events under the names of metrics.jsonl: transformers' callback puts `train/`, `eval/` before them."""
+    """Yield log events with the names of metrics.jsonl, without the `train/` and `eval/` of transformers' callback."""
     for row in rows:
         step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
         if step is not None:

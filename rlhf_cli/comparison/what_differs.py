@@ -1,4 +1,4 @@
-"""Finds what differs among runs, and names them by it: `weight=0.5,seed=2`."""
+"""Find the differences between runs, and name the runs by them: `weight=0.5,seed=2`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHANGES_NOTHING = (None, "no best is chosen")
 _MOST_AXES = 4
 _LONGEST_NAME = 60
 _DIGITS = (6, 12)
-"""So many digits of a fraction are shown where they tell it from the others: a search proposes 0.8473095986776095."""
+"""Show 6 digits of a fraction if they distinguish the runs, else 12: a search proposes 0.8473095986776095."""
 _ABSENT = object()
 
 STEPS, BATCH, DATA, MODEL = "steps", "batch", "data", "model"
@@ -28,11 +28,11 @@ _CONDITIONS = {
     "data": DATA,
     "model": MODEL,
 }
-"""Maps a key or a section -> the condition of a training that it sets."""
+"""Map a key or a section -> the training condition that it sets."""
 
 
 class Configured(Protocol):
-    """What has a configuration: keys that are not there in one of two runs differ."""
+    """Anything with a configuration; a key that only one of two runs has counts as a difference."""
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -40,7 +40,7 @@ class Configured(Protocol):
 
     @property
     def choices(self) -> Mapping[str, str]:
-        """Return group -> what was chosen."""
+        """Return config group -> selected option."""
 
     @property
     def swept(self) -> Sequence[str]:
@@ -48,15 +48,15 @@ class Configured(Protocol):
 
     @property
     def place(self) -> str:
-        """Return where it lies."""
+        """Return the path of the run."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Something in which runs differ: a key, and all keys that change together with it.
+    """A difference between runs: a key, and all keys that change together with it.
 
-    `short` is the shortest unambiguous end of the key; `texts` has a value for each run, in their order. `others` maps
-    each key of the configuration that is among them, its own too -> such texts.
+    `short` is the shortest unambiguous suffix of the key; `texts` has one value per run, in their order. `others` maps
+    each of these keys that is in the configuration, including its own, -> its texts.
     """
 
     key: str
@@ -66,24 +66,24 @@ class Axis:
     is_seed: bool
 
     def of(self, place: int) -> str:
-        """Return `weight=0.5` for the run at this place."""
+        """Return `weight=0.5` for the run at this index."""
         return f"{self.short}={self.texts[place]}"
 
 
 def is_seed(key: str) -> bool:
-    """Return whether a key only draws other random numbers: `seed`, `data.seed`, `model.build.seed`."""
+    """Return whether a key only changes the random numbers: `seed`, `data.seed`, `model.build.seed`."""
     return key.rpartition(".")[2] in _SEEDS
 
 
 def condition_of(key: str) -> str | None:
-    """Return which condition of a training a dotted key sets: STEPS, BATCH, DATA or MODEL; None for any other key."""
+    """Return the training condition that a dotted key sets: STEPS, BATCH, DATA or MODEL; None for any other key."""
     return _CONDITIONS.get(key) or _CONDITIONS.get(key.partition(".")[0])
 
 
 def differences(runs: Sequence[Configured]) -> list[str]:
-    """Return the keys whose value is not the same in every run, in the order of the configuration.
+    """Return the keys whose value differs between runs, in the order of the configuration.
 
-    Keys that change nothing of what is trained (`run`, `track`, what is saved and logged) are never a difference.
+    Ignore keys that do not affect training (`run`, `track`, saving and logging).
     """
     all_settings = [run.settings for run in runs]
     keys: dict[str, None] = {}
@@ -98,12 +98,11 @@ def differences(runs: Sequence[Configured]) -> list[str]:
 
 
 def axes(runs: Sequence[Configured]) -> list[Axis]:
-    """Return what differs, keys that change together as one, seeds last.
+    """Return the differences, grouping keys that change together, seeds last.
 
-    Of keys that change together the one that was swept gives its name, then a group that was chosen (`truncation`,
-    `exp`) where it stands for several, then the first in the configuration that is no condition of the training. Keys
-    that were swept stay apart: in a search every trial has another value of each, and none of them says the same as
-    another.
+    A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that stands for
+    several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search every
+    trial has another value of each, although none of them implies another.
     """
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for key in differences(runs):
@@ -129,9 +128,9 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
 
 
 def names_of(runs: Sequence[Configured]) -> list[str]:
-    """Return a name for each run, by what differs; by its folder where that is nothing, or too much for a name.
+    """Return a name for each run by its differences, or by its folder if there are none or the name is too long.
 
-    Runs that differ in nothing but their folder have that behind their name.
+    Runs that differ only in their folder get the folder appended.
     """
     found = axes(runs) if len(runs) > 1 else []
     names = [",".join(axis.of(place) for axis in found) for place in range(len(runs))]
@@ -145,7 +144,7 @@ def names_of(runs: Sequence[Configured]) -> list[str]:
 
 
 def short_key(key: str, keys: Sequence[str]) -> str:
-    """Return the shortest end of a dotted key that is no end of another one."""
+    """Return the shortest suffix of a dotted key that is not a suffix of another one."""
     parts = key.split(".")
     for length in range(1, len(parts)):
         short = ".".join(parts[-length:])
@@ -155,7 +154,7 @@ def short_key(key: str, keys: Sequence[str]) -> str:
 
 
 def value_text(value: object, digits: int = 12) -> str:
-    """Return a value as one would type it: 0.5, none, true; of a path its last part; of a fraction so many digits."""
+    """Return a value as one would type it: 0.5, none, true; of a path the last part; of a fraction `digits` digits."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -169,7 +168,7 @@ def value_text(value: object, digits: int = 12) -> str:
 
 
 def _texts(runs: Sequence[Configured], head: str) -> tuple[str, ...]:
-    """Return the value of a key, or what was chosen of a group, for each run; in full where short ones are alike."""
+    """Return the value of a key, or the option of a config group, per run; in full if short texts are ambiguous."""
     if not any(head in run.settings for run in runs):
         return tuple(run.choices.get(head, "-") for run in runs)
     values = [run.settings.get(head, _ABSENT) for run in runs]
@@ -182,7 +181,7 @@ def _texts(runs: Sequence[Configured], head: str) -> tuple[str, ...]:
 
 
 def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
-    """Return which runs have the same value: the number of the first that has it, for each."""
+    """Return for each run the index of the first run with the same value."""
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(value, place) for place, value in enumerate(values))
 
@@ -195,7 +194,7 @@ def _is_outside(key: str) -> bool:
 
 
 def _by_folder(runs: Sequence[Configured]) -> list[str]:
-    """Return the part of each run's place that tells it from the others."""
+    """Return the part of each run's path that differs from the others."""
     places = [run.place for run in runs]
     if len(places) < 2:
         return [os.path.join(*place.split(os.sep)[-2:]) if os.sep in place else place for place in places]

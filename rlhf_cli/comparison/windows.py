@@ -1,4 +1,4 @@
-"""Turns a curve into one number: the mean of its last events, its best stretch, the area under it."""
+"""Reduce a curve to one number: the mean of its last events, its best window, or the area under it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAST, BEST, AREA, FIRST = "last", "best", "auc", "first"
 
 @dataclass(frozen=True)
 class Window:
-    """Says what of a curve is compared. `kind` is last, best, auc or first; `num_events` None for a tenth of them."""
+    """The part of a curve to compare. `kind` is last, best, auc or first; `num_events` None means a tenth of them."""
 
     kind: str = LAST
     num_events: int | None = None
@@ -27,7 +27,7 @@ class Window:
 
     @property
     def in_words(self) -> str:
-        """Return what the number is, for a legend."""
+        """Return a description for a legend."""
         events = "a tenth of the log events" if self.num_events is None else f"{self.num_events} log events"
         return {
             LAST: f"mean of the last {events.removeprefix('a ')}",
@@ -37,10 +37,10 @@ class Window:
         }[self.kind]
 
     def of(self, series: Series, *, more_is_better: bool = True) -> float:
-        """Return the number, NaN where the series holds none.
+        """Return the number, or NaN if the series has no finite value.
 
-        Events that logged null count as events and not in the mean. The area is by the trapezoid rule over the steps
-        that logged a number, divided by how many steps they span.
+        Events that logged null count for the window's width but not in the mean. The area uses the trapezoid rule over
+        the finite values, divided by the number of steps they span.
         """
         values = series.values
         is_number = np.isfinite(values)
@@ -57,7 +57,7 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """Return the window that `last`, `last-K`, `best` or `auc` means. Raises UserError for anything else."""
+    """Return the window for `last`, `last-K`, `best` or `auc`. Raise UserError for anything else."""
     if text in (LAST, BEST, AREA, FIRST):
         return Window(text)
     if (match := _LAST.match(text)) and int(match[1]) > 0:
@@ -79,7 +79,7 @@ def _area(
 
 
 def _best(values: np.ndarray[tuple[int], np.dtype[np.float64]], width: int, more_is_better: bool) -> float:
-    # The sum is divided at the end: twelve twelfths of 1 are less than 1, and would miss a bound of 1.
+    # Divide the sum at the end: twelve twelfths of 1 add up to less than 1, and would miss a bound of 1.
     means = np.convolve(values, np.ones(width), mode="valid") / width
     means = means[np.isfinite(means)]
     if not len(means):

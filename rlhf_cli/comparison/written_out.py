@@ -1,4 +1,4 @@
-"""Turns a comparison into texts for other programs: JSON, CSV and a table of LaTeX."""
+"""Export a comparison as JSON, CSV or a LaTeX table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL = {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"\\": r"\textbackslash{}
 
 
 def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
-    """Return everything that a comparison says as JSON can hold it; what is not a number is null."""
+    """Return the whole comparison as JSON values; NaN becomes null."""
     grouped = comparison.grouped
     return {
         "window": str(comparison.asked.window),
@@ -79,7 +79,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return a row a run: its name, setting, seed and state, each key that differs, each measure."""
+    """Return one row per run: its name, setting, seed and state, each key that differs, each measure."""
     grouped = comparison.grouped
     seeds = {run.name: seed for one in grouped.settings for seed, run in one.by_seed.items()}
     setting_of = {run.name: one.name for one in grouped.settings for run in one.runs}
@@ -98,7 +98,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    """Return a tabular for booktabs, a line a setting: mean and half-width of the interval, front settings in bold."""
+    """Return a booktabs tabular with one line per setting: mean and half-width, settings on the front in bold."""
     measures = [one for one in comparison.measures if any(_has(comparison, name, one) for name in comparison.estimates)]
     titles = [_tex(one.label) + (r" $\downarrow$" if one.sign < 0 else "") for one in measures]
     digits = {one.label: _digits([of[one.label] for of in comparison.estimates.values()]) for one in measures}
