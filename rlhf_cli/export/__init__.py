@@ -1,1 +1,1 @@
-"""Makes of a run a model folder to give away: whole weights, tokenizer, a card that says what it is, nothing secret."""
+"""Export a run as a model folder to share: whole weights, tokenizer, model card, no secrets."""

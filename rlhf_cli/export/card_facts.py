@@ -1,6 +1,6 @@
-"""Collects what a model card says of a run: rewards, data, evaluations, provenance. No torch, nothing of the machine.
+"""Collect a model card's facts about a run: rewards, data, evaluations, provenance. Does not import torch.
 
-What lies in a folder of the user's is named by its last part: where it lay is nobody's business.
+The card does not reveal the user's folders: paths are reduced to their last part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EMBEDDED = "a byte-level transformer of rlhf's own"
 _DEEPEST = 8
 _HASH_DIGITS = 12
 _APART = ("log", "save_", "eval_", "num_completions_to_print")
-"""Arguments that leave the weights alone begin so."""
+"""Prefixes of arguments that do not affect the weights."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Score:
-    """A number that an evaluation found: of which rows, which metric, with its interval."""
+    """A number from an evaluation: its rows, its metric and its interval."""
 
     rows: str
     metric: str
@@ -45,7 +45,7 @@ class Score:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the card of a model says. `base_model` and `datasets` are ids of the hub; what is none is in words."""
+    """The contents of a model card. `base_model` and `datasets` are hub ids; local ones are described in words."""
 
     experiment: str
     trainer: str
@@ -63,7 +63,7 @@ class CardFacts:
 
 
 def read_facts(source: SourceModel) -> CardFacts:
-    """Read what there is to say of a run and its model."""
+    """Collect the facts about a run and its model."""
     config, known = source.run.read_config(), read_json(source.run.provenance)
     trainer, model = section(config, "trainer"), section(config, "model")
     hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
@@ -113,7 +113,7 @@ def read_facts(source: SourceModel) -> CardFacts:
 
 
 def hub_base(source: SourceModel) -> str | None:
-    """Return the hub id that the weights go back to, through runs that began with other runs' models; None for none."""
+    """Return the hub id that the weights derive from, following runs that started from other runs, or None."""
     run = source.run
     for _ in range(_DEEPEST):
         named = section(run.read_config(), "model").get("path")
@@ -179,7 +179,7 @@ def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> Row:
 
 
 def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
-    """Return what evaluations of these very weights found, and what could not be read of them."""
+    """Return the evaluation results of exactly these weights, and notes on files that could not be read."""
     files, notes = _evaluation_files(source), []
     scores: list[Score] = []
     for file in files:
@@ -189,7 +189,7 @@ def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
             notes.append(f"The evaluation {file.name} could not be read.")
             continue
         of = evaluation.heading.path
-        if of is None or Path(of).resolve() == source.folder.resolve():  # else another model answered the run's rows
+        if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
             scores += _scores_of(evaluation)
     return scores, notes
 
@@ -221,13 +221,13 @@ def _paths(source: JsonTree) -> list[str]:
 
 
 def _named(path: str) -> str:
-    """Return a model or function as a card names it: of which run, an id of the hub, or the last part of its path."""
+    """Return a model or function as the card names it: its run, its hub id, or the last part of its path."""
     run = run_of(Path(path)) if Path(path).is_absolute() else None
     return f"the model of the run {run.label}" if run is not None else _last_part(path)
 
 
 def _last_part(text: str) -> str:
-    """Return a function or file without the folder it lies in; an import path and a hub id as they are."""
+    """Return a function or file without its folder; an import path and a hub id stay unchanged."""
     return text.rpartition("/")[2] if text.startswith(("/", "~", ".")) else text
 
 

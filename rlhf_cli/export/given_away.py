@@ -1,4 +1,4 @@
-"""Writes the folder that is given away: weights, tokenizer, configuration, card; whole or not at all."""
+"""Write the export folder, whole or not at all: weights, tokenizer, configuration, card."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONFIG = "training_config.yaml"
 
 @dataclass(frozen=True)
 class GivenAway:
-    """A folder that was written: what is in it, and the hash of its weights. `bytes` is the size of all its files."""
+    """An exported folder: its contents and the hash of its weights. `bytes` is the size of all its files."""
 
     folder: Path
     kind: str
@@ -38,10 +38,11 @@ class GivenAway:
 
 
 def give_away(source: SourceModel, folder: Path, say: Callable[[str], None]) -> GivenAway:
-    """Write the model of a run into `folder`, which must not be there, and return what was written.
+    """Write the model of a run into `folder`, which must be missing or empty, and return what was written.
 
-    It is put together beside it and renamed, so that what is interrupted leaves nothing. Raises RunError where the
-    folder is there, ModelError where the weights cannot be loaded or what came of them is no whole model.
+    The files are written to a temporary folder beside it, which is then renamed, so an interruption leaves nothing
+    behind. Raises RunError if `folder` is not empty, ModelError if the weights cannot be loaded or the result is
+    incomplete.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
@@ -63,7 +64,7 @@ def give_away(source: SourceModel, folder: Path, say: Callable[[str], None]) -> 
 
 
 def exported_before(source: SourceModel, folder: Path) -> GivenAway | None:
-    """Return what an earlier export of the same weights wrote into `folder`, perhaps edited since; None without one."""
+    """Return an earlier export of the same weights in `folder`, even if edited since, or None."""
     written = folder / _CONFIG
     if not written.is_file() or written.read_text(encoding="utf-8") != _config_text(source):
         return None
@@ -80,13 +81,13 @@ def _described(source: SourceModel, folder: Path, notes: list[str]) -> GivenAway
 
 
 def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], None]) -> list[str]:
-    """Write every file of the model; returns what is to be said about it."""
+    """Write all files of the model and return notes about it."""
     if source.has_safetensors:
         say("copying the weights")
         copy_weights(source.folder, folder)
     else:
         say("loading the weights" if source.base is None else f"putting the adapter into {source.base}")
-        from rlhf_cli.export.merged_weights import write_whole_weights  # torch comes with it
+        from rlhf_cli.export.merged_weights import write_whole_weights  # imports torch
 
         write_whole_weights(source, folder)
         endings = source.folder / "text_endings.json"
@@ -114,7 +115,7 @@ def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], Non
 
 
 def _save_tokenizer(source: SourceModel, folder: Path) -> None:
-    """Write the base's tokenizer, of an adapter that was saved without one."""
+    """Write the base's tokenizer, for an adapter that was saved without one."""
     from transformers import AutoTokenizer
 
     place = source.base or str(source.tokenizer)
@@ -125,14 +126,14 @@ def _save_tokenizer(source: SourceModel, folder: Path) -> None:
 
 
 def _config_text(source: SourceModel) -> str:
-    """Return the configuration that the run was made with, and which of its weights the folder has."""
+    """Return the run's configuration, under a comment that names the exported weights."""
     tree = redacted_tree(source.run.read_config())
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
     return f"# the {source.kind} at step {source.step}\n" + _without_places(source, text)
 
 
 def _without_places(source: SourceModel, text: str) -> str:
-    """Return a text without the folders of this machine: relative to where the run was begun, else to its home."""
+    """Return a text without this machine's folders: replace the run's start folder by `.` and the home by `~`."""
     begun = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
     places = {begun: ".", os.path.realpath(begun): ".", str(Path.home()): "~"}
     for place, short in sorted(places.items(), key=lambda item: -len(item[0])):

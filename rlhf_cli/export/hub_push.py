@@ -1,4 +1,4 @@
-"""Uploads an exported folder to the hub: private unless said otherwise, never into a repository of another kind."""
+"""Upload an exported folder to the hub, private by default; refuse a public repository without --public."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_cli.errors import Prose, UserError
 
 
 class Hub(Protocol):
-    """What is asked of huggingface_hub.HfApi."""
+    """The methods used of huggingface_hub.HfApi."""
 
     def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> object: ...
 
@@ -31,10 +31,9 @@ class Hub(Protocol):
 
 
 def push(folder: Path, repo: str, *, public: bool, message: str, hub: Hub | None = None) -> str:
-    """Upload a folder as one commit and return the address; the repository is made where it is not there.
+    """Upload a folder as one commit and return its address; create the repository if needed.
 
-    Raises UserError without a login, without the right to write, without a network, and where the repository is public
-    and nobody said that it may be.
+    Raises UserError without a login, write access or network, and if the repository is public but `public` is False.
     """
     api: Hub = hub if hub is not None else HfApi()
     with _asking(repo):
@@ -51,7 +50,7 @@ def push(folder: Path, repo: str, *, public: bool, message: str, hub: Hub | None
 
 
 def _is_public(api: Hub, repo: str) -> bool:
-    """Return whether there is a repository of that name which all can see."""
+    """Return whether a public repository of that name exists."""
     try:
         return getattr(api.repo_info(repo), "private", False) is False
     except GatedRepoError:

@@ -1,6 +1,6 @@
-"""Puts an adapter into its base and writes whole weights as safetensors; loads what lies there in an older format.
+"""Merge an adapter into its base and write whole weights as safetensors; convert older weight formats.
 
-The sum W + s B A is computed in float32 and rounded once, to what the base is stored in.
+The sum W + s B A is computed in float32 and rounded once, to the dtype in which the base is stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLASSES = {
 def write_whole_weights(source: SourceModel, folder: Path) -> None:
     """Write config.json and safetensors of the whole model into `folder`.
 
-    Raises ModelError where the base is stored quantised, is gone, or cannot be loaded.
+    Raises ModelError if the base is stored quantised, is missing, or cannot be loaded.
     """
     with _loading(source):
         if source.base is None:
@@ -54,7 +54,7 @@ def write_whole_weights(source: SourceModel, folder: Path) -> None:
 
 
 def merged(source: SourceModel) -> PreTrainedModel:
-    """Return the whole model of an adapter, in float32."""
+    """Return an adapter merged into its base, in float32."""
     path, trusted = str(source.folder), source.trust_remote_code
     if source.kind == "critic":
         critic = _plain_heads(build_critic(path, path, dtype="float32", dropout=0.0, trust_remote_code=trusted))
@@ -73,7 +73,7 @@ def merged(source: SourceModel) -> PreTrainedModel:
 
 
 def _plain_heads(critic: PreTrainedModel) -> PreTrainedModel:
-    """Return the critic with its head as a plain linear layer, which is how it is loaded again."""
+    """Return the critic with its head as a plain linear layer, the form in which it is loaded."""
     for name, module in critic.named_children():
         if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             plain = nn.Linear(module.in_features, module.out_features)
@@ -83,7 +83,7 @@ def _plain_heads(critic: PreTrainedModel) -> PreTrainedModel:
 
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
-    """Return what the base's weights are stored in. Raises ModelError where that is a quantised form."""
+    """Return the dtype in which the base's weights are stored. Raises ModelError if they are quantised."""
     config = read_base_config(base) or AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
     quantized = config.get("quantization_config")
     if quantized:
@@ -106,7 +106,7 @@ def _loading(source: SourceModel) -> Iterator[None]:
     transformers_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # what peft and transformers have to settle
+            warnings.simplefilter("ignore", FutureWarning)  # raised between peft and transformers, not by our code
             yield
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelError(

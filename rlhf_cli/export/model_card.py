@@ -1,4 +1,4 @@
-"""Renders the card of a model: metadata that the hub reads, and a page that a person does."""
+"""Render a model card: metadata for the hub and a page for readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TASKS: dict[Kind, str] = {
 
 
 def model_card(folder: Path, kind: Kind, facts: CardFacts, *, name: str) -> str:
-    """Return README.md of an exported folder, whose other files are all there. It asks nobody over a network."""
+    """Return the README.md of an exported folder whose other files exist. Makes no network requests."""
     with_eos = kind == "reward model" and trained_with_eos(folder) is True
     page = Environment(
         loader=PackageLoader("rlhf_cli.export", "."),
@@ -86,7 +86,7 @@ def _what(kind: Kind, facts: CardFacts) -> str:
 
 
 def _cell(text: object) -> str:
-    """Return a text as one cell of a Markdown table holds it."""
+    """Return a text escaped for a cell of a Markdown table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 

@@ -1,7 +1,7 @@
-"""Copies the files of a model that others load, cleans them of what training left, and checks that none is missing.
+"""Copy the files that loading a model needs, remove traces of training, and check that the folder is complete.
 
-No torch. What is looked at is what transformers and vLLM look for in a folder: config.json with an architecture and no
-code, safetensors, tokenizer files, generation_config.json.
+Does not import torch. The checks cover what transformers and vLLM need in a folder: config.json with an architecture
+and without code, safetensors, tokenizer files, generation_config.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOKENIZER = (
     "*processor_config.json",
 )
 _OF_TRAINING = ("_name_or_path", "_from_model_config", "is_local", "local_files_only", "name_or_path")
-"""Keys that say where and how training loaded the model, and nothing about the model."""
+"""Keys that record where and how training loaded the model, not the model itself."""
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ENDING: dict[Kind, tuple[str, ...]] = {
     "policy": ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"),
@@ -41,19 +41,19 @@ _ENDING: dict[Kind, tuple[str, ...]] = {
 
 
 def copy_weights(source: Path, folder: Path) -> None:
-    """Copy whole weights and their configuration, and nothing that a training left beside them."""
+    """Copy whole weights and their configuration, without other files that training left there."""
     _copy(source, folder, _WEIGHTS)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> bool:
-    """Copy the tokenizer's files, its chat template among them; returns whether there was one."""
+    """Copy the tokenizer's files, including its chat template; return whether there was one."""
     return _copy(source, folder, _TOKENIZER) > 0
 
 
 def clean_configs(folder: Path, kind: Kind) -> None:
-    """Take out of the configurations what is about the training, and put in what generating needs.
+    """Remove training settings from the configurations, and add those that generation needs.
 
-    Training with gradient checkpointing leaves `use_cache: false`, with which whoever generates computes every token
+    Training with gradient checkpointing leaves `use_cache: false`, with which generation would recompute every token
     from the beginning.
     """
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
@@ -71,7 +71,7 @@ def clean_configs(folder: Path, kind: Kind) -> None:
 
 
 def problems_of(folder: Path, kind: Kind) -> list[str]:
-    """Return what would keep transformers or vLLM from loading a folder by itself; nothing where all is well."""
+    """Return the problems that would prevent transformers or vLLM from loading the folder; empty if there are none."""
     config = read_json(folder / "config.json")
     architectures = architectures_of(config)
     problems = []

@@ -1,4 +1,4 @@
-"""Finds which weights of a run are given away, and refuses what is not whole. No torch."""
+"""Find the weights of a run to export, and refuse incomplete ones. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _KINDS: dict[str, Kind] = {"SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
 
 @dataclass(frozen=True)
 class SourceModel:
-    """The weights that are given away. `folder` holds them, `tokenizer` the tokenizer's files.
+    """The weights to export. `folder` holds them, `tokenizer` the tokenizer's files.
 
-    `base` is the model that an adapter stands on, None for whole weights; `quantized` says in how many bits that was
-    loaded in training. `step` is the optimizer step that the weights are of.
+    `base` is an adapter's base model, None for whole weights; `quantized` says in how many bits it was loaded for
+    training. `step` is the optimizer step of the weights.
     """
 
     run: RunFolder
@@ -41,15 +41,15 @@ class SourceModel:
 
     @property
     def has_safetensors(self) -> bool:
-        """Return whether the whole weights lie there as they are given away."""
+        """Return whether the weights are whole and already stored as safetensors."""
         return self.base is None and any(self.folder.glob("*.safetensors"))
 
 
 def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) -> SourceModel:
-    """Return the weights of a finished run, or those of its checkpoint of `step`; its critic's where that is asked.
+    """Return the weights of a finished run, or of its checkpoint at `step`; the critic's if `critic`.
 
-    Raises RunError for a run that has not finished, a checkpoint that is not there or does not verify, a critic that
-    the run has not; ModelError where the weights are in pieces, or the model comes with code of its own.
+    Raises RunError for an unfinished run, a missing or damaged checkpoint, or a run without a critic; ModelError if the
+    weights are in pieces, or the model needs its own code and `trust` is False.
     """
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
@@ -89,7 +89,7 @@ def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) 
 
 
 def _kind(folder: Path, adapter: JsonTree) -> Kind:
-    """Return what the weights are of. Raises ModelError where there are none, or only the pieces of several ranks."""
+    """Return the kind of model. Raises ModelError if there are no weights, or only the pieces of several ranks."""
     if adapter:
         return _KINDS.get(str(adapter.get("task_type")), "policy")
     if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin")):
@@ -140,9 +140,9 @@ def _unfinished(run: RunFolder, state: str, step: int) -> RunError:
 
 
 def read_base_config(base: str) -> JsonTree | None:
-    """Return the config.json of a base that is a folder; None for one of the hub.
+    """Return the config.json of a base in a folder, or None for one on the hub.
 
-    Raises ModelError where the folder is gone.
+    Raises ModelError if the folder is missing.
     """
     folder = Path(base).expanduser()
     if folder.is_dir():

@@ -1,1 +1,1 @@
-"""Asks a server: sends requests with retries and chat completions, and keeps replies on disk. It imports no torch."""
+"""Ask servers: requests with retries, chat completions, and a reply cache on disk. Does not import torch."""

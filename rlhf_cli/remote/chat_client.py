@@ -1,7 +1,7 @@
-"""Asks an OpenAI-compatible server to go on with a conversation, by the official client.
+"""Request chat completions from an OpenAI-compatible server, using the official client.
 
-The client says what is sent and how; `http_client` says when again, for how long and to which server, so the client's
-own retries and timeouts are off. It is imported with the first request, so that `rlhf check` stays quick.
+The client builds the requests; `http_client` decides on retries, timeouts and servers, so the client's own retries and
+timeouts are off. It is imported with the first request, to keep `rlhf check` fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATH = "/chat/completions"
 
 
 class _Options(TypedDict, total=False):
-    """What a JsonClient can be told beside urls and path."""
+    """The options of a JsonClient besides urls and path."""
 
     api_key_env: str | None
     timeout_s: float
@@ -42,7 +42,7 @@ class ChatClient(JsonClient):
 
     async def post(self, payload: object) -> object:
         """Return the server's answer to a chat completion as JSON. Raises RewardError as `JsonClient.post` does."""
-        # Most of a second, which is on no try's account nor on the budget's: those begin below.
+        # The import takes most of a second; do it before the timeout and the retry budget start.
         importlib.import_module("openai")
         return await super().post(payload)
 
@@ -58,8 +58,8 @@ class ChatClient(JsonClient):
             timeout=None,
             http_client=client,
         )
-        # The client fills these from its own environment variables (OPENAI_API_KEY, OPENAI_ORG_ID) when they are not
-        # given; a key goes to no server but the one that the configuration names it for.
+        # Otherwise the client fills these from its own environment variables (OPENAI_API_KEY, OPENAI_ORG_ID). A key
+        # must go only to the server that the configuration names for it.
         headers = {
             "Authorization": f"Bearer {key}" if key else openai.omit,
             "OpenAI-Organization": openai.omit,

@@ -1,6 +1,6 @@
-"""Posts JSON to a server that is now and then busy, and never says the key it wants.
+"""Post JSON to a server that may be busy, without revealing its key.
 
-Shared by `rewards/server.py` and `rewards/judge.py`. Everything fails as RewardError, in whose text no key occurs.
+Used by `rewards/server.py` and `rewards/judge.py`. All failures are RewardErrors, whose text never contains a key.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ from rlhf_cli.errors import RewardError
 _Value = TypeVar("_Value")
 
 _LONGEST_WAIT_S = 20.0
-# Half of each wait is certain and half by lot, so that many clients of one busy server do not come back at once.
+# Half of each wait is random, so that many clients of one busy server do not return at once.
 _HALF = {"multiplier": 0.25, "max": _LONGEST_WAIT_S / 2}
 _BACKOFF = wait_exponential(**_HALF) + wait_random_exponential(**_HALF)
 
-# Each generator holds an open client. On its way out (`asyncio.run`, `Runner.close`) a loop ends the generators that
-# were begun in it, and so a client is closed by the loop it belongs to. They are kept here until then, whoever drops
-# theirs.
+# Each generator holds an open client. An event loop that shuts down (`asyncio.run`, `Runner.close`) closes the
+# generators that were started in it, so each client is closed by its own loop. This list keeps them alive until then.
 _holders: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[httpx2.AsyncClient, None]]]
 _holders = WeakKeyDictionary()
 
 
 @dataclass
 class _Live:
-    """The client and the limits that belong to one event loop."""
+    """The client and the concurrency limit of one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx2.AsyncClient
@@ -53,7 +52,7 @@ class _Live:
 
 @dataclass
 class _Request:
-    """A request: what is sent, which server has the first turn, until when it may be tried, how often it was."""
+    """A request: its body, the server to ask first, its deadline and the number of tries."""
 
     body: bytes
     first: int
@@ -63,7 +62,7 @@ class _Request:
 
 
 class _Busy(Exception):
-    """A server, or each in its turn, has not answered: which, its message, and how long it asks to wait (0 = not)."""
+    """A server, or all of them, did not answer: which, its message, and how long it asks to wait (0 = not)."""
 
     def __init__(self, url: str, message: str, wait_s: float = 0.0, *, is_silence: bool = False) -> None:
         super().__init__(message)
@@ -71,18 +70,18 @@ class _Busy(Exception):
 
 
 class JsonClient:
-    """A client that posts JSON to equal servers in turn, and tries again elsewhere or later while the budget lasts.
+    """A client that posts JSON to equal servers in turn, and retries elsewhere or later within the budget.
 
-    Tried again: 429, 5xx, no connection, no answer in time. Waiting doubles from half a second to twenty, with jitter,
-    and is at least what `Retry-After` asks for.
+    Retried: 429, 5xx, no connection, no answer in time. The wait doubles from half a second to twenty seconds, with
+    jitter, and is at least `Retry-After`.
 
     Args:
         url: of one server, or a list of equal ones.
         api_key_env: the *name* of the environment variable that holds the key, sent as a bearer token.
         timeout_s: for one try, from connecting to the last byte.
         retry_budget_s: for a request with all its tries and waits.
-        max_concurrency: requests under way at once.
-        path: put behind each url that does not end with it.
+        max_concurrency: maximum number of concurrent requests.
+        path: appended to each url that does not end with it.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class JsonClient:
     async def post(self, payload: object) -> object:
         """Return the JSON that a server answers to `payload`.
 
-        Raises RewardError where the server refuses the request, answers no JSON, or does not answer within the budget.
+        Raises RewardError if the server refuses the request, does not answer with JSON, or exceeds the budget.
         """
         body = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         live = await self._living()
@@ -149,7 +148,9 @@ class JsonClient:
                 ) from None
 
     async def _round(self, client: httpx2.AsyncClient, request: _Request) -> object:
-        """Ask each server once, without a wait between them; the first answer counts. Raises _Busy where none comes."""
+        """Ask each server once, without waiting between them, and return the first answer. Raises _Busy if none
+        answers.
+        """
         busy: list[_Busy] = []
         for url in [*self.urls[request.first :], *self.urls[: request.first]]:
             left = request.deadline - time.monotonic()
@@ -159,7 +160,7 @@ class JsonClient:
                 request.num_tries += 1
                 return await self._try(client, url, request.body, max(min(self._timeout_s, left), 0.001))
             except _Busy as error:
-                # A try that the end of the budget cut short says nothing of the server; what it said before does.
+                # A try cut short by the end of the budget tells nothing about the server; keep its last real error.
                 if request.last is None or not (error.is_silence and left < self._timeout_s):
                     request.last = error
                 busy.append(request.last)
@@ -227,13 +228,13 @@ class JsonClient:
         return f"export {self._api_key_env}=...  # another key"
 
     def _scrubbed(self, text: str) -> str:
-        """Remove the key from a text: a server may repeat in its answer what it was sent."""
+        """Remove the key from a text, because a server may repeat the request in its answer."""
         key = self._key()
         return text.replace(key, "***") if key else text
 
 
 async def together(requests: Sequence[Awaitable[_Value]]) -> list[_Value]:
-    """Return the results of all, in order. The first failure ends the others, and is raised as it is."""
+    """Return all results in order. The first failure cancels the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
         return list(await asyncio.gather(*tasks))
@@ -244,7 +245,7 @@ async def together(requests: Sequence[Awaitable[_Value]]) -> list[_Value]:
 
 
 def shown(url: str) -> str:
-    """Return `url` as it may be seen: without what comes behind a question mark."""
+    """Return `url` without its query string, safe to show."""
     return url.partition("?")[0]
 
 
@@ -267,7 +268,7 @@ def _plain_url(url: str, path: str) -> str:
             hint="api_key_env: NAME, the environment variable that holds a key",
         )
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        # Not shown: what cannot be read may hold a password all the same.
+        # Do not show it: a malformed url may still contain a password.
         raise RewardError("this is no url of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://")
     if path and not parsed.path.rstrip("/").endswith(path):
         parsed = parsed.copy_with(path=parsed.path.rstrip("/") + path)
@@ -280,7 +281,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _retry_after(answer: httpx2.Response) -> float:
-    """Return the seconds to wait, from a number of them or a date; 0 where there is neither."""
+    """Return the seconds to wait, from a number or a date; 0 if the header has neither."""
     text = answer.headers.get("Retry-After", "")
     try:
         seconds = float(text)

@@ -1,6 +1,6 @@
-"""Asks the Hugging Face hub, quickly, whether it has what an experiment names; what lies in the cache is not asked for.
+"""Check quickly whether the Hugging Face hub has the repositories of an experiment; skip those in the cache.
 
-Everything is asked at the same time and waited for once: without a network that takes no longer than the timeout.
+All requests run in parallel, so without a network the check takes no longer than the timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Kind: TypeAlias = Literal["model", "dataset"]
 State: TypeAlias = Literal["there", "cached", "impossible", "missing", "no_revision", "gated", "unreachable"]
 
 TIMEOUT_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
-"""The hub's own variable, in seconds, for how long to wait for an answer that carries no data."""
+"""The hub's own variable: the timeout in seconds for an answer without data."""
 _TIMEOUT_S = 2.0
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
@@ -26,8 +26,9 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 @dataclass(frozen=True)
 class Question:
-    """A repository that something is to be loaded from. `revision` is None for the default branch; `needs_weights`
-    says that the files of a tokenizer alone would not do.
+    """A repository to load from.
+
+    `revision` is None for the default branch; `needs_weights` is False if the tokenizer's files suffice.
     """
 
     kind: Kind
@@ -38,8 +39,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a question: `detail` is what was found in the way, '' where nothing was. `folder` holds the files
-    of a model that is in the cache, None where it is not; `is_silence`: somebody may only be slow.
+    """The answer to a question: `detail` describes the problem, '' if there is none.
+
+    `folder` holds a cached model's files, else None; `is_silence` is True for a timeout, which may only mean a slow
+    server.
     """
 
     state: State
@@ -49,14 +52,14 @@ class Answer:
 
 
 def look_up(questions: Sequence[Question]) -> list[Answer]:
-    """Return an answer to each question, in their order, after no more than the timeout."""
+    """Return an answer to each question, in order, within the timeout."""
     deadline_s = _timeout_s()
     waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
     return [waiting[question]() for question in questions]
 
 
 def _timeout_s() -> float:
-    """Return how long the hub is waited for."""
+    """Return the timeout for the hub, in seconds."""
     try:
         return float(os.environ[TIMEOUT_VARIABLE])
     except (KeyError, ValueError):
@@ -64,13 +67,13 @@ def _timeout_s() -> float:
 
 
 def is_offline() -> str | None:
-    """Return the variable that forbids to ask the hub, None where none does."""
+    """Return the environment variable that forbids hub requests, or None."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
     return next((name for name in names if os.environ.get(name, "").upper() in _TRUE), None)
 
 
 def cached_model(name: str, revision: str | None = None) -> Path | None:
-    """Return the folder of the cache that holds the configuration of a model; None where it was never loaded."""
+    """Return the cache folder that holds a model's configuration, or None if it was never loaded."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
@@ -81,12 +84,12 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
 
 
 def _begun(question: Question, deadline_s: float) -> Callable[[], Answer]:
-    """Return a function that waits for the answer, which is being looked for."""
+    """Start looking for the answer, and return a function that waits for it."""
     known = _without_network(question)
     if known is not None:
         return lambda: known
     answers: list[Answer] = []
-    # A daemon: a name server that does not answer cannot be interrupted, and nobody is to wait for it in the end.
+    # A daemon thread: a DNS lookup cannot be interrupted, and must not delay the exit.
     asking = threading.Thread(target=lambda: answers.append(_asked(question, deadline_s)), daemon=True)
     asking.start()
 
@@ -122,7 +125,7 @@ def _without_network(question: Question) -> Answer | None:
 
 @cache
 def _asked(question: Question, deadline_s: float) -> Answer:
-    """Return what the hub says; a process asks it once, however many runs of a sweep name the same."""
+    """Return the hub's answer, cached per process because many runs of a sweep may name the same repository."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -138,9 +141,9 @@ def _asked(question: Question, deadline_s: float) -> Answer:
     except RepositoryNotFoundError as error:
         return Answer("missing", _first_line(error))
     except HfHubHTTPError as error:
-        # It answers, and is only busy or confused: the run will ask again, and wait longer.
+        # The hub answers but is busy or has an error: the run will ask again and wait longer.
         return Answer("there", _first_line(error))
-    except Exception as error:  # a name server, a proxy, a certificate, a socket: each has errors of its own
+    except Exception as error:  # DNS, proxy, certificate and socket errors have different types
         is_silence = "timeout" in type(error).__name__.lower()
         return Answer("unreachable", f"{type(error).__name__}: {_first_line(error)}", is_silence=is_silence)
     return Answer("there")
@@ -164,7 +167,7 @@ def _hub_cache() -> Path:
 
 
 def _cached_dataset(name: str) -> bool:
-    """Return whether `datasets` has prepared a dataset once: OWNER___NAME/SUBSET/VERSION/HASH in its cache."""
+    """Return whether `datasets` has a prepared dataset in its cache: OWNER___NAME/SUBSET/VERSION/HASH."""
     cache_folder = Path(os.environ.get("HF_DATASETS_CACHE") or _home() / "datasets").expanduser()
     owner, _, own = name.rpartition("/")
     folder = cache_folder / (f"{owner}___" * bool(owner) + _snake_case(own))

@@ -1,4 +1,4 @@
-"""Keeps a judge's replies on disk: one small JSON file a request, named by the request's hash. No key is in it."""
+"""Cache a judge's replies on disk: one small JSON file per request, named by its hash, without the key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 class ReplyCache:
-    """A cache that is safe with several processes: files are written beside and renamed, so each is whole or absent."""
+    """A cache that several processes can share: files are renamed into place, so each is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, request: Mapping[str, object]) -> str | None:
-        """Return the reply to an equal request, None where there is none, or none that can be read."""
+        """Return the reply to an equal request, or None if it is missing or unreadable."""
         try:
             reply = json.loads(self._file(request).read_text(encoding="utf-8"))["reply"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -26,7 +26,7 @@ class ReplyCache:
         return reply if isinstance(reply, str) else None
 
     def write(self, request: Mapping[str, object], reply: str) -> None:
-        """Keep a reply. A disk that is full or read-only costs the cache, not the run."""
+        """Store a reply. A full or read-only disk is ignored, so that the run continues."""
         file = self._file(request)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Fills a rubric: text with `{prompt}`, `{completion}` and dataset columns in it, in `template_grammar`'s grammar."""
+"""Fill a rubric: text with `{prompt}`, `{completion}` and dataset columns, parsed by `template_grammar`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _GIVEN = ("prompt", "completion")
 
 
 class Rubric:
-    """A rubric that was taken apart into texts and columns.
+    """A parsed rubric.
 
-    Raises RewardError for a malformed text, and for a text that does not ask for the completion.
+    Raises RewardError for a malformed text, and for one without `{completion}`.
     """
 
     def __init__(self, text: str) -> None:
-        # Its columns become parameters of the reward, and a parameter's name is an identifier.
+        # Its columns become parameters of the reward, so their names must be identifiers.
         self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
         if "completion" not in self._template.columns:
             raise RewardError(
@@ -29,10 +29,10 @@ class Rubric:
         self.columns = [name for name in self._template.columns if name not in _GIVEN]
 
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
-        """Return the text for one row; None where a column it names is null there.
+        """Return the text for one row, or None if one of its columns is null.
 
-        Raises RewardError for a column that is not there or holds something else than text or a number; `row` names the
-        row.
+        Raises RewardError for a missing column or one that is neither text nor a number; `row` is its index, for the
+        message.
         """
         for name in self._template.columns:
             if name not in values:

@@ -1,1 +1,1 @@
-"""Says what a completion is worth, by name: strings and token ids in, one number a row out. It imports no torch."""
+"""Ready-made rewards by name: strings and token ids in, one number per row out. Does not import torch."""

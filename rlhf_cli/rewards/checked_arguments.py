@@ -1,4 +1,4 @@
-"""Lets a reward refuse its own arguments before a run, where their types cannot say what it could not work with."""
+"""Let a reward check its own arguments before a run, beyond what their types express."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Reward = TypeVar("_Reward", bound=Callable[..., object])
 
 
 def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
-    """Mark a reward function: `rlhf check` tries its arguments on `check` before a run.
+    """Mark a reward function: `rlhf check` passes its arguments to `check` before a run.
 
-    `check` is called with those arguments of the reward that it has a name for, defaults included, and raises
-    RewardError or ValueError for what the reward could not work with:
+    `check` is called with the reward's arguments that it also has, defaults included, and raises RewardError or
+    ValueError for values that the reward cannot work with:
 
         @refused_by(score_length_ramp)      # would raise for full == zero
         def length_ramp(completions, *, full: float, zero: float): ...
@@ -28,7 +28,7 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
 
 
 def try_arguments(reward: Callable[..., object], args: Mapping[str, object]) -> None:
-    """Call what refuses the arguments of `reward`, where it has such a thing. Raises what that raises."""
+    """Call the check of `reward`, if it has one, and let its errors through."""
     check = getattr(reward, _ATTRIBUTE, None)
     if check is None:
         return

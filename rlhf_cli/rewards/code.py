@@ -1,7 +1,6 @@
-"""Rewards by running what the policy wrote: does it run, does it pass tests. It runs in `rlhf_cli/sandbox`.
+"""Reward code for running and for passing tests, inside `rlhf_cli/sandbox`.
 
-Code that does not end, crashes or runs into a limit scores 0: that is its score. A sandbox that cannot do its work
-raises.
+Code that does not end, crashes or hits a limit scores 0. A failure of the sandbox itself raises.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _Value = TypeVar("_Value")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*([\w+.-]*)")
 _PYTHON = ("python", "python3", "py")
 
-# Runs in the sandbox. A pass is reported at once and with a token that the code under test does not know, so that
-# leaving early, printing or replacing sys.stdout passes nothing.
+# Runs in the sandbox. Each pass is reported at once, with a token unknown to the code under test, so that exiting
+# early, printing or replacing sys.stdout passes no test.
 _HARNESS = """
 def main(source, tests, token):
     import os, sys, types
@@ -186,7 +185,7 @@ def split_tests(tests: object, row: int) -> list[str]:
 
 
 def _parts(text: str, row: int) -> list[str]:
-    """Cut one text of several asserts behind each of them."""
+    """Split one text with several asserts after each assert."""
     parts: list[list[ast.stmt]] = [[]]
     for statement in _parsed(text, row).body:
         parts[-1].append(statement)
@@ -210,7 +209,8 @@ def _parsed(text: str, row: int) -> ast.Module:
 def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:
     if not rows:
         return []
-    # Threads: they wait for processes. A run ends with the thread that started it, so that thread waits for it.
+    # Threads, because they only wait for processes. A run ends with the thread that started it, so that thread must
+    # wait for it.
     with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as pool:
         running = [pool.submit(score, row) for row in rows]
         try:

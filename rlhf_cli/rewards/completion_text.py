@@ -1,7 +1,7 @@
-"""Reads the text of a completion, whichever of TRL's two shapes it has.
+"""Read the text of a completion in either of TRL's two formats.
 
-Every ready-made reward is a pure `score_...` function of one string inside a thin function of TRL's shape; this file is
-all they share.
+Each ready-made reward is a pure `score_...` function of one string, wrapped by a thin function with TRL's signature;
+this module is all that they share.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ Message: TypeAlias = Mapping[str, object]
 """A chat message is `{"role": "assistant", "content": ...}`."""
 
 Completion: TypeAlias = str | Sequence[Message]
-"""A completion is plain text, or for conversational data the messages it consists of."""
+"""A completion is plain text, or a list of messages for conversational data."""
 
-# TRL 1.16's response parsers put a thinking block into one of these; the name depends on the model's chat template.
+# TRL 1.16's response parsers put thinking into one of these keys, depending on the model's chat template.
 _REASONING_KEYS = ("reasoning_content", "thinking")
 
 
 def text_of(completion: Completion, *, reasoning: bool = False) -> str:
-    """Return the text the policy wrote. Raises RewardError for what is neither text nor a list of messages.
+    """Return the text the policy wrote. Raises RewardError if it is neither text nor a list of messages.
 
-    Of a conversation only the assistant's messages count (a message without a role is the assistant's, as in TRL's own
-    examples), joined by newlines: what a tool or an environment answered in between is not the policy's doing.
+    In a conversation only the assistant's messages count, joined by newlines, because the policy did not write the
+    answers of tools and environments. A message without a role is the assistant's, as in TRL's examples.
 
     Args:
         completion: a string, or a list of messages whose content is a string, None (a bare tool call) or a list of
-            parts, of which those of type `text` count.
+        parts, whose `text` parts count.
         reasoning: also include thinking that the tokenizer's response parser moved out of `content` into
-            `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such
-            a parser; otherwise the thinking is in the content anyway.
+        `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such a
+        parser; otherwise the thinking is in the content anyway.
     """
     if isinstance(completion, str):
         return completion
@@ -48,7 +48,7 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
 
 
 def content_text(message: Message) -> str:
-    """Return the text of one message: its content, or the text parts of a content made of parts; '' for None."""
+    """Return the text of one message: its content, or the text parts of a list of parts; '' for None."""
     content = message.get("content")
     if content is None:
         return ""
@@ -59,7 +59,7 @@ def content_text(message: Message) -> str:
 
 
 def as_completion(value: object) -> Completion:
-    """Return the value as the completion it is. Raises RewardError for what is neither text nor a list of messages."""
+    """Return the value as a completion. Raises RewardError if it is neither text nor a list of messages."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):

@@ -1,4 +1,4 @@
-"""Helps an author of dense rewards to cut a completion into the parts that are to be rewarded. It imports no torch."""
+"""Split a completion into parts, for authors of dense rewards. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 from rlhf_cli.errors import RewardError
 
 Span: TypeAlias = tuple[int, int, float]
-"""A span is `(start, end, value)`: characters start to end, end excluded, of the completion, and its whole mass."""
+"""A span is `(start, end, value)`: the characters start to end, end excluded, and the value of the whole span."""
 
 _CLOSING = r"[\"')\]}”’»」』）】*_]"
 _BETWEEN_LINES = re.compile(r"\r\n|[\n\r]")
-# Runs are taken whole (lookbehind, `++`): a policy that writes nothing but dots must not cost quadratic time.
+# Match runs as a whole (lookbehind, `++`): a text of nothing but dots must not take quadratic time.
 _SENTENCE_END = re.compile(rf"(?<![.!?…])[.!?…]++{_CLOSING}*+(?=\s|$)|[。！？]++{_CLOSING}*+|\n[^\S\n]*+\n\s*+")
 _ITEM_NUMBER = re.compile(r"\s*[0-9]{1,3}\.")
 

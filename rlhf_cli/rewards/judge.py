@@ -1,6 +1,6 @@
-"""Asks a language model for a score: a rubric, filled in for each row, is sent to an OpenAI-compatible server.
+"""Score by a language model: send a filled rubric per row to an OpenAI-compatible server.
 
-What comes back is text; the score is read out of it.
+The score is parsed from the text of the reply.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Judge:
         )
         folder = Path(cache_dir).expanduser() if cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if cache else None
-        # So that the columns a rubric names are known, and missed, before anything is trained.
+        # So that missing columns are noticed before training starts.
         self.__signature__ = _signature(self._rubric.columns)
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Judge:
 
         Raises RewardError, naming the row, where a reply holds no score.
         """
-        asked: dict[str, int] = {}  # what is asked -> the first row that asks it
+        asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []
         named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -116,7 +116,7 @@ class Judge:
             return self._parsed(reply, row, "")
         reply, finish = self._content(await self._client.post(request), row)
         score = self._parsed(reply, row, finish)
-        if self._cache:  # only what could be read: an unusable reply is worth another try
+        if self._cache:  # cache readable replies only, so that a bad one is requested again
             self._cache.write(key, reply)
         return score
 
@@ -161,7 +161,7 @@ class Judge:
 
 
 def _prompt_text(prompt: Completion) -> str:
-    """Return a text as it is, one message as its content, several as `role: content` lines."""
+    """Return a text unchanged, one message as its content, several as `role: content` lines."""
     if isinstance(prompt, str):
         return prompt
     if len(prompt) == 1:

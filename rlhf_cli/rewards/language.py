@@ -1,9 +1,8 @@
-"""Rewards language consistency: does the completion keep to the language it was asked in?
+"""Reward language consistency: the share of words in the language of the prompt.
 
-After the reward of DeepSeek-R1 (arXiv:2501.12948v1, section 2.3.2): the share of the words of the chain of thought that
-are in the target language. **Scripts are distinguished here, not languages**: Chinese from English, Russian from
-Arabic, but not English from French nor Russian from Bulgarian. In return it needs no model, no network, no extra
-package.
+After the reward of DeepSeek-R1 (arXiv:2501.12948v1, section 2.3.2): the share of the words in the chain of thought that
+are in the target language. **This reward distinguishes scripts, not languages**: Chinese from English, Russian from
+Arabic, but not English from French nor Russian from Bulgarian. In return it needs no model, network or extra package.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, Message, content_text, text_of
 from rlhf_cli.suggest import nearest
 
-# Name in the config -> how the Unicode names of its letters begin.
+# Maps a name in the config to the prefixes of its letters' Unicode names.
 _SCRIPTS: dict[str, tuple[str, ...]] = {
     "han": ("CJK", "IDEOGRAPHIC"),
     "japanese": ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "IDEOGRAPHIC"),
@@ -32,10 +31,10 @@ LANGUAGES = ("auto", *_SCRIPTS)
 # Written without spaces between words: every letter counts as a word.
 _UNSPACED = {"CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR"}
 _KANA = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}
-# Chinese has the odd kana (the fashionable の); Japanese prose is never without many.
+# Chinese contains a few kana (the fashionable の); Japanese prose always contains many.
 _JAPANESE_KANA_SHARE = 0.1
 
-# In Latin letters whatever the language: fenced code, format tags, LaTeX commands, single letters (the x of a formula).
+# In Latin letters in every language: fenced code, format tags, LaTeX commands, single letters (the x of a formula).
 _NO_LANGUAGE = re.compile(
     r"```.*?```|</?[A-Za-z][A-Za-z0-9_-]*>|\\[A-Za-z]+|(?<![^\W\d_])[A-Za-z](?![^\W\d_])", re.DOTALL
 )
@@ -115,7 +114,7 @@ def language_consistency(
 
 
 def _question(prompt: str | Sequence[Message]) -> str:
-    """Return the user's last message, which decides: the system prompt is often English whatever the user writes."""
+    """Return the user's last message; the system prompt is often English whatever the user writes."""
     if isinstance(prompt, str):
         return prompt
     asked = [content_text(message) for message in prompt if message.get("role") == "user"]
@@ -124,7 +123,7 @@ def _question(prompt: str | Sequence[Message]) -> str:
 
 def _words(text: str) -> Iterator[str]:
     """Yield the script of every word of the text, in order."""
-    # NFKC: full-width, half-width and mathematical letters become the ordinary ones.
+    # NFKC maps full-width, half-width and mathematical letters to ordinary ones.
     text = _NO_LANGUAGE.sub(" ", _APOSTROPHE.sub("", unicodedata.normalize("NFKC", text)))
     previous: str | None = None
     for letter in text:

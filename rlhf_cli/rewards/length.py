@@ -1,6 +1,6 @@
-"""Rewards the length of a completion: near a target, or on one side of a ramp.
+"""Reward the length of a completion: near a target, or on one side of a ramp.
 
-Lengths are in a unit: `tokens` (the sampled ids, the end-of-sequence token among them), `characters`, or `words` (split
+Lengths are in a unit: `tokens` (the sampled ids, including the end-of-sequence token), `characters`, or `words` (split
 at white space, so not for Chinese, Japanese or Thai).
 """
 
@@ -100,9 +100,9 @@ def length_ramp(
 
 
 def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | None, unit: Unit) -> list[int]:
-    """Return the length of each completion in `unit`. Thinking counts, in whichever field the parser put it.
+    """Return the length of each completion in `unit`. Thinking counts, whichever field holds it.
 
-    Raises RewardError for an unknown unit, and for tokens where `completion_ids` is None.
+    Raises RewardError for an unknown unit, and for tokens if `completion_ids` is None.
     """
     if unit not in get_args(Unit):
         raise RewardError("no such unit of length", where="args.unit", got=unit, expected=", ".join(get_args(Unit)))

@@ -1,4 +1,4 @@
-"""Rewards the whole text by comparison: with a gold answer, or with a regular expression."""
+"""Reward the whole text by comparison with a gold answer or a regular expression."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-# ASCII classes on purpose: in `答案是18` the character before the number is a letter to \w and no reason to skip it.
+# ASCII classes, because in `答案是18` the character before the number is a letter to \w, but the number must match.
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
 _PLAIN = rf"(?:{_UNSIGNED}|(?<!\.)\.[0-9]+)"
 _NUMBER = re.compile(
@@ -21,7 +21,7 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_])(?<![0-9]\.)"
     rf"(?:(?P<whole>[0-9]{{1,9}}) (?=[0-9]+/[0-9]))?(?P<top>{_PLAIN})(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
 )
-# Longer is a stuck policy, not an answer; and int() of more than 4300 digits raises.
+# A longer number is a stuck policy, and int() of more than 4300 digits raises.
 _MAX_CHARACTERS = 300
 
 _LATEX = (
@@ -37,9 +37,9 @@ _LATEX = (
 )
 
 _TO_REPLACE = re.compile(r"[\\{$€£\N{MINUS SIGN}]")
-"""Where none of these stands, no pattern above finds anything."""
+"""Pre-filter: without one of these characters no pattern above matches."""
 
-# The number has to follow the mark at once, but for signs, currency and emphasis: `#### Step 2` is a heading, and so
+# The number must follow the mark directly, except for signs, currency and emphasis: `#### Step 2` is a heading, and so
 # is `#### 2. Add them up`.
 _HEADING = r"[^A-Za-z0-9\n#]*[0-9]+[.):][ \t]+[A-Za-z]"
 _MARKED = re.compile(rf"(?<!#)####(?!#)(?!{_HEADING})((?:[^A-Za-z0-9\n\\#]|\\(?![A-Za-z]))*[0-9][^\n#]*)")
@@ -59,7 +59,7 @@ def only_number(text: str) -> Fraction | None:
 
 
 def last_marked(text: str) -> str | None:
-    """Return what follows the last `####` that a number follows, up to the end of its line; None without it."""
+    """Return the rest of the line after the last `####` followed by a number, or None."""
     marked = _MARKED.findall(text) if "####" in text else []
     return str(marked[-1]) if marked else None
 
@@ -83,7 +83,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
-    """Yield what is written like a number; LaTeX, currency and the typographic minus are read as what they mean."""
+    """Yield matches that look like numbers, after converting LaTeX, currency and the typographic minus."""
     if _TO_REPLACE.search(text):
         for pattern, replacement in _LATEX:
             text = pattern.sub(replacement, text)
@@ -91,7 +91,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
 
 
 def _values(matches: Iterable[re.Match[str]]) -> Iterator[Fraction]:
-    """Yield the values of matches, one by one as they are asked for; what is no number, such as 1/0, is passed over."""
+    """Yield the values of matches lazily; skip matches that are not numbers, such as 1/0."""
     for match in matches:
         if len(match[0]) > _MAX_CHARACTERS:
             continue

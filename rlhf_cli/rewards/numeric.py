@@ -1,8 +1,8 @@
-"""Rewards numeric answers, as in GSM8K: compares the number a completion settles on exactly with the gold one.
+"""Reward numeric answers, as in GSM8K: compare the completion's final number exactly with the gold one.
 
 GSM8K (Cobbe et al. 2021, arXiv:2110.14168) ends a gold solution with `#### 72`; its own grader takes the first `####`
-and compares strings. Here numbers are compared as exact rationals, and a completion may answer in other ways too; a
-model that goes on and answers again is held to its last answer.
+and compares strings. This reward compares numbers as exact rationals and accepts other answer formats too; if a model
+answers more than once, its last answer counts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def score_numeric(text: str, gold: Fraction, *, tolerance: float = 0.0, fallback
     value = answer_in(text, fallback=fallback)
     if value is None or tolerance == 0:
         return float(value == gold)
-    # By way of str: a YAML 0.01 means one hundredth, not the binary float next to it.
+    # Through str: a YAML 0.01 means one hundredth, not the nearest binary float.
     return float(abs(value - gold) <= Fraction(str(tolerance)))
 
 

@@ -1,4 +1,4 @@
-"""Penalises repeating oneself, by the share of n-grams that occurred before."""
+"""Penalise repetition by the share of n-grams that occurred before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a reward server: it is sent prompts, completions and the dataset's columns, and answers one number a row."""
+"""Ask a reward server: send prompts, completions and the dataset's columns, and receive one number per row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rlhf_cli.errors import RewardError
 from rlhf_cli.remote.http_client import JsonClient, shown, together
 
-# What TRL hands to every reward beside the dataset's columns.
+# Arguments that TRL passes to every reward besides the dataset's columns.
 _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_extra", "environments"})
 
 
@@ -72,7 +72,7 @@ class RewardServer:
         return rewards
 
     def _checked(self, answer: object, start: int, num_rows: int) -> list[float | None]:
-        """Return the rewards of one answer, to rows `start` and after."""
+        """Return the rewards of one answer, for the rows from `start` on."""
         where = " or ".join(shown(url) for url in self._client.urls)
         expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
         rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
@@ -102,7 +102,7 @@ class RewardServer:
 
 
 def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:
-    """Return what is a column, and what JSON can carry: not images, for example."""
+    """Return the dataset columns that JSON can represent; images are left out, for example."""
     kept: dict[str, list[object]] = {}
     for name, values in columns.items():
         if name in _NO_COLUMNS or not isinstance(values, list | tuple) or len(values) != num_rows:

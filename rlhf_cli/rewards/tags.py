@@ -1,4 +1,4 @@
-"""Rewards format tags: reasoning and answer in the markup asked for, `<think>...</think><answer>...</answer>`."""
+"""Reward format tags: reasoning and answer in the requested markup, `<think>...</think><answer>...</answer>`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 TagMode: TypeAlias = Literal["strict", "soft"]
 
 DEFAULT_TAGS = ("think", "answer")
-"""These are the tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
+"""The tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
 
 
 def score_tags(
@@ -40,7 +40,7 @@ def score_tags(
         return _num_in_place(text, tags) / len(tags)
     if _num_in_place(text, tags) < len(tags):
         return 0.0
-    # Only now the pattern: with every mark there once it cannot backtrack far.
+    # With every mark present exactly once, the pattern cannot backtrack far.
     blocks = r"\s*".join(rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>" for tag in tags)
     return float(re.fullmatch(rf"\s*{blocks}\s*", text, flags=re.DOTALL) is not None)
 

@@ -1,4 +1,4 @@
-"""Rewards the completions of the toy worlds, which are small enough for a tiny model on a CPU to learn in minutes."""
+"""Reward completions of the toy worlds, which a tiny model learns in minutes on a CPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.dense import Span
 
-# Not the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and belongs to no number.
-# More than 18 digits is a stuck policy: no sum of the toy world has them, and int() of thousands of digits raises.
+# Does not match the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and is not a sign. More than
+# 18 digits is a stuck policy: sums of the toy world are shorter, and int() of thousands of digits raises.
 _INTEGER = re.compile(r"(?<![0-9A-Za-z_])(?<![0-9]\.)(?:(?<!\))-)?[0-9]{1,18}(?![0-9A-Za-z_]|\.[0-9])")
 _DIGITS = re.compile(r"[0-9]+")
 

@@ -1,1 +1,1 @@
-"""Runs model-written code where it can do no harm."""
+"""Run model-written code in isolation."""

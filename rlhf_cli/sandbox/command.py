@@ -1,4 +1,4 @@
-"""Makes the command that starts the sandbox's launcher, and decides what a program gets to see.
+"""Build the command that starts the sandbox's launcher, and choose the files that a program can see.
 
 The launcher starts inside bubblewrap or by itself.
 """
@@ -20,7 +20,7 @@ _LAUNCHER_FILES = (
     "__init__.py",
     *(f"sandbox/{name}.py" for name in ("__init__", "launcher", "processes", "walls")),
 )
-# All that a program sees of this machine, read-only, beside the interpreter. No home, no project, no data.
+# All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -28,7 +28,7 @@ PYTHONPATH = str(_PACKAGE.parent)
 
 
 def command(mode: str, job: Job, *descriptors: int) -> list[str]:
-    """Return the command line for a job; `descriptors` are the file descriptors that the launcher is given.
+    """Return the command line for a job; `descriptors` are file descriptors passed to the launcher.
 
     `mode` is `bubblewrap`, `namespaces` or `limits`.
     """
@@ -39,7 +39,7 @@ def command(mode: str, job: Job, *descriptors: int) -> list[str]:
     size = f"--perms 1777 --size {job['max_file_bytes']} --tmpfs"
     bwrap = shutil.which("bwrap") or "bwrap"
     words = [bwrap, *["--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]]
-    if os.geteuid() == 0:  # stays root for as long as it takes to become the other user
+    if os.geteuid() == 0:  # stay root until the launcher changes to the other user
         words += ["--cap-drop", "ALL"]
         for right in ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL"):
             words += ["--cap-add", f"CAP_{right}"]
@@ -47,19 +47,19 @@ def command(mode: str, job: Job, *descriptors: int) -> list[str]:
         words += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     words += f"--dev /dev {size} /dev/shm --remount-ro /dev {size} /tmp --proc /proc".split()
     for path in [*job["visible"], *(str(_PACKAGE / name) for name in _LAUNCHER_FILES)]:
-        for parent in reversed(Path(path).parents[:-1]):  # which bwrap would make for itself alone
+        for parent in reversed(Path(path).parents[:-1]):  # bwrap would create them accessible to itself only
             words += ["--perms", "755", "--dir", str(parent)]
         words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     return [*words, *["--remount-ro", "/", "--chdir", "/tmp", "--"], *launcher]
 
 
 def interpreter() -> str:
-    """Return the interpreter that a virtual environment is made from: it has no packages but its own."""
+    """Return the base interpreter of the virtual environment, which has no third-party packages."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def visible() -> list[str]:
-    """Return the system's folders and the interpreter's, none inside another."""
+    """Return the system's and the interpreter's folders, none inside another."""
     needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
     paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
     for path in sorted({os.path.realpath(path) for path in needed}, key=len):

@@ -1,6 +1,6 @@
-"""Says what the sandbox's launcher is told. Names for the type checker only: the launcher's process does not import it.
+"""Define a job for the sandbox's launcher, for type checking only: the launcher does not import this module.
 
-A job goes to the launcher as JSON.
+A job is sent to the launcher as JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TypedDict
 
 
 class Program(TypedDict):
-    """The program's text, and what it may use up."""
+    """The program's text and its limits."""
 
     source: str
     timeout_s: float
@@ -19,10 +19,10 @@ class Program(TypedDict):
 
 
 class Job(Program):
-    """A program, and how it is closed in.
+    """A program and its isolation.
 
     `mode` is `bubblewrap`, `namespaces` or `limits`; `root` is an empty folder, `visible` the paths that the program
-    gets to see, `user` the one that it becomes where root starts it.
+    can see, `user` the user id that it changes to if root starts it.
     """
 
     mode: str

@@ -1,8 +1,8 @@
-"""Stands between this process and model-written code: a process of its own, started by `running.py`.
+"""Isolate and supervise model-written code: a separate process, started by `running.py`.
 
-It gets two descriptors: a file with the job as JSON, a pipe for what happened. It closes itself in where the job says
-so, forks the program with its limits set, watches time and memory, and ends every process that is left. It runs without
-site-packages, so what it imports is the standard library and the two files beside it.
+It receives two file descriptors: a file with the job as JSON, and a pipe for its reports. It enters its own namespaces
+if the job says so, forks the program with its limits set, watches time and memory, and kills all remaining processes.
+It runs without site-packages, so it imports only the standard library and two modules of this folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[dict[str, object]], None]
 
-# `exit()` and `quit()` are made by `site`, without which the interpreter is started so as not to see site-packages.
+# `exit()` and `quit()` come from `site`, which -S skips to hide site-packages.
 _BOOT = (
     "import builtins,_sitebuiltins as s\n"
     "builtins.exit=builtins.quit=s.Quitter('exit','Ctrl-D')\n"
@@ -33,14 +33,14 @@ _BOOT = (
     "del builtins,s\n"
     "exec(compile(open('main.py','rb').read(),'main.py','exec'))\n"
 )
-# -s -P: neither the user's nor this folder's modules; -B: no .pyc files.
+# -s -P: no modules of the user or of this folder; -B: no .pyc files.
 _OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]
 
 
 def main(job_file: int, report_pipe: int) -> int:
     """Run one job and return the exit code.
 
-    What goes wrong here is the sandbox's failure and reported as such, never the program's score.
+    Errors here are reported as failures of the sandbox, never as the program's result.
     """
     for descriptor in (job_file, report_pipe):
         os.set_inheritable(descriptor, False)
@@ -66,7 +66,7 @@ def _failed(error: Exception, report: Report) -> int:
 
 
 def _in_namespaces(job: Job, report: Report) -> int:
-    """Do what bubblewrap does, for machines that lack it."""
+    """Isolate as bubblewrap does, for machines that lack it."""
     walls.unshare_all()
     init = os.fork()
     if init:
@@ -81,7 +81,7 @@ def _in_namespaces(job: Job, report: Report) -> int:
     except Exception as error:
         _failed(error, report)
     finally:
-        os._exit(code)  # process 1 of the namespace: with it the kernel ends all the others
+        os._exit(code)  # process 1 of the namespace: when it ends, the kernel kills all others in it
 
 
 def _supervise(job: Job, report: Report) -> None:
@@ -90,8 +90,8 @@ def _supervise(job: Job, report: Report) -> None:
     confinement = _Confinement(job)
     walls.prctl(walls.SUBREAPER, 1)
     walls.prctl(walls.DUMPABLE, 0)  # the program can neither trace us nor open our descriptors through /proc
-    # Once more: looking at another user's rights dropped it. Behind walls everything ends with this process; without
-    # them it has to live to end what the program has started.
+    # Set again, because testing another user's rights cleared it. In a namespace everything ends with this process;
+    # without one it has to survive in order to kill what the program started.
     walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL if job["mode"] != "limits" else signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
     reader, writer = os.pipe()
@@ -102,7 +102,7 @@ def _supervise(job: Job, report: Report) -> None:
     started = time.monotonic()
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        trouble = pipe.read()  # ends when the program is executed, which closes its end
+        trouble = pipe.read()  # ends when exec closes the program's end of the pipe
     if trouble:
         raise RuntimeError(trouble)
     report({"in_force": confinement.in_force})
@@ -120,8 +120,8 @@ def _supervise(job: Job, report: Report) -> None:
 def _become_program(job: Job, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
     try:
         confinement.enter()
-        # With limits alone no namespace ends with the guard, and a program that sleeps uses up no limit either. It has
-        # become another user by now, which would have dropped this.
+        # With limits alone there is no namespace that ends with the guard, and a sleeping program hits no limit. The
+        # change of user has cleared the death signal.
         walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
@@ -132,7 +132,7 @@ def _become_program(job: Job, confinement: _Confinement, trouble: int, guard: in
 
 
 class _Confinement:
-    """The limits that the program's process takes on before it starts; `in_force` says which of them hold here."""
+    """The limits that the program's process sets on itself before it starts; `in_force` says which apply here."""
 
     def __init__(self, job: Job) -> None:
         walled = job["mode"] != "limits"
@@ -154,9 +154,9 @@ class _Confinement:
         self.in_force = {
             "no_network": walled or self._filter is not None,
             "environment_hidden": walled
-            or self._root,  # ours, in /proc: root's is shut to who has none of root's rights
+            or self._root,  # the parent's environment in /proc: root's is closed to processes without root's rights
             "other_user": self._user is not None,
-            "process_limit": not self._root or self._user is not None,  # the kernel does not count root's
+            "process_limit": not self._root or self._user is not None,  # the kernel does not count root's processes
         }
 
     def enter(self) -> None:
@@ -171,8 +171,8 @@ class _Confinement:
             os.setresgid(self._user, self._user, self._user)
             os.setresuid(self._user, self._user, self._user)
         elif self._root:
-            walls.prctl(walls.SECURE_BITS, 0b11)  # still root, but executing a program no longer gives root's rights
-        walls.prctl(walls.AMBIENT, 4)  # rights that would outlive it
+            walls.prctl(walls.SECURE_BITS, 0b11)  # still root, but exec no longer grants root's rights
+        walls.prctl(walls.AMBIENT, 4)  # capabilities that would survive exec
         walls.prctl(walls.NO_NEW_PRIVILEGES, 1)
         if self._filter is not None:
             walls.install_filter(self._filter)
@@ -180,12 +180,12 @@ class _Confinement:
 
 
 def _can_become(user: int, python: str) -> bool:
-    """Return whether that user could run this interpreter, which may lie in a folder that only root may enter."""
+    """Return whether that user could run this interpreter, which may be in a folder open to root only."""
     try:
         os.setgroups([])
         os.setegid(user)
         os.seteuid(user)
-    except OSError:  # a container that has no such user, or lets nobody change
+    except OSError:  # a container without such a user, or that forbids the change
         os.setegid(0)
         return False
     try:

@@ -1,7 +1,7 @@
-"""Watches the processes below the sandbox's launcher while the program runs, and ends them when it is over.
+"""Watch the processes below the sandbox's launcher while the program runs, and kill them at the end.
 
-The launcher is their reaper (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none gets away by losing its
-parent. Used by `launcher.py` alone; standard library only.
+The launcher is their reaper (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none escapes by losing its
+parent. Used only by `launcher.py`; imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ TICK_S = 0.02
 
 
 class Brood:
-    """All descendants of this process, which are watched and ended together."""
+    """All descendants of this process, watched and ended together."""
 
     def __init__(self) -> None:
         self._ended: dict[int, int] = {}
 
     def watch(self, program: int, *, until: float, memory_bytes: int, max_processes: int) -> str | None:
-        """Wait for `program` to end and return None, or return the reason to end it: `time`, `memory`, `processes`, or
-        `launcher` where this process is told to end, as it is when nobody waits for the answer any more.
+        """Wait for `program` to end and return None, or return the reason to end it.
 
-        `until` is on the clock of time.monotonic, in seconds; memory and processes count for all of them together.
-        Wants SIGCHLD and SIGTERM blocked: they are waited for here.
+        The reasons are `time`, `memory`, `processes`, and `launcher` if this process receives SIGTERM, which means that
+        nobody waits for the result any more. `until` is in seconds of time.monotonic; memory and processes count all
+        descendants together. The caller must block SIGCHLD and SIGTERM, because this function waits for them.
         """
         while True:
             self.reap()
@@ -45,11 +45,11 @@ class Brood:
                 return "launcher"
 
     def status(self, pid: int) -> int:
-        """Return how `pid` ended, as waitpid says it; SIGKILL where it was not seen to end."""
+        """Return the wait status of `pid`, or SIGKILL if its end was not observed."""
         return self._ended.get(pid, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Collect what has ended; return False when there is no child left."""
+        """Reap ended children; return False if there are no children left."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -60,10 +60,10 @@ class Brood:
             return False
 
     def end(self) -> None:
-        """Stop, then kill every descendant, until there is none. Raises RuntimeError when some will not die."""
+        """Stop, then kill all descendants until none is left. Raises RuntimeError if some survive."""
         until = time.monotonic() + 5
         while self.reap():
-            # All are stopped before one is killed: a fork bomb fills the place of each that is killed.
+            # Stop all before killing any, because a fork bomb replaces each process that is killed.
             stopped: set[int] = set()
             while new := set(descendants()) - stopped:
                 _signal(new, signal.SIGSTOP)

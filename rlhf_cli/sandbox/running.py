@@ -1,7 +1,7 @@
-"""Runs model-written Python: in a process of its own, limited, watched, behind all walls that this machine can put up.
+"""Run model-written Python in a separate process, limited, watched, and isolated as well as this machine allows.
 
-`docs/sandbox.md` says what that protects from and what not; `protections()` says it of this machine. The walls are put
-up by `launcher.py`, in the new process. Linux only.
+`docs/sandbox.md` describes what the sandbox protects from; `protections()` returns what applies on this machine. The
+isolation is set up by `launcher.py` in the new process. Linux only.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
 OUTPUT_BYTES = 64 * 1024
-"""Limits how much of stdout, and of stderr, is kept: the first half and the last."""
+"""Maximum bytes kept of stdout and of stderr: the first half and the last half."""
 
-_GRACE_S = 15.0  # for starting up and clearing away, beyond the program's own time
+_GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a program. `returncode` is -N where signal N ended it.
+    """The result of a program. `returncode` is -N if signal N ended it.
 
     `killed_reason` says why we, or a limit, ended it: time, memory, processes (all of them together), cpu, launcher
-    (the program, or the system, killed its guard); None where it ended by itself.
+    (the program or the system killed the launcher); None if it ended by itself.
     """
 
     returncode: int
@@ -61,19 +61,19 @@ def run_code(
     max_file_mb: int = 16,
     isolation: Isolation = "auto",
 ) -> Outcome:
-    """Run `source` as a Python program and wait for it; whatever it started is gone when this returns.
+    """Run `source` as a Python program and wait for it; all processes that it started are gone on return.
 
     Args:
         source: the program. It sees the standard library, an empty folder and its stdin.
-        stdin: what it can read there.
-        timeout_s: wall time, from its start; a CPU limit one second above is there too.
-        memory_mb: address space of each process, and resident memory of all of them together.
-        max_processes: processes and threads it may have at once.
-        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
-        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
-            is logged). Another value insists.
+        stdin: the text of its stdin.
+        timeout_s: wall time from its start; a CPU limit one second above also applies.
+        memory_mb: address space of each process, and resident memory of all processes together.
+        max_processes: maximum number of concurrent processes and threads.
+        max_file_mb: largest file; with namespaces also the size of the writable folder.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
+        logged). Any other value is required to work.
 
-    Raises RewardError when the sandbox cannot do its work; what the program does is never an error.
+    Raises RewardError if the sandbox fails; errors of the program never raise.
     """
     for name, value in (("timeout_s", timeout_s), ("max_processes", max_processes), ("max_file_mb", max_file_mb)):
         if value <= 0:
@@ -92,9 +92,9 @@ def run_code(
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
-    """Return which protections hold here, tried out once a process.
+    """Return which protections apply here, tested once per process.
 
-    Raises RewardError when nothing can be run at all.
+    Raises RewardError if no mode works.
     """
     mode = _pick(isolation)
     in_force, trouble = _probe(mode, shutil.which("bwrap"))
@@ -179,7 +179,7 @@ def _probe(
 
 
 def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bool]]:
-    # systemd's range for users made on the fly; each run has another, so that the kernel counts its processes alone.
+    # systemd's range for dynamic users; each run has its own, so that the kernel counts its processes alone.
     user = 61184 + secrets.randbelow(4336)
     with (
         tempfile.TemporaryDirectory(prefix="rlhf-sandbox-", ignore_cleanup_errors=True) as folder,
@@ -239,7 +239,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
                         selector.unregister(key.fileobj)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it has ended long since, unless something is amiss
+                os.killpg(process.pid, signal.SIGKILL)  # normally it has already ended
     facts: dict[str, Any] = {}
     for line in events.text().splitlines():
         facts |= json.loads(line)
@@ -258,7 +258,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
 
 
 class _Capped:
-    """A buffer that keeps the first and the last of the bytes it is given."""
+    """A buffer that keeps the first and the last bytes it is given."""
 
     def __init__(self) -> None:
         self._head, self._tail, self._left_out = bytearray(), bytearray(), 0

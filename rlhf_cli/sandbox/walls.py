@@ -1,6 +1,6 @@
-"""Makes the system calls that Python has no names for: namespaces, mounts, a socket filter, `prctl`. Linux only.
+"""Make system calls that Python does not wrap: namespaces, mounts, a socket filter, `prctl`. Linux only.
 
-Used by `launcher.py` alone, in a process of its own; standard library only.
+Used only by `launcher.py`, in a separate process; imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
-    """Make the system call of that name. Raises OSError."""
+    """Make the system call prctl. Raises OSError."""
     padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0, 0)[:4]]
     if _libc.prctl(option, *padded):
         _fail(f"prctl {option}")
 
 
 def unshare_all() -> None:
-    """Give this process namespaces of its own: mounts, network, processes (from the next fork on), and users.
+    """Give this process its own namespaces: mounts, network, processes (from the next fork on), and users.
 
-    Root needs no user namespace and is better off without: it can become another user for real. Anybody else is mapped
-    to nobody in there, and so loses every right over the namespaces with the next exec. Raises OSError.
+    Root needs no user namespace and can really change to another user without one. Any other user is mapped to nobody
+    there, and so loses all rights over the namespaces with the next exec. Raises OSError.
     """
     spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
     user, group = os.geteuid(), os.getegid()
@@ -49,10 +49,10 @@ def unshare_all() -> None:
 
 
 def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
-    """Change to a root that holds `visible`, read-only, a few devices, /proc and an empty /tmp, and go to that /tmp.
+    """Switch to a root with `visible`, read-only, a few devices, /proc and an empty /tmp, and change to that /tmp.
 
-    `root` is an empty folder to build it on; `scratch_bytes` is the size of /tmp. To be called by the first process of
-    a process namespace. Raises OSError.
+    `root` is an empty folder to build it in; `scratch_bytes` is the size of /tmp. The caller must be the first process
+    of a process namespace. Raises OSError.
     """
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
@@ -84,16 +84,16 @@ def _bind(path: str, target: str, flags: int) -> None:
     else:
         open(target, "w").close()
     _mount(path, target, None, _BIND | _RECURSIVE)
-    # A user namespace may not drop the flags a mount has already; only relatime has another number as ST_ than as MS_.
+    # A user namespace may not drop a mount's flags; only relatime has different values as ST_ and MS_.
     has = os.statvfs(path).f_flag
     kept = (has & (_NO_SUID | _NO_DEV | _NO_EXEC | 1024 | 2048)) | ((1 << 21) if has & 4096 else 0)
     _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | flags | kept)
 
 
 def socket_filter() -> bytes | None:
-    """Return a seccomp program that refuses every socket but Unix ones.
+    """Return a seccomp program that refuses all sockets except Unix ones.
 
-    It is None on a machine whose numbers are not known here.
+    Returns None on an architecture whose system call numbers are not listed here.
     """
     known = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
     if platform.machine() not in known:
@@ -118,7 +118,7 @@ def socket_filter() -> bytes | None:
 
 
 def install_filter(program: bytes) -> None:
-    """Put a seccomp program over this process and its children, for good. Wants NO_NEW_PRIVILEGES first."""
+    """Apply a seccomp program to this process and its children, permanently. Requires NO_NEW_PRIVILEGES."""
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     prctl(_SECCOMP, 2, ctypes.c_char_p(header))

@@ -1,1 +1,1 @@
-"""Makes a project of one's own: what `rlhf init` asks, and the files that it writes from templates. No torch."""
+"""Create a new project: the questions of `rlhf init` and the files that it writes from templates. No torch."""

@@ -1,4 +1,4 @@
-"""Looks at a file of the user's and says which of its columns a training reads, by their names and what they hold."""
+"""Inspect a user's data file and match its columns to those that a training reads, by name and content."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ANSWER = "answer"
 _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
 _SAY_LITTLE = frozenset(("text", "user", "input", "post", "good", "bad", "best", "worst", "label", "target", "result"))
-"""These say what a column is only where they are all of its name: `answer text` is no prompt."""
+"""Words that identify a column only as its whole name: `answer text` is not a prompt."""
 _AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
-"""Training -> the sets of columns that TRL learns from without a rename, beside those below."""
+"""Maps a training to further sets of columns that TRL reads without renaming."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a training reads: its name there, the names it goes by elsewhere, what it may hold."""
+    """A column that a training reads: its name, common other names, and the types that it may hold."""
 
     role: str
     other_names: tuple[str, ...]
@@ -67,15 +67,15 @@ COLUMNS: dict[RowKind, tuple[Column, ...]] = {
     ),
     "demonstrations": (_PROMPT, _COMPLETION),
 }
-"""Kind of rows -> the columns that make it up."""
+"""Maps a kind of rows to its columns."""
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """What is known of a file of rows for a training.
+    """Facts about a file of rows for a training.
 
-    `rename` maps the column that is read to the column of the file. `num_rows` is None where the file does not say.
-    `has_answer`: there is a column to check answers by, `answer_is_number`: with a number in every row looked at.
+    `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
+    True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
     `longest_prompt` counts characters.
     """
 
@@ -90,9 +90,9 @@ class OwnRows:
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
-    """Look at a file of rows for a training. `typed` maps columns that are read to columns of the file.
+    """Inspect a file of rows for a training. `typed` maps the training's columns to the file's.
 
-    Raises DataError for what cannot be read, and where a column that is needed cannot be told.
+    Raises DataError if the file cannot be read, or if a required column cannot be identified.
     """
     preview = _look_at(path)
     _refuse_unknown(preview, training, typed)
@@ -125,7 +125,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
 
 
 def undecided(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the needed columns that nobody has named and no name tells, and the columns of the file to choose from.
+    """Return the required columns that are neither typed nor identifiable, and the file's columns to choose from.
 
     Raises DataError for a file that cannot be read.
     """
@@ -164,14 +164,14 @@ def _refuse_unknown(preview: Preview, training: Training, typed: Mapping[str, st
 
 
 def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
-    """Return column that is read -> column of the file: what was typed, and what names and values tell."""
+    """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
     for column in COLUMNS[training.rows]:
         for name in (column.role, *column.other_names) if column.role not in mapped else ():
             if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
                 mapped[column.role] = found[0]
                 break
-    for column in COLUMNS[training.rows]:  # `question text`, where nothing is called `question`
+    for column in COLUMNS[training.rows]:  # `question text`, if there is no column `question`
         words = {column.role, *column.other_names} - _SAY_LITTLE
         found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
         if column.role not in mapped and len(found) == 1:
@@ -180,12 +180,12 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
 
 
 def _left(mapped: Mapping[str, str], preview: Preview, column: Column) -> list[str]:
-    """Return the columns of a file that no role has yet and that hold what this one may hold."""
+    """Return the file's unassigned columns with a type that this column allows."""
     return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
 
 
 def _flags_for(missing: Sequence[str], mapped: Mapping[str, str], preview: Preview, training: Training) -> str:
-    """Return the flags to type, with the first columns that would do."""
+    """Return the flags to type, with the first suitable columns."""
     flags, taken = [], dict(mapped)
     for column in COLUMNS[training.rows]:
         if column.role in missing:
@@ -195,14 +195,14 @@ def _flags_for(missing: Sequence[str], mapped: Mapping[str, str], preview: Previ
 
 
 def _missing(mapped: Mapping[str, str], preview: Preview, training: Training) -> list[str]:
-    """Return the needed columns that are nowhere; none where TRL learns from the rows as they are (messages, pairs)."""
+    """Return the required columns not found; none if TRL learns from the rows as they are (messages, pairs)."""
     if any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ())):
         return []
     return [column.role for column in COLUMNS[training.rows] if column.is_needed and column.role not in mapped]
 
 
 def _holds(preview: Preview, column: str) -> str:
-    """Return what a column holds, by the first row looked at in which it holds something."""
+    """Return the type of a column, by its first value that is not None among the inspected rows."""
     value = next((row[column] for row in preview.rows if row.get(column) is not None), None)
     return label(kind_of(value))
 
@@ -212,5 +212,5 @@ def _ends_with_number(answer: object) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return a column's name as it is compared: `Final Answer` is final_answer."""
+    """Normalise a column's name for comparison: `Final Answer` becomes final_answer."""
     return re.sub(r"[\W_]+", "_", name.lower()).strip("_")

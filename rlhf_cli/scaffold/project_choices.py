@@ -1,4 +1,4 @@
-"""Holds what a new project is made from, and the numbers that follow from it."""
+"""Define the choices for a new project, and the numbers that follow from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FEWEST_TO_HOLD_OUT = 40
 _GROUP = 8
 _FEWEST_TO_READ = 16
 _PPO_MINIBATCHES = 4
-"""Makes one round, as conf/trainer/ppo.yaml has it."""
+"""Minibatches per PPO round, as in conf/trainer/ppo.yaml."""
 
 
 @dataclass(frozen=True)
 class ProjectChoices:
-    """The answers to the three questions: what is trained, from which model, on which rows (None: the sample's)."""
+    """The answers to the three questions: the training, the starting model, and the rows (None: the sample's)."""
 
     training: Training
     model: StartingModel
@@ -27,7 +27,7 @@ class ProjectChoices:
 
     @property
     def has_answer(self) -> bool:
-        """Return whether answers can be checked by a column."""
+        """Return whether a column allows answers to be checked."""
         return self.training.generates and (self.rows is None or self.rows.has_answer)
 
     @property
@@ -37,13 +37,13 @@ class ProjectChoices:
 
     @property
     def holds_out(self) -> float | None:
-        """Return the share of the rows that is kept for evaluations, None where there are too few to keep any."""
+        """Return the share of the rows kept for evaluation, or None if there are too few rows."""
         count = None if self.rows is None else self.rows.num_rows
         return _HELD_OUT if count is None or count >= _FEWEST_TO_HOLD_OUT else None
 
     @property
     def batch_size(self) -> int:
-        """Return the rows in one step of one process: completions where they are generated."""
+        """Return the rows per step of one process; they are completions if the training generates."""
         wanted = 64 if self.model.is_tiny else 8
         count = None if self.rows is None else self.rows.num_rows
         if count is None:
@@ -57,12 +57,12 @@ class ProjectChoices:
 
     @property
     def num_generations(self) -> int | None:
-        """Return the completions to one prompt; None where the trainer's own number stands."""
+        """Return the completions per prompt, or None to keep the trainer's default."""
         return _GROUP if self.training.generates and self.training.name != "ppo" else None
 
     @property
     def answer_tokens(self) -> int:
-        """Return how many tokens an answer may have; all of a text where none is generated."""
+        """Return the maximum tokens per answer, or per text for trainings that do not generate."""
         if self.rows is None and self.model.is_tiny:
             wanted = 16 if self.training.generates else 96
         else:
@@ -75,5 +75,5 @@ class ProjectChoices:
 
     @property
     def learning_rate(self) -> str:
-        """Return the learning rate as YAML has it."""
+        """Return the learning rate as YAML text."""
         return self.training.tiny_rate if self.model.is_tiny else self.training.rate

@@ -1,4 +1,4 @@
-"""Makes the files of a new project: from the templates beside this file, and the sample rows from an embedded world."""
+"""Render a new project's files from the templates in this folder, with sample rows from an embedded world."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALWAYS = {
 _WITH_REWARDS = {"rewards.py": "rewards.py.jinja", "test_rewards.py": "test_rewards.py.jinja"}
 
 USUAL = (*_ALWAYS, *_WITH_REWARDS, _COMPLETIONS)
-"""The files that a project may have whatever it is made from."""
+"""All files that a project may have, whatever its choices."""
 
 _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
     "prompts": ("toy_sums", "data/sums.jsonl", 'sums with their answers: `{"prompt": "17+5=", "answer": "22"}`', 400),
@@ -33,7 +33,7 @@ _SAMPLES: dict[RowKind, tuple[str, str, str, int]] = {
     "judged": ("toy_judgements", "data/judged.jsonl", "single answers to sums, each judged good or bad", 1000),
     "demonstrations": ("toy_demonstrations", "data/demonstrations.jsonl", "sums as people answer them", 2000),
 }
-"""Kind of rows -> the world that the sample comes from, its file, what a README says of it, how many rows."""
+"""Maps a kind of rows to the sample's world, its file, its description in the README, and its number of rows."""
 
 _BASED_ON = {"rloo": "RLOOTrainer", "sft": "SFTTrainer", "dpo": "DPOTrainer", "orpo": "ORPOTrainer"}
 _BASED_ON |= {"cpo": "CPOTrainer", "kto": "KTOTrainer", "reward": "RewardTrainer"}
@@ -42,7 +42,7 @@ _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", "~")
 
 
 def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
-    """Return path -> text of every file of a new project called `name`, in the order in which they are shown."""
+    """Return path -> text for every file of a new project called `name`, in display order."""
     facts = _facts(choices, name)
     templates = Environment(
         loader=PackageLoader("rlhf_cli.scaffold", "templates"),
@@ -50,7 +50,7 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # no HTML
+        autoescape=False,  # not HTML
     )
     templates.filters["yaml"] = as_yaml
     wanted = {EXPERIMENT: _ALWAYS[EXPERIMENT], **(_WITH_REWARDS if choices.training.generates else {}), **_ALWAYS}
@@ -64,7 +64,7 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
 
 
 def as_yaml(text: str) -> str:
-    """Return a text as YAML reads it back: in quotes where it is not a plain word or path."""
+    """Return a text as YAML, in quotes unless it is a plain word or path."""
     is_plain = _PLAIN_YAML.fullmatch(text) and text.lower() not in _YAML_WORDS
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
@@ -104,12 +104,12 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
 
 
 def _swept_rate(rate: str) -> str:
-    """Return the learning rates of a sweep: the one to begin with, and a third of it."""
+    """Return the learning rates of a sweep: the initial one and a third of it."""
     return f"trainer.args.learning_rate={float(rate) / 3:.1e},{float(rate):.1e}"
 
 
 def _completions(choices: ProjectChoices) -> str:
-    """Return a few completions to try rewards on, with the columns that the rewards of this project read."""
+    """Return a few completions to try rewards on, with the columns that this project's rewards read."""
     if not choices.has_answer:
         said = ["A short answer.", "Two\nlines.", "An answer that goes on " + "and on " * 30, ""]
         return _lines([{"prompt": "Say something.", "completion": text} for text in said])
@@ -129,9 +129,9 @@ def _short(value: object) -> object:
 
 
 def seen_from(folder: Path, typed: str) -> str:
-    """Return a path that was typed here as a project in `folder` names it.
+    """Return a typed path as a project in `folder` refers to it.
 
-    It is relative where it lies inside, else absolute; a pattern is a path, too.
+    It is relative if inside the folder, else absolute; it may be a pattern.
     """
     path, folder = Path(os.path.abspath(os.path.expanduser(typed))), folder.resolve()
     return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)

@@ -1,4 +1,4 @@
-"""Writes the files of a new project: all of them or none, and never over a file that is there."""
+"""Write the files of a new project, all or none, and never overwrite a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_cli.errors import UserError
 
 
 def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError where one of the files is there already, or the folder cannot be one."""
+    """Raise UserError if one of the files exists, or the folder is or lies below a file."""
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not above.is_dir():
         raise UserError("a project is a folder", where=str(folder), got=f"{above} is a file", hint=_elsewhere(above))
@@ -29,7 +29,7 @@ def refuse_to_overwrite(folder: Path, names: Iterable[str]) -> None:
 
 
 def _elsewhere(taken: Path) -> str:
-    """Return the command that makes the project in a folder that does not exist yet."""
+    """Return the command that creates the project in a folder that does not exist yet."""
     usual = Path("my-project") if taken == Path() else taken
     numbered = (usual.with_name(f"{usual.name}-{number}") for number in itertools.count(2))
     free = next(place for place in itertools.chain([usual], numbered) if not os.path.lexists(place))
@@ -37,9 +37,9 @@ def _elsewhere(taken: Path) -> str:
 
 
 def write_project(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write the files below `folder`, which is made, and return their paths; what fails half-way is taken back.
+    """Create `folder`, write the files into it and return their paths; on failure remove everything again.
 
-    Raises UserError where the disk or its rights say no, and as `refuse_to_overwrite` does.
+    Raises UserError if the disk is full or not writable, and as `refuse_to_overwrite` does.
     """
     refuse_to_overwrite(folder, files)
     made: list[Path] = []

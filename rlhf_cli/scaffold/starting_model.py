@@ -1,4 +1,4 @@
-"""Says of the model that a new project starts from how it is named in a configuration, and how much it reads."""
+"""Describe the starting model of a new project: its name in a configuration and its context length."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TINY = "tiny"
 
 @dataclass(frozen=True)
 class StartingModel:
-    """A model to start from: the embedded one, or a folder or hub id in `path`, which is None for the embedded one.
+    """A model to start from: a folder or hub id in `path`, or None for the embedded model.
 
-    `context_tokens` is how much it reads, None where only the hub knows. `is_folder` says that `path` is one.
+    `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder.
     """
 
     path: str | None
@@ -29,13 +29,13 @@ class StartingModel:
 
 
 _TINY_CONTEXT = 512
-"""What conf/model/tiny_untrained.yaml has."""
+"""The value in conf/model/tiny_untrained.yaml."""
 
 
 def read_starting_model(word: str) -> StartingModel:
-    """Return the model that a typed word means: `tiny`, a folder or a hub id.
+    """Return the model for a typed word: `tiny`, a folder or a hub id.
 
-    Raises ModelError where there is no model in the folder, or the word is neither a folder nor like a hub id.
+    Raises ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
     """
     if word == TINY:
         return StartingModel(None, _TINY_CONTEXT)

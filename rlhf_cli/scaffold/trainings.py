@@ -1,4 +1,4 @@
-"""Lists what a new project can train: a row each, with the rows it learns from and numbers that work to begin with."""
+"""List the trainings for a new project, each with its kind of rows and reasonable initial numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RowKind = Literal["prompts", "pairs", "judged", "demonstrations"]
 class Training:
     """A trainer of conf/trainer, for a new project.
 
-    `what` finishes the sentence "train ..." of a question. `tiny_rate` is the learning rate for the embedded model of
-    0.15 M parameters, `rate` the one to begin with for a real model: for policies by rewards that of GRPO's paper
-    (arXiv 2402.03300), for the others what TRL's own examples have.
+    `what` completes the sentence "train ..." of a question. `tiny_rate` is the learning rate for the embedded model of
+    0.15 M parameters, `rate` the initial one for a real model: for policies trained on rewards, that of the GRPO paper
+    (arXiv 2402.03300), otherwise that of TRL's examples.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Training:
 
     @property
     def generates(self) -> bool:
-        """Return whether it writes answers of its own, which rewards judge."""
+        """Return whether it generates answers, which rewards score."""
         return self.rows == "prompts"
 
 
@@ -47,15 +47,15 @@ _ROWS = (
 )
 
 TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
-"""Name, as in `trainer=NAME` -> row, in the order in which they are offered."""
+"""Maps a name, as in `trainer=NAME`, to its training, in display order."""
 
 _OTHER_WORDS = {"reward model": "reward", "reward-model": "reward", "reward_model": "reward", "rm": "reward"}
 
 
 def training_named(word: str, *, is_answer: bool = False) -> Training:
-    """Return the training that a typed word means. Raises ConfigError for one that means none.
+    """Return the training for a typed word. Raises ConfigError for an unknown one.
 
-    `is_answer` says that it was typed as the answer to a question, where a flag is of no help.
+    `is_answer` is True if the word answers a question, where naming a flag would not help.
     """
     name = _OTHER_WORDS.get(word.lower(), word.lower())
     if name in TRAININGS:
