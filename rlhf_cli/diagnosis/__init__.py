@@ -1,1 +1,1 @@
-"""Reads what was logged: findings with evidence and advice, the same as warnings in training, rules that end a run."""
+"""Diagnose logged metrics: findings with evidence and advice, warnings during training, stopping rules."""

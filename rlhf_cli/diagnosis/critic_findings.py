@@ -1,4 +1,4 @@
-"""Looks at PPO's critic: does it foresee anything, does its loss grow."""
+"""Check PPO's critic: whether it predicts anything and whether its loss grows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MOSTLY = 0.8
 
 
 def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the critic foresees less than a constant would, in four of five rounds of half of the run.
+    """Yield a finding if the critic is worse than a constant in four of five rounds of the run's second half.
 
-    At the beginning every critic does; one that rises is learning.
+    Every critic is at first; one whose explained variance rises is learning.
     """
     kind = "explained_variance"
     if not setup.has_critic:
@@ -69,7 +69,7 @@ _MORE_THAN_RETURNS = 1.2
 
 
 def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the critic's loss has doubled since its best, and by more than the variance of what it is to learn."""
+    """Yield a finding if the critic's loss doubled since its minimum, and grew more than the variance of the returns."""
     kind = "value_loss"
     if not setup.has_critic:
         yield Fine(kind, "there is no critic")

@@ -1,4 +1,4 @@
-"""What a look at the log of a run comes to: something found, something that is fine, something that cannot be seen."""
+"""Define the results of a check: a finding, a passed check, or a check that was impossible."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Literal, TypeAlias
 
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
-"""From the worst on. serious: what the run was for is not happening. warning: it costs the run something, or soon will.
-note: true, and worth a thought; it is not said while training."""
+"""The severities, worst first. serious: the run does not achieve its purpose. warning: it costs the run something, or
+soon will. note: true and worth a thought, but not shown during training.
+"""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A metric that a finding rests on: its curve, and what it says in words with numbers and steps."""
+    """A metric that supports a finding: its curve, and a description with numbers and steps."""
 
     metric: str
     says: str
@@ -23,7 +24,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Change:
-    """What to type, an override such as `rewards.brevity.weight=0`, and what it would do."""
+    """An override to type, such as `rewards.brevity.weight=0`, and its effect."""
 
     words: str
     reason: str
@@ -31,10 +32,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, or soon will be.
+    """A present or imminent problem.
 
-    `kind` is one of tables/finding_kinds.py, `subject` what it is about where there may be several (a reward, a pair),
-    else ''. `what` is the headline, with numbers. `first_step` and `last_step` are the optimizer steps it was seen in.
+    `kind` is one of tables/finding_kinds.py; `subject` is the reward or pair concerned if there may be several, else
+    ''. `what` is the headline, with numbers. `first_step` and `last_step` are the optimizer steps in which it was
+    observed.
     """
 
     kind: str
@@ -49,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fine:
-    """Something that was looked at and is as it should be; `says` has the numbers."""
+    """A check that passed; `says` has the numbers."""
 
     kind: str
     says: str
@@ -57,7 +59,7 @@ class Fine:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Something that could not be looked at, and why: a metric that is not logged, too few steps, too much noise."""
+    """A check that was impossible, and why: a metric that is not logged, too few steps, too much noise."""
 
     kind: str
     why: str
@@ -67,5 +69,5 @@ Seen: TypeAlias = Finding | Fine | Unseen
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Return the findings from the worst on; within a severity in the order they were looked for."""
+    """Return the findings sorted by severity, worst first, and otherwise in their order."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

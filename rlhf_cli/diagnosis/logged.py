@@ -1,4 +1,4 @@
-"""Holds what a run has logged as curves, one a metric, and grows with every log event."""
+"""Hold a run's logged metrics as curves that grow with every log event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_cli.runs.metrics_file import TOTAL
 
 _LONGEST = 4096
-"""A curve of more points is thinned to half by means of two neighbours: memory and time stay bounded in a long run."""
+"""A curve with more points is halved by averaging neighbours, which bounds memory and time in a long run."""
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _NOT_A_REWARD = frozenset({"truncation"})
 Floats = NDArray[np.float64]
@@ -31,30 +31,30 @@ class Curve:
         return len(self.values)
 
     def last(self, share: float) -> Curve:
-        """Return the last `share` of the points, at least one where there is any."""
+        """Return the last `share` of the points, at least one if there are any."""
         first = len(self) - max(1, round(len(self) * share)) if len(self) else 0
         return Curve(self.metric, self.steps[first:], self.values[first:])
 
     def first(self, share: float) -> Curve:
-        """Return the first `share` of the points, at least one where there is any."""
+        """Return the first `share` of the points, at least one if there are any."""
         end = max(1, round(len(self) * share)) if len(self) else 0
         return Curve(self.metric, self.steps[:end], self.values[:end])
 
     @property
     def mean(self) -> float:
-        """Return the mean of the values. Raises ValueError for a curve without points."""
+        """Return the mean of the values. Raise ValueError for an empty curve."""
         if not len(self):
             raise ValueError(f"{self.metric} has no values")
         return float(self.values.mean())
 
 
 class Log:
-    """All curves of a run. `max_steps` is the step that training is to reach, None where that is not known."""
+    """All curves of a run. `max_steps` is the last step of the training, or None if unknown."""
 
     def __init__(self, max_steps: int | None = None) -> None:
         self.max_steps = max_steps
         self.num_events = 0
-        """Log events of training, evaluations not counted."""
+        """Log events of training, without evaluations."""
         self.step = 0
         self._steps: dict[str, array[float]] = {}
         self._values: dict[str, array[float]] = {}
@@ -65,7 +65,7 @@ class Log:
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, object]], max_steps: int | None = None) -> Log:
-        """Return the log that these events make."""
+        """Return the log with these events."""
         log = cls(max_steps)
         for event in events:
             step = event.get("step")
@@ -73,7 +73,7 @@ class Log:
         return log
 
     def take(self, step: int, event: Mapping[str, object]) -> None:
-        """Add a log event. What is no number is passed over; None and NaN are counted as nulls."""
+        """Add a log event. Ignore values that are not numbers; count None and NaN as nulls."""
         if "train_runtime" in event:
             return
         self.step = max(self.step, step)
@@ -104,11 +104,11 @@ class Log:
 
     @property
     def progress(self) -> float:
-        """Return which share of the training is done; 1 where its length is not known."""
+        """Return the completed share of the training, or 1 if its length is unknown."""
         return self.step / self.max_steps if self.max_steps else 1.0
 
     def curve(self, name: str) -> Curve:
-        """Return a metric's curve; one without points where it was never a number."""
+        """Return a metric's curve, empty if it was never a number."""
         if name not in self._curves:
             steps, values = self._steps.get(name, ()), self._values.get(name, ())
             self._curves[name] = Curve(name, np.array(steps), np.array(values))
@@ -119,20 +119,20 @@ class Log:
         return next((curve for name in names if len(curve := self.curve(name))), self.curve(names[0]))
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the metrics that have been a number, in the order they were first logged."""
+        """Return the metrics that have been a number, in the order of first occurrence."""
         return [name for name in self._values if name.startswith(prefix)]
 
     def nulls(self, name: str) -> int:
-        """Return how often a metric was null: NaN, or not there to be measured."""
+        """Return how often a metric was null: NaN, or not measurable."""
         return self._nulls.get(name, 0)
 
     def rewards(self) -> list[str]:
-        """Return the names of the reward components that were logged, those that only ever were null included."""
+        """Return the names of the logged reward components, including those that were always null."""
         named = (_REWARD_MEAN.match(name) for name in dict.fromkeys([*self._values, *self._nulls]))
         return [match["name"] for match in named if match and match["name"] not in _NOT_A_REWARD]
 
     def weight(self, reward: str) -> float | None:
-        """Return a reward's weight where it never moved, else None; 1 where none is logged."""
+        """Return a reward's weight, or None if it changed; 1 if no weight is logged."""
         weights = self.curve(f"rewards/{reward}/weight").values
         if not len(weights):
             return 1.0

@@ -1,4 +1,4 @@
-"""Looks at a log for every kind of finding there is."""
+"""Run all checks on a log."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[Seen]]] = {
     "value_loss": critic_findings.value_loss,
     "time": time_findings.time_spent,
 }
-"""Kind -> the function that looks for it. It yields at least one thing: found, fine, or not to be seen."""
+"""Map kind -> check. Each check yields at least one result."""
 
 _OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning", "time"}
-"""Kinds that mean nothing where a trainer learns from rows and not from rewards."""
+"""Kinds that need rewards, and so do not apply to a trainer that learns from rows."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was seen: findings from the worst on, what is fine, what could not be looked at."""
+    """All results: findings, worst first, passed checks, and checks that were impossible."""
 
     findings: tuple[Finding, ...]
     fine: tuple[Fine, ...]
@@ -46,7 +46,7 @@ class Diagnosis:
 
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
-    """Return what a log says, of these kinds; None for all."""
+    """Return the results of these kinds of checks on a log; None for all."""
     has_rewards = bool(log.rewards())
     seen = [
         one

@@ -1,4 +1,4 @@
-"""Looks at what comes of a run: are there numbers, does it learn, does what is only watched fall meanwhile."""
+"""Check the outcome of a run: finite numbers, learning, and watched metrics that get worse."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
 
 _ALWAYS_NUMBERS = ("loss", "ppo/policy_loss", "ppo/value_loss", "kl", "kl/k1_policy_ref", "entropy")
 _SKIPPED_STEPS = 0.05
-"""Under fp16 a gradient that overflows is part of the method: the scaler skips the step. One in twenty is too many."""
+"""Under fp16 overflowing gradients are normal: the scaler skips the step. More than one in twenty is too many."""
 
 
 def non_finite(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the losses and gradients that were NaN or infinite: null in metrics.jsonl, which has no NaN.
+    """Yield a finding for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
 
-    Before a step is made of them a guard ends the run, and says so as the reason of its end (docs/guards.md).
+    A guard ends the run before such a step is applied, and gives this as the reason (docs/guards.md).
     """
     kind = "non_finite"
     bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
@@ -55,9 +55,9 @@ _HALF, _NEARLY_ALL = 0.5, 0.9
 
 
 def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that in most groups all completions have the same total, so that they teach nothing.
+    """Yield a finding if in most groups all completions have the same total, which gives no gradient.
 
-    Where all groups are so for `guards.no_signal` rounds in a row a guard ends the run (docs/guards.md).
+    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/guards.md).
     """
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
@@ -86,14 +86,16 @@ def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 _WINDOWS = (1.0, 0.75, 0.5)
-"""The shares of a run, up to its end, in which a fall is looked for: it begins somewhere, and that is not known."""
+"""The final shares of a run that are searched for a decline, because its beginning is unknown."""
 _WORTH = 0.1
-"""Of the deviation of the rows: a fall by less is real at most, and worth nobody's night."""
+"""In standard deviations of the rows: a smaller decline may be real but does not matter."""
 
 
 def overoptimised(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield what is only watched and falls while what is trained on rises: a reward of weight 0, an evaluation's total,
-    the loss on held-out rows (Gao et al., arXiv 2210.10760).
+    """Yield a finding if a metric that is only watched falls while the trained one rises.
+
+    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
+    2210.10760).
     """
     kind = "overoptimised"
     pairs = list(_watched(log))
@@ -117,7 +119,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
-    """Yield (what is watched, what is trained on, 1 where more is better or -1)."""
+    """Yield (watched curve, trained curve, 1 if more is better or -1)."""
     total = log.total()
     for name in log.rewards():
         if log.weight(name) == 0.0:
@@ -130,14 +132,14 @@ def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
 
 
 def _scale(log: Log, watched: Curve) -> float:
-    """Return the deviation of single rows in what is watched, where it is logged; else its own size."""
+    """Return the standard deviation of single rows in the watched metric if logged; for a loss, its own size."""
     name = watched.metric.removesuffix("/mean")
     spread = log.first_of(f"{name}/std", "reward_std") if watched.metric != "eval_loss" else log.curve("eval_loss")
     return spread.mean if len(spread) else 0.0
 
 
 def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
-    """Return the longest last part of a curve in which it got worse and what is trained on did not; None for none."""
+    """Return the longest final part of a curve that got worse while the trained metric did not, or None."""
     for share in _WINDOWS:
         part = watched.last(share)
         line = trend(Curve(part.metric, part.steps, sign * part.values))
@@ -171,17 +173,15 @@ def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Change]:
 
 
 _LITTLE = 0.2
-"""Of the deviation of the rows: a total that rises by less, with its whole interval, has not been learned."""
+"""In standard deviations of the rows: a total whose whole interval is below this has not been learned."""
 _FLAT = 0.05
 _LITTLE_LOSS = 0.02
 _SIGMAS = 5.0
-"""Of what sampling alone makes of a difference: what the policy's own wandering adds is not in it."""
+"""In standard errors from sampling alone, which exclude the policy's own fluctuation."""
 
 
 def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the total did not rise (the loss did not fall), where the noise is small enough to say so; or that it
-    fell.
-    """
+    """Yield a finding if the total did not rise (the loss did not fall) and the noise is small, or if it fell."""
     kind = "learning"
     total, has_rewards = log.total(), bool(log.rewards())
     curve, sign = (total, 1.0) if has_rewards else (log.curve("loss"), -1.0)
@@ -200,7 +200,7 @@ def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
     line = trend(Curve(curve.metric, curve.steps, sign * curve.values))
     thirds = means(curve, 3)
     gain = sign * (thirds[-1] - thirds[0])
-    if gain > max(little, _SIGMAS * _of_thirds(curve)):  # plainly so, also where it bends too much for a line
+    if gain > max(little, _SIGMAS * _of_thirds(curve)):  # clearly, also if the curve bends too much for a line
         yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
     elif has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
         what = f"the total gets worse: {from_to(curve)}"
@@ -219,14 +219,14 @@ def _of_thirds(curve: Curve) -> float:
 
 
 def _of_sampling(log: Log, num_events: int) -> float:
-    """Return the standard error of the difference of two thirds' means by sampling alone, in deviations of a row."""
+    """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
     calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
     rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
     return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
 
 
 def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> Seen:
-    """Return what a line through the total (through minus the loss) says."""
+    """Return the result of a linear trend of the total, or of minus the loss."""
     kind, told = "learning", f"{curve.metric}: {from_to(curve)}"
     low, high = line.interval(_FLAT)
     name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")

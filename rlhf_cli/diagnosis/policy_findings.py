@@ -1,4 +1,4 @@
-"""Looks at the policy: does it stay near, does it end its answers, does it still explore, do its updates arrive."""
+"""Check the policy: distance from the reference, truncation, length, entropy, and clipped updates."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from rlhf_cli.diagnosis.sustained import (
 from rlhf_cli.diagnosis.trends import means, trend
 
 _FAR = 1.0
-"""Nats a token: the policy gives what it says e times the probability that the reference gives it, at every token.
-The runs of docs/studies/overoptimisation.md that keep their gold stay below 0.6, those that lose it end at 1 to 3.5."""
+"""Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
+docs/studies/overoptimisation.md that keep their gold reward stay below 0.6; runs that lose it end at 1 to 3.5.
+"""
 _FASTER = 2.0
-"""Of three thirds the last gains twice what there was, and twice what the second gained. A divergence that grows in
-proportion to the steps gains the same in each, under a penalty, or as a random walk does, less and less."""
+"""The last of three thirds gains twice the previous level, and twice the gain of the second third. A KL that grows
+linearly gains the same in each third; under a penalty, or as a random walk, it gains less and less.
+"""
 _NOT_NOTHING = 0.2
 
 
 def kl(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield a divergence from the reference that is large, or that grows faster and faster; per token, policy_ref."""
+    """Yield a finding if the per-token KL from the reference is large or grows faster and faster; metric policy_ref."""
     kind = "kl"
     curve = log.first_of("kl/k1_policy_ref", "kl")
     if few := too_few(kind, curve, ENOUGH):
@@ -67,7 +69,7 @@ def _more(value: float | None, least: float) -> str:
 
 
 def slower(log: Log, setup: RunSetup) -> Iterator[Change]:
-    """Yield a third of the learning rate, where one was given or logged."""
+    """Yield a third of the learning rate, if it was configured or logged."""
     logged = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(logged.max()) if len(logged) else 0.0)
     if rate > 0.0:
@@ -79,9 +81,9 @@ _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 
 def truncation(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that half of the completions are cut off, or more and more of them.
+    """Yield a finding if half of the completions are truncated, or more and more of them.
 
-    Beyond 95 % the training itself says so once (launch/completion_ends.py), whatever is switched off here.
+    Beyond 95 % the training itself warns once (launch/completion_ends.py), even if this check is off.
     """
     kind = "truncation"
     curve = log.first_of("rewards/truncation/fraction", "completions/clipped_ratio")
@@ -112,7 +114,7 @@ _EXCUSE = 0.15
 
 
 def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that completions became much longer or shorter while no reward rose: a drift that nothing pays for."""
+    """Yield a finding if completions became much longer or shorter while no reward rose: an unrewarded drift."""
     kind = "length"
     curve = log.curve("completions/mean_length")
     if few := too_few(kind, curve, ENOUGH_FOR_TREND):
@@ -140,7 +142,7 @@ def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def _rises(log: Log, name: str) -> bool:
-    """Return whether a reward's mean rose by more than a seventh of its rows' deviation: an excuse, and no finding."""
+    """Return whether a reward's mean rose by more than a seventh of its rows' deviation. It excuses a drift."""
     curve, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
     thirds = means(curve, 3)
     return len(thirds) == 3 and len(spread) > 0 and thirds[-1] - thirds[0] > _EXCUSE * spread.mean > 0.0
@@ -151,7 +153,7 @@ _LITTLE = 0.05
 
 
 def entropy(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that the entropy fell to a tenth and the total has not risen: the policy is certain of the wrong thing."""
+    """Yield a finding if the entropy fell to a tenth and the total did not rise: the policy is certain but wrong."""
     kind = "entropy"
     curve = log.first_of("ppo/entropy", "entropy")
     if few := too_few(kind, curve, ENOUGH_FOR_TREND):
@@ -179,11 +181,11 @@ def entropy(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 _TOO_MUCH = 0.3
-"""Twice what PPO's own papers and implementations hold for usual (0.1 to 0.2): a third of the tokens teach nothing."""
+"""Above the usual 0.1 to 0.2 of PPO's papers and implementations: a third of the tokens have no gradient."""
 
 
 def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield that updates are clipped away, or under PPO with repeated use of a rollout that nothing ever is."""
+    """Yield a finding if many updates are clipped, or none ever is although rollouts are reused."""
     kind = "clipping"
     curve = log.first_of("ppo/clip_fraction", "clip_ratio/region_mean")
     if few := too_few(kind, curve, ENOUGH):

@@ -1,4 +1,4 @@
-"""Looks at the rewards: do they answer, do they tell rows apart, do they say different things, do gates move."""
+"""Check the rewards: whether they fail, distinguish rows, differ from each other, and whether gates move."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rlhf_cli.diagnosis.sustained import (
 )
 
 _SAME = 0.95
-"""A correlation of which the square is 0.9: nine tenths of what one reward says of a row, the other has said."""
+"""A correlation with a square of 0.9: one reward explains nine tenths of the other's variance."""
 _MOSTLY = 0.8
 _LEARNED_BY = 1 / 3
-"""The share of a training before which a reward that still varies may only not have been learned yet."""
+"""Before this share of the training, a reward that still varies may simply not have been learned yet."""
 _NEVER = 0.01
-"""A gate that is open for fewer rows than one in a hundred is closed: a usual batch has no such row."""
+"""A gate that is open for less than one row in a hundred counts as closed: a usual batch has no such row."""
 _MANY_ERRORS, _SOME_ERRORS = 0.1, 0.02
 _SOME_TIMEOUTS = 0.01
-"""Half of what guards.max_error_share ends a run at, and a tenth: rows that fail are not missing at random."""
+"""A tenth of the share at which guards.max_error_share ends a run: failing rows are not missing at random."""
 
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the rewards that fail, or that run out of time, on more than a fiftieth of the rows they are asked for."""
+    """Yield a finding for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
     kind, fine = "reward_errors", True
     for name in log.rewards():
         prefix = f"rewards/{name}"
@@ -48,7 +48,7 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
             continue
         fine = False
         said = f"{share:.1%} of the rows it was asked for failed" + (f", {late:.1%} in time" if late else "")
-        # A log event of several rounds has their mean, and so has a point of a long log: no sum of these is a count.
+        # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
         failed = errors if len(errors) else timeouts
         each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
         changes = [
@@ -72,14 +72,14 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the rewards that gave every row the same from the first log event on, or never gave anything."""
+    """Yield a finding for rewards that were constant over all rows since the first log event, or always null."""
     kind = "dead_reward"
     alive = []
     for name in log.rewards():
         raw, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
         opened = log.curve(f"rewards/{name}/open_fraction")
         if len(opened) and opened.mean < _NEVER:
-            continue  # its gate is to blame, and has a finding of its own
+            continue  # its gate is the cause, and has a finding of its own
         is_watched = log.weight(name) == 0.0
         severity: Severity = "warning" if is_watched else "serious"
         changes = (
@@ -109,7 +109,7 @@ def _is_constant(raw: Curve, spread: Curve) -> bool:
 
 
 def gate(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the gates that never open, and those that never close."""
+    """Yield a finding for gates that never open, and for gates that never close."""
     kind = "gate"
     if not setup.gated:
         yield Fine(kind, "no reward has a gate")
@@ -141,9 +141,9 @@ def gate(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the pairs of weighted rewards whose raw scores say the same of nearly every row, over half of the run.
+    """Yield a finding for pairs of weighted rewards whose raw scores agree on nearly every row, over half of the run.
 
-    Where both have been learned, and vary little any more, a few odd rows make the correlation: that is no redundancy.
+    If both are learned and hardly vary, a few unusual rows determine the correlation, so that does not count.
     """
     kind = "redundant"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
@@ -193,10 +193,10 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
 def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
     """Return the correlation of two rewards within log events, over all rows together.
 
-    Of a log event the covariance is r s_1 s_2; those of all events, by the root of the product of all variances, are
-    the correlation of all rows around their events' means (events of as many rows). A mean or a median of the r would
-    count an event in which two of 64 rows are odd as much as one in which half of them are: what is nearly learned
-    would be correlated by 1 in most. Where no deviations are logged it is the median.
+    The covariance in a log event is r s_1 s_2. The sum over all events, divided by the root of the product of the
+    summed variances, is the correlation of all rows around their events' means (for events of equal size). A mean or
+    median of r would weight an event with two unusual rows of 64 like one with half of them unusual, so nearly learned
+    rewards would have r = 1 in most events. If no deviations are logged, return the median.
     """
     spread, beside = (log.curve(f"rewards/{name}/std") for name in (one, other))
     steps, places, places_beside = np.intersect1d(spread.steps, beside.steps, return_indices=True)
@@ -205,7 +205,7 @@ def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
     variances = float(first @ first) * float(second @ second)
     if not variances:
         return float(np.median(correlation.values))
-    # In a long log a point of a deviation is of several events; none of them has a correlation where nothing varied.
+    # In a long log a point of a deviation averages several events; events without variance have no correlation.
     point = np.searchsorted(steps[is_late], correlation.steps)
     is_known = point < len(first)
     counts = np.bincount(point[is_known], minlength=len(first))
@@ -214,15 +214,15 @@ def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
 
 
 _NEARLY_ALL = 0.9
-"""Share of the advantages: what is left for all others together is within what a batch's noise moves the gradient."""
+"""Share of the advantages: the rest for all other rewards is within the gradient noise of a batch."""
 _DROWNED = 0.05
 _STILL_VARIES = 0.5
 
 
 def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the reward that has nearly all of the advantages while another, which still varies, has next to none.
+    """Yield a finding if one reward has nearly all of the advantages while another that still varies has almost none.
 
-    A reward that has been learned varies little any more and needs no share: it is not drowned.
+    A learned reward hardly varies and needs no share, so it does not count.
     """
     kind = "one_reward"
     shares = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in log.rewards()}
@@ -262,7 +262,7 @@ def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
 
 
 def _varies(log: Log, name: str) -> bool:
-    """Return whether a reward's raw scores lie at least half as far apart as they did at the beginning."""
+    """Return whether the spread of a reward's raw scores is at least half of its initial spread."""
     spread = log.curve(f"rewards/{name}/std")
     if len(spread) < ENOUGH:
         return False
@@ -271,7 +271,7 @@ def _varies(log: Log, name: str) -> bool:
 
 
 def _heavier(log: Log, name: str, largest: str) -> Change:
-    """Return the weight that gives a reward a third of the deviation that the largest one has in the total."""
+    """Return the weight that gives a reward a third of the largest reward's deviation in the total."""
     spreads = [log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)]
     own, others = (curve.mean if len(curve) else 1.0 for curve in spreads)
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0

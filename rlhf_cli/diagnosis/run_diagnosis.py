@@ -1,4 +1,4 @@
-"""Diagnoses a run folder: how it ended, and what its log says."""
+"""Diagnose a run folder: how it ended, and the findings in its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_PROGRESS = {CREATED: "has not begun", QUEUED: "is queued and has not begun",
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """A run, what became of it, and what was seen in its log; `problem` says why the log could not be read, if so."""
+    """A run, its status, and the results for its log; `problem` is the error if the log could not be read."""
 
     folder: RunFolder
     status: Status
@@ -28,7 +28,7 @@ class RunDiagnosis:
 
     @property
     def ending(self) -> str:
-        """Return what became of the run in a line: `failed at step 13 of 120`."""
+        """Return how the run ended in a line: `failed at step 13 of 120`."""
         status = self.status
         of = f" of {status.max_steps}" if status.max_steps is not None and status.max_steps != status.step else ""
         if status.state in (CREATED, QUEUED):
@@ -37,11 +37,11 @@ class RunDiagnosis:
 
     @property
     def worst(self) -> Finding | None:
-        """Return the worst finding, None without any."""
+        """Return the worst finding, or None."""
         return next(iter(self.diagnosis.findings), None)
 
     def as_json(self) -> dict[str, object]:
-        """Return all of it as what JSON can hold."""
+        """Return everything as JSON values."""
         return {
             "run": self.folder.shown,
             "state": self.status.state,
@@ -55,14 +55,14 @@ class RunDiagnosis:
 
 
 def diagnose(folder: RunFolder) -> RunDiagnosis:
-    """Return what became of a run and what its log says. Raises RunError where one of its files cannot be read."""
+    """Return the status of a run and the results for its log. Raise RunError if one of its files cannot be read."""
     status = read_status(folder)
     log = Log.of(read_metrics(folder.metrics), status.max_steps)
     return RunDiagnosis(folder, status, look(log, RunSetup.of(folder.read_config())), log.num_events)
 
 
 def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
-    """Return the same, of a run whose files cannot be read the problem in a line."""
+    """Return the same, but with a one-line `problem` if its files cannot be read."""
     try:
         return diagnose(folder)
     except RunError as error:
@@ -72,5 +72,5 @@ def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
 
 
 def has_ended_well(run: RunDiagnosis) -> bool:
-    """Return whether the run went to its end, or to where a rule of its own stopped it."""
+    """Return whether the run finished, or was stopped by one of its own rules."""
     return run.status.state == FINISHED

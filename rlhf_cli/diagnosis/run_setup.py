@@ -1,4 +1,4 @@
-"""What a diagnosis knows of a run beside its log: the frozen configuration, read leniently: it may be an old one."""
+"""Read the parts of a run's frozen configuration that a diagnosis needs, leniently: it may be an old one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from rlhf_cli.json_values import JsonTree, section
 
 _DEFAULT_LIMIT = 256
-"""TRL's max_completion_length where a configuration names none."""
+"""TRL's default of max_completion_length."""
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a run was asked to do. `gated` maps a reward to the rewards its gates read, `weights` to its weight where
-    that is one number; `args` are TRL's arguments as given, `rewards` the rewards as they are configured.
-    `may_use_vllm`: the model itself generates, and nothing keeps the run from a GPU.
+    """The configuration of a run.
+
+    `gated` maps a reward to the rewards of its gates, `weights` to its weight if that is a constant; `args` are TRL's
+    arguments as given, `rewards` the configured rewards. `may_use_vllm`: the rollout backend is `hf` and the device is
+    not the CPU.
     """
 
     trainer: str = ""
@@ -30,7 +32,7 @@ class RunSetup:
 
     @classmethod
     def of(cls, config: JsonTree) -> RunSetup:
-        """Return what a frozen configuration says; what it does not say, or says in another shape, is as if unknown."""
+        """Return the setup of a frozen configuration; missing or malformed entries get the defaults."""
         rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
         trainer = section(config, "trainer")
         coefficient = section(config, "kl").get("coef")
@@ -49,11 +51,11 @@ class RunSetup:
 
     @property
     def limit(self) -> int:
-        """Return the most tokens a completion may have."""
+        """Return the maximum number of tokens of a completion."""
         return int(self.number("max_completion_length", _DEFAULT_LIMIT))
 
     def number(self, name: str, default: float) -> float:
-        """Return an argument of TRL's that is a number, `default` where none was given."""
+        """Return a numeric argument of TRL, or `default`."""
         value = self.args.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 

@@ -1,4 +1,4 @@
-"""Counts the log events in which a rule to stop by holds, and says which one has held for long enough."""
+"""Count the consecutive log events in which a stopping rule holds, and report the rule that ends the run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rlhf_cli.config.schema.stop_section import StopRule
 from rlhf_cli.suggest import nearest
 
 _WAITED = 5
-"""After so many log events in which a rule's metric has not come, that is said."""
+"""Warn if a rule's metric is missing after this many log events."""
 _EVAL = "eval_"
 
 
 @dataclass
 class _Counted:
-    """A rule, the metric it waits for, and the (step, value) pairs in a row in which it held."""
+    """A rule, its metric, and the consecutive (step, value) pairs for which it held."""
 
     name: str
     rule: StopRule
@@ -27,7 +27,7 @@ class _Counted:
 
 
 class StoppingRules:
-    """The rules of a run and how long each has held; `rules` by their names, `rewards` are the names of the rewards."""
+    """The rules of a run and how long each has held. `rules` is by name, `rewards` are the names of the rewards."""
 
     def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
         names = list(rewards)
@@ -35,12 +35,12 @@ class StoppingRules:
         self._num_events = 0
         self._logged: dict[str, None] = {}
         self.fired: str | None = None
-        """What has to be said of the rule that ends the run; None while none does."""
+        """The message about the rule that ends the run, or None."""
 
     def replay(self, events: Iterable[Mapping[str, object]]) -> None:
-        """Count the log events of an earlier attempt at the run: a rule that had held twice needs once more.
+        """Count the log events of an earlier attempt at the run, so that counts continue across a resume.
 
-        One that had held long enough already ends the run at the next log event in which it still holds.
+        A rule that had already held long enough ends the run at the next log event in which it still holds.
         """
         for event in events:
             step = event.get("step")
@@ -48,7 +48,7 @@ class StoppingRules:
         self.fired = None
 
     def take(self, step: int, event: Mapping[str, object]) -> str | None:
-        """Count a log event; return what is to be said of the first rule that has held for long enough, else None."""
+        """Count a log event; return the message of the first rule that has held long enough, else None."""
         if "train_runtime" in event:
             return None
         if not any(name.startswith(_EVAL) for name in event):
@@ -69,8 +69,9 @@ class StoppingRules:
         return self.fired
 
     def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
-        """Yield, once a rule, that its metric has not come though others have; what an evaluation logs may come until
-        there was one, or until the end.
+        """Yield a message, once per rule, if its metric is missing although others were logged.
+
+        For a metric of an evaluation, wait until there was one or until the end.
         """
         has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
         for one in self._counted:

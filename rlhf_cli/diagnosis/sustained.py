@@ -1,4 +1,4 @@
-"""What every look at a log needs: how many points are enough, curves as evidence, numbers as words."""
+"""Provide helpers for all checks: minimum numbers of points, curves as evidence, numbers in words."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from rlhf_cli.diagnosis.finding import Evidence, Unseen
 from rlhf_cli.diagnosis.logged import Curve, Log
 
 ENOUGH = 10
-"""So many points before anything is said of a level: one batch in ten may always be an odd one."""
+"""Minimum number of points to judge a level: one batch in ten may always be unusual."""
 ENOUGH_FOR_TREND = 12
-"""So many before anything is said of a trend: a line through fewer has too few degrees of freedom. A round of PPO is a
-point, and there are tens of them where there are hundreds of steps."""
+"""Minimum number of points to judge a trend: a line through fewer has too few degrees of freedom. A round of PPO is one
+point, so a run of hundreds of steps has tens of points.
+"""
 LATE = 0.5
-"""The share of a curve, its end, by which a level is judged: what holds over half of a run is no passing state."""
+"""The final share of a curve used to judge a level: a state that lasts for half of a run is not temporary."""
 SURE = 0.005
-"""The probability of a trend by mistake. A run is looked at for some fifteen things: together below a tenth."""
+"""The false-positive probability of a trend test. With about fifteen checks per run, the total is below a tenth."""
 _DRAWN = 60
 
 
 def too_few(kind: str, curve: Curve, enough: int) -> Unseen | None:
-    """Return why nothing can be said of a curve, None where it has enough points."""
+    """Return why a curve has too few points to judge, or None if it has enough."""
     if len(curve) >= enough:
         return None
     if not len(curve):
@@ -27,21 +28,21 @@ def too_few(kind: str, curve: Curve, enough: int) -> Unseen | None:
 
 
 def too_early(kind: str, log: Log, share: float = 0.5) -> Unseen | None:
-    """Return why what never happened may happen yet, None where so large a share of the training is done."""
+    """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
     if log.progress >= share:
         return None
     return Unseen(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
 
 
 def evidence(curve: Curve, says: str) -> Evidence:
-    """Return a curve as evidence, thinned to what a line of a terminal shows."""
+    """Return a curve as evidence, thinned for one terminal line."""
     stride = max(1, len(curve) // _DRAWN)
     steps = tuple(int(step) for step in curve.steps[::stride])
     return Evidence(curve.metric, says, steps, tuple(float(value) for value in curve.values[::stride]))
 
 
 def rounded(value: float) -> str:
-    """Return a number with two digits that count, as somebody would type it: `0.00033`, `1.5`, `120`."""
+    """Return a number with two significant digits, as one would type it: `0.00033`, `1.5`, `120`."""
     return f"{float(f'{value:.2g}'):g}"
 
 

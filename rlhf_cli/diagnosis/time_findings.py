@@ -1,4 +1,4 @@
-"""Looks at where the time went: does a phase take so much of it that what it does is worth doing in another way."""
+"""Check where the time went: whether a phase takes so long that a cheaper setting is worth it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rlhf_cli.tables.step_phases import ELAPSED, OF_REWARD, SHARE, SLOTS_PER_TOK
 
 _KIND = "time"
 _WORTH_S = 60.0
-"""A phase of fewer seconds is nobody's lost time, whatever its share."""
+"""Ignore phases shorter than this, whatever their share."""
 _ENOUGH = 3
-"""Log events before anything is said: the first step of all warms caches up."""
+"""Minimum number of log events: the first step warms up caches."""
 _AIM = 0.05
-"""Saving, evaluating and logging less often is to bring their share down to this."""
+"""Target share after saving, evaluating or logging less often."""
 _MOST_PADDING = 1.5
 
 
 @dataclass(frozen=True)
 class _Limit:
-    """From what `share` of the time on a phase is found, and what is to be changed then."""
+    """The `share` of the time above which a phase is a finding, and the changes to suggest."""
 
     share: float
     changes: Callable[[TimeShares, RunSetup], Iterator[Change]]
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield the phases that take more of the time than they are worth, and padding; notes, for a run may want it so."""
+    """Yield the phases that take too much of the time, and padding; only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
         yield Unseen(_KIND, f"{ELAPSED} is not logged: profile=off")
@@ -67,7 +67,7 @@ def _found(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Finding |
 
 
 def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
-    """Return that most of what the passes compute is padding, where the passes take most of the time."""
+    """Return a finding if much of the forward and backward passes is padding and they take most of the time."""
     of_passes = sum(shares.shares.get(key, 0.0) for key in ("forward", "backward", "old_logps", "reference_logps"))
     ratio = shares.slots_per_token
     if ratio is None or ratio < _MOST_PADDING or of_passes < 0.5 or of_passes * shares.elapsed_s < _WORTH_S:
@@ -81,7 +81,7 @@ def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
 
 
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Change]:
-    """Yield what makes a reward wait less: more at once, beside the others, and only for rows that may be worth it."""
+    """Yield changes that reduce waiting for a reward: larger batches, more concurrency, its own process."""
     reward = setup.rewards.get(name, {})
     at_once = section(reward, "args").get("max_concurrency")
     if reward.get("model") is not None:
@@ -130,4 +130,4 @@ _LIMITS = {
     "waiting": _Limit(0.2, _look_closer),
     "rest": _Limit(0.3, _look_closer),
 }
-"""Key -> from when on it is found; a phase without a row is what the run is for."""
+"""Map phase -> limit. A phase without a limit is the purpose of the run."""

@@ -1,13 +1,13 @@
-"""Tells a trend from noise in a curve whose neighbours resemble each other.
+"""Distinguish a trend from noise in an autocorrelated curve.
 
-A line is fitted by least squares. What is left beside a parabola, which may bend as learning curves do, says how large
-the noise is and how long it remembers: of n values whose residuals have the autocorrelation r1 at lag one, only
+A line is fitted by least squares. The residuals from a parabola, which may bend like a learning curve, give the size of
+the noise and its memory: of n values whose residuals have the lag-one autocorrelation r1, only
 
     n_e = n (1 - r1) / (1 + r1)
 
 count (Santer et al. 2000, Journal of Geophysical Research 105, equations 3 to 6), in the variance of the residuals and
-in the degrees of freedom of Student's t, n_e - 3 beside a parabola. Fitting draws r1 towards 0, by (1 + 3 r1) / n or so
-(Kendall 1954, Biometrika 41, for an AR(1) process), which is put back.
+in the degrees of freedom of Student's t, n_e - 3 for a parabola. Fitting biases r1 towards 0, by about (1 + 3 r1) / n
+(Kendall 1954, Biometrika 41, for an AR(1) process), which is corrected.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from rlhf_cli.diagnosis.logged import Curve
 
 _LONGEST_MEMORY = 0.95
 _FEWEST = 4.0
-"""So many effective values at least: with fewer, Student's t has no degrees of freedom worth the name."""
+"""Minimum number of effective values: with fewer, Student's t has too few degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through a curve. `change` is from its first to its last step, `start` the line's value at the first;
-    `error` is the standard error of the change and `freedom` its degrees of freedom.
+    """A line through a curve.
+
+    `change` is from its first to its last step, `start` the line's value at the first; `error` is the standard error of
+    the change and `freedom` its degrees of freedom.
     """
 
     start: float
@@ -42,21 +44,21 @@ class Trend:
         return self.start + self.change
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Return the interval that leaves out the true change with probability `alpha`, half of it on either side."""
+        """Return the two-sided confidence interval of the change with level 1 - `alpha`."""
         reach = _quantile(round(self.freedom), alpha / 2) * self.error
         return self.change - reach, self.change + reach
 
     def rises(self, alpha: float) -> bool:
-        """Return whether the change is above 0, by mistake with probability `alpha` at most."""
+        """Return whether the change is significantly above 0, one-sided at level `alpha`."""
         return self.change > _quantile(round(self.freedom), alpha) * self.error
 
     def falls(self, alpha: float) -> bool:
-        """Return whether the change is below 0, by mistake with probability `alpha` at most."""
+        """Return whether the change is significantly below 0, one-sided at level `alpha`."""
         return -self.change > _quantile(round(self.freedom), alpha) * self.error
 
 
 def trend(curve: Curve) -> Trend | None:
-    """Return the line through a curve, None where too few of its values are independent to say anything."""
+    """Return the line through a curve, or None if too few of its values are independent."""
     n = len(curve)
     if n <= _FEWEST:
         return None
@@ -75,7 +77,7 @@ def trend(curve: Curve) -> Trend | None:
     if (size := float(bend @ bend)) > 0.0:
         residuals = residuals - bend * (float(bend @ residuals) / size)
     squares = float(residuals @ residuals)
-    if squares <= 1e-18 * max(1.0, float(curve.values @ curve.values)):  # no noise at all but rounding
+    if squares <= 1e-18 * max(1.0, float(curve.values @ curve.values)):  # no noise except rounding
         return Trend(start, slope * length, 0.0, n - 3.0)
     memory = max(0.0, float(residuals[1:] @ residuals[:-1]) / squares)
     memory = min(_LONGEST_MEMORY, memory + (1.0 + 3.0 * memory) / n) if memory else 0.0
@@ -88,12 +90,12 @@ def trend(curve: Curve) -> Trend | None:
 
 @lru_cache(maxsize=1024)
 def _quantile(freedom: int, alpha: float) -> float:
-    """Return what Student's t with so many degrees of freedom exceeds with probability `alpha`."""
+    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `alpha`."""
     from scipy.special import stdtrit  # half a second where nothing else has loaded it
 
     return float(stdtrit(max(1, freedom), 1.0 - alpha))
 
 
 def means(curve: Curve, parts: int) -> list[float]:
-    """Return the means of so many consecutive parts of a curve, of as many as there are values where these are few."""
+    """Return the means of `parts` consecutive parts of a curve, or of all values if there are fewer."""
     return [float(part.mean()) for part in np.array_split(curve.values, min(parts, len(curve)))] if len(curve) else []

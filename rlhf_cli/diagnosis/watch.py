@@ -1,4 +1,4 @@
-"""Looks at the log of a run that trains, now and then, and says what is new."""
+"""Check the log of a running training from time to time, and report new findings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from rlhf_cli.diagnosis.sustained import ENOUGH
 
 _EVERY = 10
 _LONGER = 1.1
-"""A look comes ten log events after the last, later when the log is longer by a tenth: all looks together cost in
-proportion to the length of the log, and nothing is told later than after a tenth more of it."""
+"""Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
+length of the log, and a report is delayed by a tenth of the log at most.
+"""
 _NOT_SAID = "note"
 
 
 class Watch:
-    """A log that grows, and the findings that have been said of it, each once.
+    """A growing log, and the findings already reported; each is reported once.
 
-    `kinds` are those to look for; `earlier` are the log events before a run went on: what they hold has been said.
+    `kinds` are the kinds to check; `earlier` are the log events before a resume, whose findings count as reported.
     """
 
     def __init__(
@@ -39,12 +40,12 @@ class Watch:
             self.look()
 
     def take(self, step: int, event: Mapping[str, object]) -> list[Finding]:
-        """Add a log event; return what is found for the first time, nothing where it is not time to look."""
+        """Add a log event; return new findings, or an empty list if no check is due."""
         self._log.take(step, event)
         return self.look() if self._kinds and self._log.num_events >= self._next else []
 
     def look(self) -> list[Finding]:
-        """Return what is found for the first time, the worst first; a note is for `rlhf why` alone."""
+        """Return new findings, worst first; notes only appear in `rlhf why`."""
         self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
         findings = look(self._log, self._setup, self._kinds).findings
         new = [one for one in findings if one.severity != _NOT_SAID and (one.kind, one.subject) not in self._said]
