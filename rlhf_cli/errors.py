@@ -35,10 +35,10 @@ _GOT = "  got:"
 
 
 class Prose(str):
-    """A hint in words: it tells what to do, and cannot be typed as it stands.
+    """A hint in words: it explains what to do and cannot be typed as it is.
 
-    Any other hint is typed: a command, flags, overrides, a name or a line of YAML; several with `, or ` between them.
-    What stands behind ` # ` is a comment, as for a shell.
+    Any other hint can be typed: a command, flags, overrides, a name or a line of YAML; several are joined by `, or `.
+    Text after ` # ` is a comment, as in a shell.
     """
 
 

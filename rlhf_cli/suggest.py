@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 
 def nearest(typed: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that `typed` was most likely meant to be, or None if none is close.
+    """Return the valid name that `typed` was most likely meant to be, or None if all are too different.
 
     Ties go to a name that contains the typed letters in order, then to one with the same first letter, then to the
     first.

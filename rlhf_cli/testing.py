@@ -64,7 +64,7 @@ def check_reward(
         args: as in the config.
         conversational: also call it with the texts as messages; the values must be those of the texts.
         row_independent: False for a reward that compares rows on purpose, such as a diversity bonus; it cannot be
-        gated.
+            gated.
         tolerance: how much a row's value may change with the other rows; a batched model rounds.
         columns: the dataset's columns, one value per row.
     """

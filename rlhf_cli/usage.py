@@ -87,7 +87,7 @@ class Usage:
 
 @dataclass
 class Options:
-    """The parsed words after a verb: `words` are those that are not flags, in order. Look flags up by name."""
+    """The parsed words after a verb: `words` are those that are not flags, in order; the methods look up flags."""
 
     usage: Usage
     words: list[str] = field(default_factory=list)

@@ -106,7 +106,7 @@ def _loading(source: SourceModel) -> Iterator[None]:
     transformers_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # raised between peft and transformers, not by our code
+            warnings.simplefilter("ignore", FutureWarning)  # for peft and transformers to resolve
             yield
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelError(

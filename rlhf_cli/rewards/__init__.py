@@ -1,1 +1,1 @@
-"""Ready-made rewards by name: strings and token ids in, one number per row out. Does not import torch."""
+"""Ready-made rewards: strings and token ids in, one number per row out. Does not import torch."""

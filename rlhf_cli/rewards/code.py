@@ -49,7 +49,7 @@ main({source!r}, {tests!r}, {token!r})
 def code_in(text: str) -> str:
     """Return the program in a completion: the last block fenced as Python, else the last unmarked, else all of it.
 
-    A block whose end is missing goes on to the end of the text.
+    An unclosed block extends to the end of the text.
     """
     blocks: list[tuple[str, list[str]]] = []
     fence = ""
@@ -167,7 +167,7 @@ def code_passes_tests(
 
 
 def split_tests(tests: object, row: int) -> list[str]:
-    """Return a row's tests, one by one. Raises RewardError, naming the row, for what is no Python or no text."""
+    """Return a row's tests as a list. Raises RewardError, naming the row, if they are not text or not Python."""
     if tests is None:
         return []
     if isinstance(tests, str):

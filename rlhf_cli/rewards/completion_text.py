@@ -29,10 +29,10 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
 
     Args:
         completion: a string, or a list of messages whose content is a string, None (a bare tool call) or a list of
-        parts, whose `text` parts count.
+            parts, whose `text` parts count.
         reasoning: also include thinking that the tokenizer's response parser moved out of `content` into
-        `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such a
-        parser; otherwise the thinking is in the content anyway.
+            `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such a
+            parser; otherwise the thinking is in the content anyway.
     """
     if isinstance(completion, str):
         return completion

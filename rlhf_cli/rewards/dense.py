@@ -12,7 +12,7 @@ Span: TypeAlias = tuple[int, int, float]
 
 _CLOSING = r"[\"')\]}”’»」』）】*_]"
 _BETWEEN_LINES = re.compile(r"\r\n|[\n\r]")
-# Match runs as a whole (lookbehind, `++`): a text of nothing but dots must not take quadratic time.
+# Match runs as a whole (lookbehind, `++`): a text that consists of dots only must not take quadratic time.
 _SENTENCE_END = re.compile(rf"(?<![.!?…])[.!?…]++{_CLOSING}*+(?=\s|$)|[。！？]++{_CLOSING}*+|\n[^\S\n]*+\n\s*+")
 _ITEM_NUMBER = re.compile(r"\s*[0-9]{1,3}\.")
 
@@ -20,18 +20,18 @@ _ITEM_NUMBER = re.compile(r"\s*[0-9]{1,3}\.")
 def split_spans(
     text: str, by: Literal["sentences", "lines"] | None = None, *, regex: str | re.Pattern[str] | None = None
 ) -> list[tuple[int, int]]:
-    """Return the character ranges (start, end) of a text's parts, in order, to be given values as spans.
+    """Return the character ranges (start, end) of a text's parts, in order, for use as spans.
 
-    Every character that is not white space is in exactly one part (with `regex`: or in a separator). White space at a
-    part's ends is left out, and a part of nothing else is no part; so `text[start:end]` is never empty.
+    Every character that is not white space is in exactly one part (with `regex`: or in a separator). White space at the
+    ends of a part is left out, and parts of only white space are dropped, so `text[start:end]` is never empty.
 
     Args:
         text: what the policy wrote.
-        by: `lines`: what is between line breaks. `sentences`: up to a run of `.` `!` `?` `…` before white space or the
-            end, up to a run of `。` `！` `？`, each with the quotes and brackets that close behind it, or up to an
-            empty line. `3.14` and the `1.` that begins a numbered item end nothing; abbreviations (`Dr. No`) do.
-        regex: instead of `by`, what separates the parts, as in `re.split`; a match without width, such as
-            `(?=Step [0-9])`, separates without taking anything away.
+        by: `lines`: the text between line breaks. `sentences`: up to a run of `.` `!` `?` `…` before white space or the
+            end, up to a run of `。` `！` `？`, each with the closing quotes and brackets after it, or up to an empty line.
+            `3.14` and the `1.` of a numbered item do not end a sentence; abbreviations (`Dr. No`) do.
+        regex: instead of `by`, the separator between parts, as in `re.split`; a zero-width match, such as `(?=Step
+            [0-9])`, separates without removing text.
     """
     if (by is None) == (regex is None) or by not in (None, "sentences", "lines"):
         raise RewardError("no such parts", where="args.by", got=by, expected="sentences or lines, or else a regex")

@@ -87,9 +87,9 @@ class Judge:
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
     ) -> list[float | None]:
-        """Return a score a row, in 0..1, None where a column is null.
+        """Return a score per row, in 0..1, or None if a column is null.
 
-        Raises RewardError, naming the row, where a reply holds no score.
+        Raises RewardError, naming the row, if a reply has no score.
         """
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []

@@ -64,9 +64,9 @@ def score_language(text: str, language: str) -> float | None:
 
 
 def language_of(text: str) -> str | None:
-    """Return the key of the script of most words of `text`: the first in the text at a tie, None without words.
+    """Return the script that most words of `text` use: the first in the text at a tie, None without words.
 
-    Han together with a tenth or more of kana is `japanese`, else `han`.
+    Han with a tenth or more of kana is `japanese`, else `han`.
     """
     words = Counter(_words(text))
     num_kana = sum(words[script] for script in _KANA)
@@ -114,7 +114,7 @@ def language_consistency(
 
 
 def _question(prompt: str | Sequence[Message]) -> str:
-    """Return the user's last message; the system prompt is often English whatever the user writes."""
+    """Return the user's last message, because the system prompt is often English in any case."""
     if isinstance(prompt, str):
         return prompt
     asked = [content_text(message) for message in prompt if message.get("role") == "user"]

@@ -1,8 +1,8 @@
-r"""Reads numbers in running text and in LaTeX: where they are, and their exact value.
+r"""Find numbers in running text and in LaTeX, and return their exact values.
 
 Reads `1,234` `-$5.50` `50%` `.5` `1e-3` `3/4` `2 1/2` `\frac{3}{4}` `1{,}234` `18 eggs`. Does not read the European
-`1.234,56`, a space or underscore between thousands, number words, scale words (`2 million` is 2) or expressions.
-Everything here takes time linear in the text, because a policy sends very odd ones.
+`1.234,56`, a space or underscore between thousands, number words, scale words (`2 million` is 2) or expressions. All
+functions take time linear in the text, because a policy can write very strange texts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def last_number(text: str) -> Fraction | None:
 
 
 def only_number(text: str) -> Fraction | None:
-    """Return the number of a text that holds exactly one, with or without a unit; None for none or several."""
+    """Return the number of a text that holds exactly one, with or without a unit, else None."""
     values = _values(_matches(text))
     only = next(values, None)
     return only if next(values, None) is None else None

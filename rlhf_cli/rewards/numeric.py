@@ -23,10 +23,10 @@ Fallback: TypeAlias = Literal["last_number", "none"]
 def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | None:
     r"""Return the number `text` gives as its answer, or None.
 
-    In this order: the last line of the form `#### 1,234` (a markdown heading `#### Step 2` is none), else the content
-    of the last closed `\boxed{...}`, else with `fallback: last_number` the last number of the text. A mark with no
-    number in it, or several (`#### 3 + 4 = 7`, `\boxed{3, 4}`), is an answer that cannot be read: None, and no falling
-    back, so that listing candidates does not pay.
+    The answer is the last line of the form `#### 1,234` (but not a markdown heading `#### Step 2`), else the content of
+    the last closed `\boxed{...}`, else, with `fallback: last_number`, the last number of the text. A mark without a
+    number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) cannot be read: the result is None without a fallback, so
+    that listing candidates does not pay.
     """
     if fallback not in get_args(Fallback):
         raise RewardError(
@@ -43,7 +43,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 def gold_number(answer: object) -> Fraction | None:
     r"""Return the gold value of a number, of text that is a number, or of a solution with `#### x` or `\boxed{x}`.
 
-    Anything else has none: None.
+    Returns None for anything else.
     """
     if answer is None or isinstance(answer, bool):
         return None

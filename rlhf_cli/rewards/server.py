@@ -54,7 +54,7 @@ class RewardServer:
     async def __call__(
         self, prompts: Sequence[object], completions: Sequence[object], **columns: object
     ) -> list[float | None]:
-        """Return a reward a row. Raises RewardError when a server does not answer, or not in the form above."""
+        """Return a reward per row. Raises RewardError if a server does not answer, or not in the form above."""
         sent = _json_columns(columns, len(completions))
         starts = range(0, len(completions), self._batch_size)
         batches = [

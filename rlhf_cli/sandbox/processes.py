@@ -25,7 +25,7 @@ class Brood:
         """Wait for `program` to end and return None, or return the reason to end it.
 
         The reasons are `time`, `memory`, `processes`, and `launcher` if this process receives SIGTERM, which means that
-        nobody waits for the result any more. `until` is in seconds of time.monotonic; memory and processes count all
+        the result is no longer wanted. `until` is in seconds of time.monotonic; memory and processes count all
         descendants together. The caller must block SIGCHLD and SIGTERM, because this function waits for them.
         """
         while True:
@@ -60,7 +60,7 @@ class Brood:
             return False
 
     def end(self) -> None:
-        """Stop, then kill all descendants until none is left. Raises RuntimeError if some survive."""
+        """Stop, then kill all descendants, and repeat until all are gone. Raises RuntimeError if some survive."""
         until = time.monotonic() + 5
         while self.reap():
             # Stop all before killing any, because a fork bomb replaces each process that is killed.

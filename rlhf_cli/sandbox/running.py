@@ -71,7 +71,7 @@ def run_code(
         max_processes: maximum number of concurrent processes and threads.
         max_file_mb: largest file; with namespaces also the size of the writable folder.
         isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
-        logged). Any other value is required to work.
+            logged). Any other value is required to work.
 
     Raises RewardError if the sandbox fails; errors of the program never raise.
     """

@@ -34,8 +34,8 @@ def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
 def unshare_all() -> None:
     """Give this process its own namespaces: mounts, network, processes (from the next fork on), and users.
 
-    Root needs no user namespace and can really change to another user without one. Any other user is mapped to nobody
-    there, and so loses all rights over the namespaces with the next exec. Raises OSError.
+    Root needs no user namespace and can really change to another user without one. Any other user is mapped to user
+    65534 there, and so loses all rights over the namespaces with the next exec. Raises OSError.
     """
     spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
     user, group = os.geteuid(), os.getegid()
