@@ -28,10 +28,10 @@ def split_spans(
     Args:
         text: what the policy wrote.
         by: `lines`: the text between line breaks. `sentences`: up to a run of `.` `!` `?` `…` before white space or the
-            end, up to a run of `。` `！` `？`, each with the closing quotes and brackets after it, or up to an empty line.
-            `3.14` and the `1.` of a numbered item do not end a sentence; abbreviations (`Dr. No`) do.
-        regex: instead of `by`, the separator between parts, as in `re.split`; a zero-width match, such as `(?=Step
-            [0-9])`, separates without removing text.
+            end, up to a run of `。` `！` `？`, each with the closing quotes and brackets after it, or up to an empty
+            line. `3.14` and the `1.` of a numbered item do not end a sentence; abbreviations (`Dr. No`) do.
+        regex: instead of `by`, the separator between parts, as in `re.split`; a zero-width match, such as
+            `(?=Step [0-9])`, separates without removing text.
     """
     if (by is None) == (regex is None) or by not in (None, "sentences", "lines"):
         raise RewardError("no such parts", where="args.by", got=by, expected="sentences or lines, or else a regex")
