@@ -69,7 +69,7 @@ _MORE_THAN_RETURNS = 1.2
 
 
 def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield a finding if the critic's loss doubled since its minimum, and grew more than the variance of the returns."""
+    """Yield a finding if the critic's loss doubled since its minimum, and outgrew the variance of the returns."""
     kind = "value_loss"
     if not setup.has_critic:
         yield Fine(kind, "there is no critic")

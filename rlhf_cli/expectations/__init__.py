@@ -1,1 +1,1 @@
-"""Holds a run against what it was expected to come to, and against itself run again, as values."""
+"""Compare a run with its expectations, and with a repetition of itself."""

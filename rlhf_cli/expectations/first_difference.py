@@ -1,4 +1,4 @@
-"""Compares the logs of two runs that ought to be the same: equal to the last bit, or the first step that is not."""
+"""Compare the logs of two runs that should be identical, and find the first step at which they differ."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rlhf_cli.tables.clock_metrics import is_of_the_clock
 
 NOT_LOGGED = "not logged"
 LOG_EVENT = "log event"
-"""What differs where one of the runs has logged nothing at all at a step."""
+"""The `metric` of a difference if one of the runs logged nothing at a step."""
 
 _OF_ONE_CALL = ("train_runtime", "train_loss")
-"""What the last line of a log holds: it is about one call of the trainer, and a run that went on had several."""
+"""Names in the last line of a log. It is about one call of the trainer, and a resumed run had several."""
 _EVAL = "eval_"
 _CAUSES_FIRST = (
     *("epoch", "learning_rate", "num_input_tokens", "num_tokens", "completions/", "rewards/", "reward"),
     *("frac_reward", "sampling/", "kl", "entropy", "ppo/", "clip_ratio", "mean_token", "accuracy", "margin"),
     *("loss", "critic/", "grad_norm"),
 )
-"""In this order a step computes: what comes first may be the cause of the rest. An evaluation comes after its step."""
+"""The order of computation in a step: earlier metrics may cause later differences. An evaluation follows its step."""
 _NOT_COMPARED = ("step", "time_s")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of two logs: where, and what each of them says; null where a number was not finite.
+    """The first difference of two logs: its place and both values; null if a number was not finite.
 
-    `others` are the metrics that differ at the same step, in the order in which a step computes them.
+    `others` are the other metrics that differ at the same step, in the order of their computation.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def size(self) -> float | None:
-        """Return by how much the numbers differ, None where one of them is none."""
+        """Return the absolute difference, or None if a value is not a number."""
         if isinstance(self.before, int | float) and isinstance(self.after, int | float):
             return abs(self.after - self.before)
         return None
@@ -49,10 +49,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class LogsCompared:
-    """Two logs held against each other up to a step.
+    """The comparison of two logs up to a step.
 
-    `equal_steps` is the last step up to which all is equal, `num_events` and `num_numbers` count what was compared,
-    `of_the_clock` names the metrics that were not.
+    `equal_steps` is the last step up to which everything is equal, `num_events` and `num_numbers` count the compared
+    items, `of_the_clock` lists the metrics that were not compared.
     """
 
     last_step: int
@@ -64,9 +64,9 @@ class LogsCompared:
 
 
 def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int | None = None) -> LogsCompared:
-    """Compare two logs event by event, up to a step (None for all of both). Numbers are equal to the last bit.
+    """Compare two logs event by event, up to a step (None for everything). Numbers must be bitwise equal.
 
-    Metrics read off a clock are left out (tables/clock_metrics.py), and so is the last line, which sums up one call.
+    Ignore clock-based metrics (tables/clock_metrics.py) and the last line, which summarises one call.
     """
     one, other = _by_place(before, up_to), _by_place(after, up_to)
     places = sorted({**one, **other})
@@ -86,14 +86,14 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
             continue
         if found is None:
             found = difference
-        else:  # the evaluation of the same step differs, too
+        else:  # the evaluation of the same step also differs
             found = Difference(step, found.metric, found.before, found.after, (*found.others, *_named(difference)))
     equal_steps = max((place[0] for place in places if found is None or place[0] < found.step), default=0)
     return LogsCompared(last_step, num_events, num_numbers, clock, equal_steps, found)
 
 
 def _by_place(events: Iterable[Event], up_to: int | None) -> dict[tuple[int, bool, int], Event]:
-    """Return the events by (step, whether an evaluation, which of the same kind at that step)."""
+    """Return the events by (step, whether an evaluation, index among that kind at that step)."""
     counted: Counter[tuple[int, bool]] = Counter()
     found = {}
     for event in events:
@@ -133,7 +133,7 @@ def _shown(event: Event, name: str) -> JsonValue:
 
 
 def _rank(name: str) -> int:
-    """Return when in a step a metric is computed, as far as its name says."""
+    """Return the position of a metric's computation in a step, judging by its name."""
     plain = name.removeprefix(_EVAL)
     return next((rank for rank, prefix in enumerate(_CAUSES_FIRST) if plain.startswith(prefix)), len(_CAUSES_FIRST))
 

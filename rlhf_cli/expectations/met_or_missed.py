@@ -1,4 +1,4 @@
-"""Holds what a run has logged against its `expect`: each expectation is met, missed or open, with the number."""
+"""Compare a run's log with its `expect` section: each expectation is met, missed or open."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _KINDS = {expect_section.BEST: BEST, expect_section.FIRST: FIRST}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one expectation. `metric` is the name in metrics.jsonl, `value` NaN where there is no number.
+    """The result of one expectation. `metric` is the name in metrics.jsonl, `value` is NaN without a number.
 
-    `name` is its key below `expect`. It is `open` while the run has not come to where it is read; `why` says what
-    stands in the way of a number.
+    `name` is its key below `expect`. The state is `open` until the run reaches the step of the expectation; `why`
+    explains an open state or a missing number.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Outcome:
     why: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return all of it as what JSON can hold, null where there is no number or no such bound."""
+        """Return everything as JSON values, null for a missing number or bound."""
         one = self.expectation
         return {
             "name": self.name,
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verified:
-    """A run and what became of everything that it was expected to come to; `outcomes` are none where nothing was."""
+    """A run and the outcomes of its expectations; empty if it has none."""
 
     folder: RunFolder
     status: Status
@@ -68,12 +68,12 @@ class Verified:
 
     @property
     def state(self) -> State | None:
-        """Return missed where anything is, else open where anything is, else met; None where nothing was expected."""
+        """Return missed if any outcome is, else open if any is, else met; None without expectations."""
         states = [one.state for one in self.outcomes]
         return next((state for state in (MISSED, OPEN, MET) if state in states), None)
 
     def as_json(self) -> dict[str, object]:
-        """Return all of it as what JSON can hold."""
+        """Return everything as JSON values."""
         return {
             "run": self.folder.shown,
             "run_state": self.status.state,
@@ -85,9 +85,9 @@ class Verified:
 
 
 def verify(folder: RunFolder) -> Verified:
-    """Return what became of what the run in `folder` was expected to come to.
+    """Return the outcomes of the expectations of the run in `folder`.
 
-    Raises RunError where its configuration, status or metrics cannot be read.
+    Raise RunError if its configuration, status or metrics cannot be read.
     """
     config, status = folder.read_config(), read_status(folder)
     expected = frozen_expectations(folder, config)
@@ -99,7 +99,7 @@ def verify(folder: RunFolder) -> Verified:
 
 
 def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
-    """Return what is expected of a frozen run, by name. Raises RunError where that was edited into what is none."""
+    """Return the expectations of a frozen run, by name. Raise RunError if an edit made them invalid."""
     frozen: JsonValue = config.get("expect")
     try:
         return expectations_of(checked_expectations(frozen))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
 def outcomes_of(
     expected: Mapping[str, Expectation], columns: MetricColumns, rewards: Iterable[str], *, is_finished: bool
 ) -> list[Outcome]:
-    """Return the outcome of each expectation by what was logged; `rewards` are the names of the run's rewards."""
+    """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
     names = list(rewards)
     return [_outcome(name, one, logged_name(one.metric, names), columns, is_finished) for name, one in expected.items()]
 
@@ -134,11 +134,11 @@ def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, i
 
 
 def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:
-    """Return the number that is held against the bound, as `comparison` reads it; see `Expectation`."""
+    """Return the number to compare with the bound, read like in `comparison`; see `Expectation`."""
     kind = _KINDS.get(one.at, LAST) if isinstance(one.at, str) else LAST
     up_to = one.at if isinstance(one.at, int) else None
     if metric.startswith(_EVAL) and (kind != LAST or one.last_events):
-        # An evaluation is a number of its own, and no batch among many.
+        # An evaluation is a single number, so do not average it with others.
         return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=one.at_least is not None)
     sign = 1 if one.at_least is not None else -1
     return number_of(columns, metric, Window(kind, one.last_events), sign=sign, up_to=up_to)

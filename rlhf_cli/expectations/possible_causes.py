@@ -1,4 +1,4 @@
-"""Says why two runs that ought to be the same are not, as far as their folders know: what is recorded and differs."""
+"""List possible causes of a difference between two runs: recorded facts that differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_cli.runs.provenance import PENDING_CONFIG
 from rlhf_cli.tables.resume_keys import row_of
 
 _SHOWN = 12
-"""So much of a hash is enough to tell two apart."""
+"""Enough characters of a hash to distinguish two."""
 _SIZES = ("world_size", "num_parameters", "num_train_rows", "mixed_precision", "distributed_type")
 _LOGGED = "trainer.args.logging_"
 _MACHINE = {
@@ -26,7 +26,7 @@ _SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
 
 @dataclass(frozen=True)
 class Cause:
-    """A thing that may be why: its kind, its name, and what it was in the one run and in the other."""
+    """A possible cause: its kind, its name, and its value in both runs."""
 
     kind: str
     name: str
@@ -34,22 +34,22 @@ class Cause:
     after: str
 
     def as_json(self) -> dict[str, object]:
-        """Return it as what JSON can hold."""
+        """Return it as JSON values."""
         return {"kind": self.kind, "name": self.name, "before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run folder knows of how it was made: `settings` is its configuration by dotted key."""
+    """The recorded facts about how a run was made; `settings` is its configuration by dotted key."""
 
     settings: Mapping[str, object]
     provenance: JsonTree
 
 
 def causes_of(before: Recorded, after: Recorded) -> list[Cause]:
-    """Return everything recorded that differs and may change a number, what most probably does first.
+    """Return all recorded differences that may change a number, the most probable first.
 
-    A setting that is known to change no step (where the run lies, what mirrors it) is none.
+    Ignore settings that cannot affect a step (the run's path, its mirrors).
     """
     return [
         *_settings(before.settings, after.settings),
@@ -62,7 +62,7 @@ def causes_of(before: Recorded, after: Recorded) -> list[Cause]:
 
 
 def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
-    """Return what of a run need not come out the same again although nothing has changed."""
+    """Return the parts of a run that may differ even if nothing changed."""
     found = []
     if str(run.provenance.get("device", "")).startswith("cuda"):
         found.append("it ran on a GPU: some sums are not made in the same order each time")
@@ -105,7 +105,7 @@ def _starting_models(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
 
 
 def _went_on(before: JsonTree) -> Iterator[Cause]:
-    """Yield what was changed when the first run went on: its configuration is that of its end."""
+    """Yield changes made when the first run was resumed, because its configuration is the final one."""
     resumed = before.get("resumed")
     for entry in resumed if isinstance(resumed, list) else ():
         if isinstance(entry, dict) and (section(entry, "changes") or section(entry, "files")):

@@ -1,4 +1,4 @@
-"""Holds a run against itself run again: its log, its weights, and why they differ where they do."""
+"""Compare a run with a repetition of itself: the log, the weights, and the causes of differences."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class WeightsCompared:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether they are the same weights."""
+        """Return whether the weights are equal."""
         return self.before == self.after
 
 
 @dataclass(frozen=True)
 class SameAgain:
-    """Two runs that ought to be the same, and whether they are.
+    """Two runs that should be identical, and whether they are.
 
-    `causes` is everything recorded that differs and may change a number, `unrepeatable` what need not come out the same
-    although nothing has changed; both are there where the runs are equal, too.
+    `causes` are all recorded differences that may change a number, `unrepeatable` the parts that may differ even if
+    nothing changed; both are also set if the runs are equal.
     """
 
     before: RunFolder
@@ -45,11 +45,11 @@ class SameAgain:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether every number that was compared, and every hash, is the same."""
+        """Return whether all compared numbers and hashes are equal."""
         return self.logs.difference is None and all(part.is_equal for part in self.weights)
 
     def as_json(self) -> dict[str, object]:
-        """Return all of it as what JSON can hold."""
+        """Return everything as JSON values."""
         difference = self.logs.difference
         return {
             "equal": self.is_equal,
@@ -68,9 +68,9 @@ class SameAgain:
 
 
 def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = None) -> SameAgain:
-    """Compare two runs up to a step, None for their ends; weights where both have kept them at that step.
+    """Compare two runs up to a step, None for their ends; compare weights if both kept them at that step.
 
-    Raises RunError where a file of theirs cannot be read.
+    Raise RunError if one of their files cannot be read.
     """
     old, new = read_metrics(before.metrics), read_metrics(after.metrics)
     recorded = [Recorded(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]

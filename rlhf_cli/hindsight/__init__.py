@@ -1,1 +1,1 @@
-"""Stored rollouts settled again: what other weights, gates or aggregates would have made of them, without training."""
+"""Recompute stored rollouts with other weights, gates or aggregates, without training."""

@@ -1,4 +1,4 @@
-"""Say how a trainer makes advantages of totals, as far as stored rollouts can tell. No torch."""
+"""Describe how a trainer computes advantages from totals, as far as stored rollouts allow. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rlhf_cli.config.schema.experiment import Experiment
 
 Scale = Literal["group", "batch", "none"]
 _SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
-"""TRL takes a bool, too."""
+"""TRL also accepts a bool."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold how advantages are made. `baseline` is `group` (GRPO and its kin), `others` (RLOO) or `critic` (PPO).
+    """The computation of advantages. `baseline` is `group` (GRPO and its variants), `others` (RLOO) or `critic` (PPO).
 
-    `scale` is GRPO's; `is_normalized`, `clip_range` and `kl_coef`, the coefficient of the KL in the reward, are RLOO's.
-    `why_none` says why the rollouts do not tell the advantages, None where they do.
+    `scale` is for GRPO; `is_normalized`, `clip_range` and `kl_coef`, the coefficient of the KL in the reward, are for
+    RLOO. `why_none` is the reason why the advantages cannot be computed from the rollouts, or None.
     """
 
     baseline: Literal["group", "others", "critic"]
@@ -36,7 +36,7 @@ class Recipe:
 
 
 def recipe_of(experiment: Experiment) -> Recipe:
-    """Return how this experiment's trainer makes advantages of totals."""
+    """Return how this experiment's trainer computes advantages from totals."""
     trainer = experiment.trainer
     fields = trl_args.trainer(trainer.trl)
 
@@ -56,7 +56,7 @@ def recipe_of(experiment: Experiment) -> Recipe:
             clip_range=(float(clip[0]), float(clip[1])) if isinstance(clip, list | tuple) else None,
             kl_coef=float(cast(float, setting("beta"))),
         )
-    # normalize_then_sum: the stack z-scores within the group, what is left is the batch's deviation.
+    # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
     whole_batch = experiment.aggregate == "normalize_then_sum"
     scale = "batch" if whole_batch else _SCALES[setting("scale_rewards")]
     return Recipe("group", each, scale=scale, why_none=dense if trainer.dense else None)

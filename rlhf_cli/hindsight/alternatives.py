@@ -1,4 +1,4 @@
-"""Turn words with several values, `rewards.brevity.weight=0,0.1`, into one list of words a what-if. No torch."""
+"""Expand words with several values, `rewards.brevity.weight=0,0.1`, into one list per what-if. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ MOST = 50
 
 
 def alternatives(words: list[str]) -> list[list[str]]:
-    """Return every combination of the words' values, in the grammar that `rlhf train -m` has; one list where none has
-    several. Raises ConfigError for more than 50.
+    """Return every combination of the words' values, with the syntax of `rlhf train -m`.
+
+    Return one list if no word has several values. Raise ConfigError for more than 50 combinations.
     """
     each = [_values(word) for word in words]
     found = [list(one) for one in itertools.product(*each)]
@@ -33,7 +34,7 @@ def _values(word: str) -> list[str]:
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException:
-        return [word]  # composing says what is wrong with it
+        return [word]  # composing the configuration reports the error
     if not override.is_sweep_override():
         return [word]
     return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]

@@ -1,4 +1,4 @@
-"""Holds what is asked of a run in hindsight: the experiment as it was and as it is asked about, key by key."""
+"""Represent a what-if question: the old and the new experiment, and the changed keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.plan.reward_components import KEEP_TIME
 
 @dataclass(frozen=True)
 class Change:
-    """A key whose value is asked to be another one; None stands for no value."""
+    """A key with its old and new value; None means no value."""
 
     key: str
     old: JsonValue
@@ -21,8 +21,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Question:
-    """Hold the experiment as it was and as it is asked about. `words` are those typed, `rescored` the names of the
-    rewards whose stored scores are not those that are asked about.
+    """The old and the new experiment.
+
+    `words` are those typed, `rescored` the names of rewards whose stored scores do not apply to the new experiment.
     """
 
     words: tuple[str, ...]
@@ -33,7 +34,7 @@ class Question:
 
 
 def why_not_cheap(experiment: Experiment, name: str) -> str | None:
-    """Return why `--recompute` does not compute a reward, None where it does: a plain function that returns soon."""
+    """Return why `--recompute` skips a reward, or None if it is a plain, fast function."""
     reward = experiment.rewards[name]
     if reward.fn is None:
         return f"the reward model {reward.model}"
@@ -43,7 +44,7 @@ def why_not_cheap(experiment: Experiment, name: str) -> str | None:
 
 
 def gate_in_words(gate: Mapping[str, object]) -> str:
-    """Return `correct >= 1 else zero` for a gate as it is configured."""
+    """Return `correct >= 1 else zero` for a configured gate."""
     signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "in"}
     told: Sequence[str] = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
     return f"{gate['by']} {' and '.join(told)} else {_plain(gate['otherwise'])}"

@@ -1,15 +1,16 @@
-"""Say how one round would have differed: totals, order within groups, advantages, and what these push at.
+"""Compute how one round would have differed: totals, order within groups, advantages, and their push.
 
-What an advantage pushes at. A step of size eta on the objective sum_i A_i log pi(y_i), taken over the distribution of
-answers itself, makes pi'(y) proportional to pi(y) exp(eta A(y)), whose mean of any score c is, to first order in eta,
+The push of advantages: a step of size eta on the objective sum_i A_i log pi(y_i), taken over the distribution of
+answers itself, makes pi'(y) proportional to pi(y) exp(eta A(y)). The mean of any score c then is, to first order in
+eta,
 
     E'[c] = E[c] + eta Cov(A, c) .
 
 So the covariance of the advantages with a reward's raw scores, within groups, is the direction in which that reward is
 pushed. `push` is its estimate over a round, sum_i A_i (c_i - mean of c in the group) / n, in raw units per unit of eta.
-A network does not move answers one by one: docs/whatif.md measures how often the sign comes true.
+A network does not move answers independently: docs/whatif.md measures how often the sign is right.
 
-Shapes: N rows, those of a group consecutive; NaN = no score, or no total.
+Shapes: N rows, groups are consecutive; NaN = no score, or no total.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from rlhf_cli.tables import rollout_columns
 
 LENGTH = "length"
 _NOTHING = 1e-3
-"""An advantage as small as this is the rounding error of a group without deviation, divided by TRL's eps of 1e-4."""
+"""Smaller advantages are rounding errors of a group without deviation, divided by TRL's eps of 1e-4."""
 
 OldNew = tuple[float | None, float | None]
-"""A figure as it was and as it would have been; None where it is not defined."""
+"""A figure before and after; None if undefined."""
 
 
 @dataclass(frozen=True)
 class RoundDifference:
-    """Hold how one round would have differed. Figures are None where they are not defined.
+    """How one round would have differed. Undefined figures are None.
 
-    `step` is the first optimizer step that learnt from the round. of `num_unknown` rows the log lacks a score that is
-    asked for: their groups, `num_groups` less `num_answered`, are left out of everything. `tau` is the mean of
-    Kendall's tau-b over the `num_ranked` groups in which both totals differ; `best_changed` and `sign_changed` are
-    shares of groups and of rows. `share`, `correlation` and `push` are by component, the latter two by `length`
-    (tokens), too. `replay_error` is how far the advantages that were stored are from those that the run's own settings
-    give. `why` says why there are no advantages, or no totals.
+    `step` is the first optimizer step that learnt from the round. `num_unknown` rows lack a required score in the log:
+    their groups, `num_groups` less `num_answered`, are excluded from everything. `tau` is the mean of Kendall's tau-b
+    over the `num_ranked` groups in which both totals differ; `best_changed` and `sign_changed` are shares of groups and
+    of rows. `share`, `correlation` and `push` are by component, the latter two also by `length` (tokens).
+    `replay_error` is the distance between the stored advantages and those recomputed with the run's own settings. `why`
+    is the reason why there are no advantages, or no totals.
     """
 
     step: int
@@ -68,7 +69,7 @@ class RoundDifference:
 
 @dataclass(frozen=True)
 class OneSide:
-    """Hold what is read of a round on one side: settled so, its advantages (N,) or None, how they are made."""
+    """One side of the comparison of a round: the settled round, its advantages (N,) or None, and how to compute them."""
 
     settled: SettledAgain
     advantages: Tensor | None
@@ -79,8 +80,8 @@ class OneSide:
 def round_difference(
     stored: StoredRound, old: OneSide, new: OneSide, replay_error: float | None, why: str | None
 ) -> RoundDifference:
-    """Return how the round would have differed between both sides."""
-    # A critic compares no group: there the rows of a round are one order, each answered or not.
+    """Return the difference of the round between both sides."""
+    # A critic does not compare within groups, so rank all rows of a round together, each answered or not.
     each = stored.num_rows if old.recipe.baseline == "critic" else old.recipe.num_generations
     is_answered = ~new.settled.is_unknown
     answered = is_answered.view(-1, each).any(dim=1)
@@ -135,7 +136,7 @@ def _of_both(pairs: list[Tensor | None], figure: Callable[[Tensor, Tensor], floa
 
 
 def _shares(side: OneSide, is_answered: Tensor) -> dict[str, float]:
-    """Return each component's share of the advantages, as it is logged in training."""
+    """Return each component's share of the advantages, as logged in training."""
     assert side.advantages is not None
     recipe = side.recipe
     args = {"normalize_advantages": recipe.is_normalized} if recipe.baseline == "others" else {}
@@ -166,7 +167,7 @@ def _sign_changed(old: Tensor, new: Tensor) -> float | None:
 
 
 def _correlation(advantages: Tensor, scores: Tensor) -> float | None:
-    """Return Pearson's correlation over the rows that have a score, None where one of the two is constant."""
+    """Return Pearson's correlation over the rows with a score, or None if one of the two is constant."""
     both = torch.stack([advantages.double(), scores])[:, ~scores.isnan()]
     if both.shape[1] < 2 or not bool((both.std(dim=1) > 0).all()):
         return None

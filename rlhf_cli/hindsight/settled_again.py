@@ -1,7 +1,7 @@
-"""Settle stored rounds again by an experiment's rewards.
+"""Settle stored rounds again with an experiment's rewards.
 
-Stack, gates, settling and truncation policy are those of training; what TRL does with the totals is in
-numerics/group_advantages.py.
+Stack, gates, settling and truncation policy are those of training; numerics/group_advantages.py computes TRL's
+advantages.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from rlhf_cli.tables import rollout_columns
 
 @dataclass(frozen=True)
 class SettledAgain:
-    """Hold one round as these rewards settle it; N rows, K rewards.
+    """One round settled with these rewards; N rows, K rewards.
 
-    `compared` (N,) are the totals that the trainer takes baselines of, without KL, NaN for a row without one.
-    `given` (N, K) are the weighted rewards whose sums they are. `advantages` (N,) are without KL, too; None where there
-    are none. `is_unknown` (N,) bool, True = the log lacks a score that the row's group needs, so that the group is left
-    out; of `num_unknown` rows themselves. `why` says why a round has no advantages, or, with `has_totals` False, no
+    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` (N, K)
+    are the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `is_unknown` (N,) bool,
+    True = the log lacks a score that the row's group needs, so the group is excluded; `num_unknown` counts the rows
+    that lack a score themselves. `why` is the reason why a round has no advantages or, if `has_totals` is False, no
     totals.
     """
 
@@ -56,11 +56,11 @@ class SettledAgain:
 
 
 class SettlesAgain:
-    """Settle the rounds of a run one after another, as a training does that has these rewards.
+    """Settles the rounds of a run one after another, like a training with these rewards.
 
-    `max_steps` are the optimizer steps of the whole training, which schedules of weights may be a share of; None where
-    nobody knows. `known` are the rewards that the run's own settings name: what else was scored is an environment's.
-    `recompute` computes scores that the run has not stored; those of `rescored` are not taken from the log at all.
+    `max_steps` are the optimizer steps of the whole training, for relative weight schedules; None if unknown. `known`
+    are the rewards in the run's own settings: other scores are from an environment. `recompute` computes scores that
+    the run has not stored; stored scores of `rescored` rewards are ignored.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class SettlesAgain:
 
     @property
     def num_computed(self) -> int:
-        """Return how many scores were computed, which the run had not stored."""
+        """Return how many scores were computed because the run had not stored them."""
         return sum(scores.num_computed for scores in self.scores.values())
 
     def settle(self, stored: StoredRound) -> SettledAgain:
-        """Return the next round, settled."""
+        """Settle the next round."""
         components, each = self.stack.components, self.recipe.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
@@ -145,7 +145,7 @@ class SettlesAgain:
         return SettledAgain(settled, totals, given * weights, advantages, is_unknown, num_unknown, why, has_totals)
 
     def advantages(self, totals: Tensor) -> Tensor:
-        """Return the (N,) advantages that the trainer makes of (N,) totals."""
+        """Return the trainer's (N,) advantages of (N,) totals."""
         recipe = self.recipe
         if recipe.baseline == "others":
             return rloo_advantages(totals, recipe.num_generations, is_normalized=recipe.is_normalized)
@@ -165,7 +165,7 @@ class SettlesAgain:
         return None
 
     def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
-        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, as TRL gathers them; NaN for none."""
+        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, as TRL gathers them; NaN if missing."""
         batch: dict[str, object] = dict(stored.dataset_columns([*names, *self._known]))
         batch |= {"prompts": stored.columns["prompt"], "completions": stored.columns["completion"]}
         batch |= {ROW: list(range(stored.num_rows))}
@@ -187,7 +187,7 @@ class SettlesAgain:
         return Endings(torch.tensor(is_cut), torch.tensor(lengths), limit)
 
     def close(self) -> None:
-        """End what the stack keeps running."""
+        """Stop the background work of the stack."""
         self.stack.close()
 
 
@@ -197,12 +197,12 @@ def _matrix(columns: list[list[float | None]]) -> Tensor:
 
 
 def _component(one: Component) -> Component:
-    """Return the component as it settles stored scores: what it takes is no matter here."""
+    """Return the component without a timeout, because its scores are stored."""
     return replace(one, timeout_s=None, eager=False)
 
 
 def _function(experiment: Experiment, name: str) -> RewardFunction | None:
-    """Return the function that scores a reward; None for one that is not computed here."""
+    """Return the function that scores a reward, or None if it is not computed here."""
     reward = experiment.rewards[name]
     if why_not_cheap(experiment, name) is not None:
         return None

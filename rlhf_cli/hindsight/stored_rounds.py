@@ -1,7 +1,7 @@
-"""Read back the rounds of rollouts that a run stored in its completions tables.
+"""Read the rounds of rollouts that a run stored in its completions tables.
 
-A table holds the rows of all ranks, those of a group consecutive, as the trainer compared them. Rounds that are not
-whole are left out, and it is said why: a table that an evaluation has written into, one that was cut.
+A table holds the rows of all ranks in the trainer's order, with consecutive groups. Incomplete rounds are skipped with
+a reason, for example a table that also contains an evaluation, or a truncated one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Columns = dict[str, list[object]]
 
 @dataclass(frozen=True)
 class StoredRound:
-    """Hold one round of training: `columns` of the table by name, an entry a row.
+    """One round of training: `columns` of the table by name, one entry per row.
 
-    `number` counts the rounds from 0, `updates` are the optimizer steps that the policy had taken that wrote it.
+    `number` counts the rounds from 0, `updates` are the optimizer steps before the round was sampled.
     """
 
     number: int
@@ -33,7 +33,7 @@ class StoredRound:
 
     @property
     def num_rows(self) -> int:
-        """Return how many completions it holds."""
+        """Return the number of completions."""
         return len(self.columns["completion"])
 
     @property
@@ -42,27 +42,27 @@ class StoredRound:
         return self.updates + 1
 
     def numbers(self, column: str) -> list[float | None]:
-        """Return a column of numbers, None where there is none."""
+        """Return a numeric column, None for a missing entry."""
         return [float(value) if isinstance(value, int | float) else None for value in self.columns[column]]
 
     def entry(self, column: str, row: int) -> float | None:
-        """Return one entry of a column of numbers, None where there is none or no such column."""
+        """Return one entry of a numeric column, or None if the entry or the column is missing."""
         value = self.columns[column][row] if column in self.columns else None
         return float(value) if isinstance(value, int | float) else None
 
     def texts(self, column: str) -> list[str | None]:
-        """Return a column of texts, None where there is none and throughout where the table has no such column."""
+        """Return a text column, None for a missing entry; all None if the table lacks the column."""
         values = self.columns.get(column, [None] * self.num_rows)
         return [None if value is None else str(value) for value in values]
 
     def dataset_columns(self, rewards: Sequence[str]) -> Columns:
-        """Return the columns that came with the prompts; `rewards` are the names of what was scored."""
+        """Return the columns from the dataset; `rewards` are the names of the scored rewards."""
         ours = {*_TRLS, *rollout_columns.ALL, *rewards}
         prefixes = tuple(f"{name}." for name in rewards)
         return {name: rows for name, rows in self.columns.items() if name not in ours and not name.startswith(prefixes)}
 
     def environments(self, rewards: Sequence[str]) -> list[str]:
-        """Return the rewards that environments gave by themselves: scored and logged, and none of `rewards`."""
+        """Return the rewards that environments gave: scored, logged, and not in `rewards`."""
         ends = ".effective"
         scored = [name.removesuffix(ends) for name in self.columns if name.endswith(ends)]
         return [name for name in scored if name in self.columns and name not in rewards]
@@ -70,14 +70,14 @@ class StoredRound:
 
 @dataclass(frozen=True)
 class StoredRounds:
-    """Hold the rounds of a run that are whole, in order; `left_out` says of each other table what is the matter."""
+    """The complete rounds of a run, in order; `left_out` has one message for each skipped table."""
 
     rounds: tuple[StoredRound, ...]
     left_out: tuple[str, ...]
 
 
 def read_rounds(run: RunFolder) -> StoredRounds:
-    """Return what a run stored. Raises DataError where there is no table, or none that holds a whole round."""
+    """Return the stored rounds of a run. Raise DataError if no table contains a complete round."""
     files = {int(match[1]): file for file in run.path.glob("completions/*") if (match := _TABLE.match(file.name))}
     if not files:
         raise DataError(
@@ -109,7 +109,7 @@ def read_rounds(run: RunFolder) -> StoredRounds:
 
 
 def _read(file: str) -> Columns:
-    # Here, not above: a mistake in the words is told without Arrow.
+    # Imported here, so that a mistake in the words is reported without loading Arrow.
     import pyarrow
     from pyarrow import parquet
 

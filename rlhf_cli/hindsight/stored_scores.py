@@ -1,4 +1,4 @@
-"""Stand in for a reward function with the scores that a run has stored, so that the reward stack settles them again."""
+"""Replace a reward function with the scores that a run has stored, so that the reward stack settles them again."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rlhf_cli.stack.reward_batch import by_row
 from rlhf_cli.stack.reward_functions import required_columns
 
 ROW = "hindsight_row"
-"""The argument that says which row of its round a completion is."""
+"""The argument with the index of a completion's row in its round."""
 
 
 _SAME = 1e-6
-"""Scores this near are the same: those of environments and of older tables are rounded to float32."""
+"""Tolerance for equal scores: those of environments and of older tables are rounded to float32."""
 
 
 class StoredFailure(Exception):
-    """Stand for a row that the reward failed on in the run; its text is what was logged."""
+    """A reward's failure on a row during the run; its text is the logged message."""
 
 
 class StoredScores:
-    """Answer as the reward did when the run asked it. `function` computes what the run has not, None for nobody does.
+    """Return the scores of the run. `function` computes missing scores, or None to leave them unknown.
 
-    A closed gate keeps a reward from being computed: the log has no score for such a row. `unknown` are the rows of
-    the round at hand that were asked for in vain, `problem` is why its function cannot be taken. One that computes some
-    of a round has to give the stored scores of the others again: what rolls dice, or reads what is not stored, does
-    not.
+    The log has no score for a row with a closed gate, because the reward was not computed. `unknown` are the rows of
+    the current round whose score is needed but missing; `problem` is why the function cannot be used. A function that
+    computes some scores of a round must reproduce the stored ones: a random function, or one with inputs that are not
+    stored, does not.
     """
 
     def __init__(self, name: str, function: Callable[..., object] | None, *, is_rescored: bool = False) -> None:
@@ -44,7 +44,7 @@ class StoredScores:
         self._is_stored: list[bool] = []
 
     def begin(self, stored: StoredRound) -> None:
-        """Answer from now on of this round."""
+        """Switch to this round."""
         self.unknown = set()
         name, nothing = self.name, [False] * stored.num_rows
         if self._is_rescored or name not in stored.columns:
@@ -54,9 +54,7 @@ class StoredScores:
         self._is_stored = [closed is None for closed in stored.texts(f"{name}.closed_by")]
 
     def __call__(self, **batch: object) -> list[Score | BaseException]:
-        """Return the scores of the rows that `hindsight_row` names; None where the reward did not apply or none is
-        known.
-        """
+        """Return the scores of the rows in `hindsight_row`; None if the reward did not apply or is unknown."""
         rows = [int(str(row)) for row in by_row(batch, ROW)]
         missing = [place for place, row in enumerate(rows) if not self._is_stored[row]]
         computed = self._computed(batch, rows, missing) if missing else {}
@@ -71,7 +69,7 @@ class StoredScores:
         return scores
 
     def _computed(self, batch: dict[str, object], rows: Sequence[int], missing: Sequence[int]) -> dict[int, Score]:
-        """Return place -> score of the rows at the places that are missing."""
+        """Return place -> score for the missing places."""
         if self._function is None:
             self.unknown |= {rows[place] for place in missing}
             return dict.fromkeys(missing)
@@ -94,7 +92,7 @@ class StoredScores:
         return {place: scores[place] for place in missing}
 
     def _cannot(self, problem: UserError, missing: Sequence[int]) -> dict[int, Score]:
-        # Raised here, it would count as a row that the reward fails on.
+        # Raised here, the error would count as a failure of the reward on a row.
         self.problem = problem
         return dict.fromkeys(missing)
 

@@ -1,4 +1,4 @@
-"""Ask a run what its stored rollouts would have taught with other weights, gates or aggregates. No training."""
+"""Compute the advantages of a run's stored rollouts with other weights, gates or aggregates, without training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rlhf_cli.hindsight.settled_again import SettledAgain, SettlesAgain
 from rlhf_cli.hindsight.stored_rounds import StoredRound, StoredRounds
 
 REPLAYED = 1e-4
-"""So near must the stored advantages be to those of the run's own settings, in units of 1 or of the largest."""
+"""Tolerance between the stored advantages and those of the run's own settings, in units of 1 or of the largest."""
 _EXACT = 1e-6
-"""Advantages this near are the same: no KL has a part in them, and none of them has moved."""
+"""Tolerance for equal advantages: without a KL part, and unchanged."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Hold what the settings say of one reward: its weight, and its gates in words."""
+    """The settings of one reward: its weight, and its gates in words."""
 
     weight: str
     gate: str
@@ -33,7 +33,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Mover:
-    """Hold a completion whose advantage would have been another one; `scores` are raw, None where there is none."""
+    """A completion whose advantage would have changed; `scores` are raw, None if missing."""
 
     step: int
     prompt: object
@@ -45,9 +45,9 @@ class Mover:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Hold the answer to one question, round by round. `rules` are old and new by reward.
+    """The answer to one question, round by round. `rules` maps reward -> (old, new).
 
-    `movers` are the rows that move most, of all rounds. `left_out` says of each stored table that was not read why.
+    `movers` are the rows with the largest changes over all rounds. `left_out` has the reason for each skipped table.
     """
 
     words: tuple[str, ...]
@@ -67,11 +67,11 @@ class WhatIf:
 def what_if(
     question: Question, stored: StoredRounds, max_steps: int | None, *, recompute: bool = False, num_movers: int = 5
 ) -> WhatIf:
-    """Return what the stored rounds would have come to.
+    """Return the results of the stored rounds under the new settings.
 
-    `max_steps`: optimizer steps of the whole training, None where nobody knows. Raises ConfigError where stored
-    failures would have ended the run, DataError where the rows are no whole groups, and whatever an aggregate and, with
-    `recompute`, rewards raise.
+    `max_steps`: optimizer steps of the whole training, or None if unknown. Raise ConfigError if stored failures would
+    have ended the run, and DataError if groups are incomplete. Errors of an aggregate and, with `recompute`, of rewards
+    propagate.
     """
     _refuse_failures(question.new, stored)
     old, new = both_settle(question, max_steps, recompute=recompute)
@@ -104,7 +104,7 @@ def what_if(
 
 
 def both_settle(question: Question, max_steps: int | None, *, recompute: bool) -> tuple[SettlesAgain, SettlesAgain]:
-    """Return what settles rounds as the run did, and what does as it is asked about."""
+    """Return the objects that settle rounds with the old and with the new settings."""
     known = question.old.rewards
     old = SettlesAgain(question.old, max_steps, known=known)
     return old, SettlesAgain(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
@@ -113,10 +113,10 @@ def both_settle(question: Question, max_steps: int | None, *, recompute: bool) -
 def both_sides(
     stored: StoredRound, old: SettlesAgain, new: SettlesAgain
 ) -> tuple[OneSide, OneSide, float | None, str | None]:
-    """Return the round on both sides, how far the stored advantages are from the old ones, and why there are none.
+    """Return both sides of the round, the replay error of the old one, and why there are no advantages.
 
-    RLOO has the KL of the policy from its reference in the reward. Its part is what the stored advantages hold beyond
-    those of the rewards: the rollouts are the same, and so is their KL.
+    RLOO includes the KL of the policy from its reference in the reward. Its part is the difference between the stored
+    advantages and those of the rewards; it is the same on both sides, because the rollouts are the same.
     """
     before, after = old.settle(stored), new.settle(stored)
     was, would = before.advantages, after.advantages
@@ -145,7 +145,7 @@ def _distance(logged: Tensor, replayed: Tensor) -> float:
 
 
 def _penalty(beyond: Tensor, before: SettledAgain, num_generations: int) -> Tensor:
-    """Return (N,) minus KL times its coefficient, but for a number a group: what leaves `beyond` when one is left out.
+    """Return (N,) minus KL times its coefficient, up to a constant per group, so that leave-one-out gives `beyond`.
 
     For A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total; NaN for the others.
     """
@@ -162,7 +162,7 @@ def _with_penalty(
 
 
 def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list[Mover]:
-    """Return the rows of a round whose advantage moves most, the first of rows with the same prompt and completion."""
+    """Return the rows of a round whose advantage changes most, one per distinct prompt and completion."""
     if old.advantages is None or new.advantages is None:
         return []
     distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.settled.is_unknown, 0.0).tolist()
